@@ -50,16 +50,14 @@ t.test('the toolbox page tells every key, and none that is not', async (t) => {
   )
 })
 
+const unknownMetrics = (text: string) =>
+  [...text.matchAll(/\bbaton_[a-z_]+\b/g)]
+    .map(([name]) => name.replace(/_(bucket|sum|count)$/, ''))
+    .filter((name) => !(name in METRICS))
+
 t.test('every metric that a document names exists', async (t) => {
   for (const page of pages) {
-    const named = [...read(page).matchAll(/\bbaton_[a-z_]+\b/g)].map(([name]) =>
-      name.replace(/_(bucket|sum|count)$/, ''),
-    )
-    t.same(
-      named.filter((name) => !(name in METRICS)),
-      [],
-      page,
-    )
+    t.same(unknownMetrics(read(page)), [], page)
   }
 })
 
@@ -72,9 +70,9 @@ t.test('the operations page tells what every metric means', async (t) => {
   )
 })
 
-t.test('deployment files set settings that exist, and scale on a metric that does', async (t) => {
+t.test('deployment files set settings that exist, and look at metrics that do', async (t) => {
   const known = new Set<string>(Object.values(SETTINGS).map(({ name }) => name))
-  const folders = ['deploy/kubernetes', 'deploy/nginx']
+  const folders = ['deploy/kubernetes', 'deploy/nginx', 'deploy/prometheus']
   const files = folders.flatMap((folder) =>
     readdirSync(join(root, folder)).map((name) => `${folder}/${name}`),
   )
@@ -87,13 +85,30 @@ t.test('deployment files set settings that exist, and scale on a metric that doe
       [],
       file,
     )
-    const metrics = [...text.matchAll(/\bbaton_[a-z_]+\b/g)].map(([name]) => name)
+    t.same(unknownMetrics(text), [], file)
+  }
+})
+
+t.test('alarms ask for labels that their metrics have, and lead to the runbook', async (t) => {
+  const [, runbook = ''] = read('docs/operations.md').split('\n## Alarms, and what to do\n')
+  const { groups } = parse(read('deploy/prometheus/rules.yaml'))
+  const rules: { alert: string; expr: string; annotations: { runbook: string } }[] = groups[0].rules
+  for (const { alert, expr, annotations } of rules) {
+    t.match(runbook, `\n**${annotations.runbook}**`, alert)
+    const names = Object.keys(METRICS).filter((name) => new RegExp(`\\b${name}(_bucket)?\\b`).test(expr))
+    t.equal(names.length, 1, alert)
+    const { kind, labels }: { kind: string; labels: string[] } = METRICS[names[0] as keyof typeof METRICS]
+    t.equal(expr.includes('_bucket'), kind === 'histogram', alert)
+    const matched = [...expr.matchAll(/(\w+)=~?"/g)].map(([, label = '']) => label)
+    const grouped = [...expr.matchAll(/by \(([^)]*)\)/g)].flatMap(([, list = '']) => list.split(', '))
+    const asked = [...matched, ...grouped].filter((label) => label !== 'le')
     t.same(
-      metrics.filter((name) => !(name in METRICS)),
+      asked.filter((label) => !labels.includes(label)),
       [],
-      file,
+      alert,
     )
   }
+  t.ok(rules.length > 5)
 })
 
 t.test('the proxy waits for what is silent for long', async (t) => {
