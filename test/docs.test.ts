@@ -1,13 +1,16 @@
 /** What the documents name exists: settings, metrics, files, scripts. */
 import { spawnSync } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { dirname, join, resolve } from 'node:path'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { basename, dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { parse, parseAllDocuments } from 'yaml'
 import { FileSchema } from '../src/config/file.ts'
+import { loadConfig } from '../src/config/load.ts'
 import { SETTINGS } from '../src/config/settings.ts'
 import { METRICS } from '../src/telemetry.ts'
+import { NONE } from './patterns.ts'
+import { scratch } from './scratch.ts'
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..')
 const read = (path: string) => readFileSync(join(root, path), 'utf8')
@@ -71,7 +74,7 @@ t.test('the operations page tells what every metric means', async (t) => {
 })
 
 t.test('deployment files set settings that exist, and look at metrics that do', async (t) => {
-  const known = new Set<string>(Object.values(SETTINGS).map(({ name }) => name))
+  const known = new Set<string>([...Object.values(SETTINGS).map(({ name }) => name), 'BATON_CONFIG'])
   const folders = ['deploy/kubernetes', 'deploy/nginx', 'deploy/prometheus']
   const files = folders.flatMap((folder) =>
     readdirSync(join(root, folder)).map((name) => `${folder}/${name}`),
@@ -109,6 +112,25 @@ t.test('alarms ask for labels that their metrics have, and lead to the runbook',
     )
   }
   t.ok(rules.length > 5)
+})
+
+t.test('pods read the file of their ConfigMap, which may stay as it is, or be filled in', async (t) => {
+  const pods = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
+  const { metadata, data } = parse(read('deploy/kubernetes/configmap.yaml'))
+  const [volume] = pods.volumes.filter(({ configMap }: { configMap?: object }) => configMap)
+  t.equal(volume.configMap.name, metadata.name)
+  const [{ env, volumeMounts }] = pods.containers
+  const { mountPath } = volumeMounts.find(({ name }: { name: string }) => name === volume.name)
+  const path = env.find(({ name }: { name: string }) => name === 'BATON_CONFIG').value
+  t.equal(dirname(path), mountPath)
+  const text: string = data[basename(path)]
+  const file = join(scratch(t), 'baton.yaml')
+  const toolboxOf = (source: string) => {
+    writeFileSync(file, source)
+    return loadConfig({ BATON_CONFIG: file }, '/nowhere').config.toolbox
+  }
+  t.match(toolboxOf(text), { mcps: NONE, tools: NONE })
+  t.match(toolboxOf(text.replaceAll(/^# /gm, '')), { mcps: [{ name: 'search' }] }, 'the example is sound')
 })
 
 t.test('the proxy waits for what is silent for long', async (t) => {
