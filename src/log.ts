@@ -131,7 +131,7 @@ interface Lines {
     state: string
     /** Of the error of one that failed */
     code?: ErrorCode
-    /** Of one that failed; null: it failed before one was chosen */
+    /** Of one that failed; null where none had been chosen */
     credential_id?: string | null
     steps: number
     ms: number

@@ -73,6 +73,40 @@ t.test('the operations page tells what every metric means', async (t) => {
   )
 })
 
+t.test(
+  'the operations page tells of lines that the log has, with the fields of those of a turn',
+  async (t) => {
+    const [, section = ''] = read('docs/operations.md').split('\n## The log\n')
+    const rows = [...section.matchAll(/^\| (`[a-z].*?) \| .*?(?:info|warn|error|debug) \| (.*) \|$/gim)]
+    const told = rows.flatMap(([, lines = '', fields = '']) =>
+      [...lines.matchAll(/`([^`]+)`/g)].map(([, line = '']) => ({ line, fields })),
+    )
+    const code = ['src', 'routes']
+      .flatMap((folder) =>
+        readdirSync(join(root, folder), { recursive: true }).map((name) => `${folder}/${name}`),
+      )
+      .filter((path) => path.endsWith('.ts'))
+      .map(read)
+      .join('')
+    t.same(
+      told.filter(({ line }) => !code.includes(`'${line.replace(/^(PostgreSQL|Redis) is away$/, '$1')}'`)),
+      [],
+    )
+    const [, lines = ''] = /^interface Lines \{\n(.*?)^\}/ms.exec(read('src/log.ts')) ?? []
+    const ofTurns = [...lines.matchAll(/^ {2}'([^']+)': OfTurn<\{(.*?)\}>$/gms)]
+    t.equal(ofTurns.length, 4)
+    for (const [, line = '', fields = ''] of ofTurns) {
+      const row = told.find((row) => row.line === line)?.fields ?? ''
+      const names = ['session_id', 'turn_id', ...[...fields.matchAll(/(\w+)\??: /g)].map(([, name]) => name)]
+      t.same(
+        names.filter((name) => !row.includes(`\`${name}\``)),
+        [],
+        line,
+      )
+    }
+  },
+)
+
 t.test('deployment files set settings that exist, and look at metrics that do', async (t) => {
   const known = new Set<string>([...Object.values(SETTINGS).map(({ name }) => name), 'BATON_CONFIG'])
   const folders = ['deploy/kubernetes', 'deploy/nginx', 'deploy/prometheus']
