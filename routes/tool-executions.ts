@@ -1,7 +1,7 @@
 /** The ledger of tool calls. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
-import type { Execution } from '../src/store/store.ts'
+import type { ShownExecution } from '../src/store/store.ts'
 import { outputSlice } from '../src/tools/results.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
@@ -102,7 +102,7 @@ const Stats = Type.Object({
 })
 
 /** The row of a decided call stays `awaiting_approval` until its turn goes on: whoever looks for what to decide must not find it. */
-const shown = (row: Execution) => {
+const shown = (row: ShownExecution) => {
   const isDecided = row.state === 'awaiting_approval' && row.approval !== null
   return shownBy(ExecutionView, isDecided ? { ...row, state: 'decided' } : row)
 }

@@ -5,7 +5,14 @@ import { bytesOf, document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
 import type { Parts } from './parts.ts'
 import { ownRow, visibleTo } from './sql.ts'
-import { type Execution, type ExecutionFilter, type Executions, type Scope, StaleOwner } from './store.ts'
+import {
+  type Execution,
+  type ExecutionFilter,
+  type Executions,
+  type Scope,
+  type ShownExecution,
+  StaleOwner,
+} from './store.ts'
 import { settlementRecord } from './turns.ts'
 
 /** As SQL gives it: execution_json in the schema. */
@@ -19,17 +26,12 @@ interface StoredExecution extends Omit<Execution, 'result' | 'approval'> {
 export function createExecutions(db: Db, parts: Parts): Executions {
   const toExecution = (stored: StoredExecution): Execution => {
     const [result] = stored.result === null ? [] : parts.open(stored.result, stored.session_id)
-    const { approval } = stored
-    return {
-      ...stored,
-      result: (result as ToolResultPart | undefined) ?? null,
-      approval: approval && { ...approval, sealed_arguments: bytesOf(approval.sealed_arguments) },
-    }
+    return { ...toShown(stored), result: (result as ToolResultPart | undefined) ?? null }
   }
   return {
     async get(scope, id) {
       const found = await ownRow<StoredExecution>(db, 'execution', scope, id)
-      return found && toExecution(found)
+      return found && toShown(found)
     },
     async list(scope, filter, page) {
       const params: Param[] = []
@@ -42,7 +44,7 @@ export function createExecutions(db: Db, parts: Parts): Executions {
           order by id desc limit $${params.length}`,
         params,
       )
-      return toPage('executions', page, rows.map(toExecution), (execution) => execution.id)
+      return toPage('executions', page, rows.map(toShown), ({ id }) => id)
     },
     stats(scope, groupBy, filter) {
       const params: Param[] = []
@@ -111,6 +113,11 @@ export function createExecutions(db: Db, parts: Parts): Executions {
     },
   }
 }
+
+const toShown = ({ result: _, approval, ...row }: StoredExecution): ShownExecution => ({
+  ...row,
+  approval: approval && { ...approval, sealed_arguments: bytesOf(approval.sealed_arguments) },
+})
 
 /** A statement that deletes a year at once would hold its locks, and the embedded store's thread, for minutes. */
 const PRUNED_AT_ONCE = 5000

@@ -2,9 +2,9 @@
 import type { Test } from 'tap'
 import type { ToolResultPart } from '../../src/chat/message.ts'
 import {
-  type Execution,
   type NewExecution,
   type Settlement,
+  type ShownExecution,
   StaleOwner,
   type Store,
 } from '../../src/store/store.ts'
@@ -21,7 +21,7 @@ import {
   STRANGER,
 } from './store-rows.ts'
 
-const execution = (turn_id: string, rest: Partial<NewExecution> = {}): NewExecution => ({
+export const execution = (turn_id: string, rest: Partial<NewExecution> = {}): NewExecution => ({
   id: id('exec'),
   turn_id,
   step: 0,
@@ -34,7 +34,7 @@ const execution = (turn_id: string, rest: Partial<NewExecution> = {}): NewExecut
   repeatable: false,
   ...rest,
 })
-const resultOf = (call_id: string): ToolResultPart => ({
+export const resultOf = (call_id: string): ToolResultPart => ({
   type: 'tool_result',
   call_id,
   name: 'files.read',
@@ -42,7 +42,10 @@ const resultOf = (call_id: string): ToolResultPart => ({
   is_error: false,
   outcome: 'ok',
 })
-const settlement = ({ id: exec, call_id }: NewExecution, rest: Partial<Settlement> = {}): Settlement => ({
+export const settlement = (
+  { id: exec, call_id }: NewExecution,
+  rest: Partial<Settlement> = {},
+): Settlement => ({
   id: exec,
   outcome: 'ok',
   is_error: false,
@@ -87,15 +90,16 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
       bytes: 9,
       ended_at: /Z$/,
     })
-    t.strictSame(settled?.result, resultOf(one.call_id), 'the result is kept until the conversation has it')
+    const [kept] = await store.executions.ofTurn(turn.id)
+    t.strictSame(kept?.result, resultOf(one.call_id), 'the result is kept until the conversation has it')
     t.strictSame(await store.executions.output(scope, one.id), {
       output: 'full \0 \ud800 output',
       structured: false,
     })
-    t.strictSame(await store.executions.ofTurn(turn.id), [settled])
+    t.strictSame(await store.executions.ofTurn(turn.id), [{ ...settled, result: resultOf(one.call_id) }])
     const said = message('', { role: 'tool', turn_id: turn.id, parts: [resultOf(one.call_id)] })
     await store.turns.commit(fence, { turn_id: turn.id, messages: [said] })
-    t.equal((await store.executions.get(scope, one.id))?.result, null)
+    t.equal((await store.executions.ofTurn(turn.id))[0]?.result, null)
     await endTurn(store, fence, turn.id)
   })
 
@@ -126,7 +130,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
       ],
     )
     t.ok(
-      (await store.executions.get(scope, namesake.id))?.result,
+      (await store.executions.ofTurn(other.turn.id))[0]?.result,
       'another turn’s call of that id waits still',
     )
     await endTurn(store, fence, turn.id)
@@ -269,7 +273,7 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   )
 
   const listed = async (filter: Parameters<Store['executions']['list']>[1], by = scope) =>
-    (await store.executions.list(by, filter, { limit: 50 })).data.map((row: Execution) => row.id)
+    (await store.executions.list(by, filter, { limit: 50 })).data.map((row: ShownExecution) => row.id)
   const all = rows.map((row) => row.id).reverse()
   t.strictSame(await listed({}), all, 'newest first')
   t.strictSame(await listed({}, STRANGER), [])

@@ -5,7 +5,8 @@ import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
-import { COMPLETED, message, openRequest } from '../contracts/store-rows.ts'
+import { execution, resultOf, settlement } from '../contracts/store-ledger.ts'
+import { COMPLETED, message, openRequest, runningTurn } from '../contracts/store-rows.ts'
 import { cursorAt } from './fake-bus.ts'
 import { gateway } from './gateway.ts'
 import { user } from './gateway-on-store.ts'
@@ -81,4 +82,21 @@ t.test('a turn whose key is lost is shown, by itself, in the list and in a gap',
     const { snapshot } = JSON.parse(/event: gap\ndata: (.*)/.exec(text)?.[1] ?? '{}')
     t.match(snapshot, { turn: shown, messages }, of)
   }
+})
+
+t.test('a call whose result is sealed with a lost key is in the ledger all the same', async (t) => {
+  const { call, store, lose } = await losingItsKey(t)
+  const { turn, fence } = await runningTurn(store, { owner: 'local', admin: true })
+  const one = execution(turn.id)
+  await store.turns.commit(fence, { turn_id: turn.id, executions: [one] })
+  const result = {
+    ...resultOf(one.call_id),
+    content: [{ type: 'text' as const, text: 'It is ghp_0123456789.' }],
+  }
+  await store.executions.settle(fence, settlement(one, { result }))
+  lose()
+  const shown = { id: one.id, state: 'settled', outcome: 'ok' }
+  t.match(await call('GET', '/v1/tool-executions'), { status: 200, body: { data: [shown] } })
+  t.match(await call('GET', `/v1/tool-executions/${one.id}`), { status: 200, body: shown })
+  await t.rejects(store.executions.ofTurn(turn.id), { name: 'Unreadable' }, 'a turn needs its results')
 })

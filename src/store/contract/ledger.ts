@@ -57,6 +57,8 @@ export interface Execution extends Omit<NewExecution, 'state' | 'repeatable' | '
     sealed_arguments: Uint8Array | null
   } | null
 }
+/** As people see it: whatever its result is sealed with, the rest is to be read. */
+export type ShownExecution = Omit<Execution, 'result'>
 export interface ExecutionFilter {
   session_id?: string
   turn_id?: string
@@ -68,9 +70,9 @@ export interface ExecutionFilter {
 }
 /** Verbs with a Fence throw StaleOwner. */
 export interface Executions {
-  get(scope: Scope, id: string): Promise<Execution | null>
+  get(scope: Scope, id: string): Promise<ShownExecution | null>
   /** Newest first. */
-  list(scope: Scope, filter: ExecutionFilter, page: PageRequest): Promise<Page<Execution>>
+  list(scope: Scope, filter: ExecutionFilter, page: PageRequest): Promise<Page<ShownExecution>>
   /** Of settled calls: the groups with the most of them, up to 1,000. */
   stats(
     scope: Scope,
@@ -81,6 +83,7 @@ export interface Executions {
   >
   /** Null where the call is not to be seen, or has not ended. */
   output(scope: Scope, id: string): Promise<{ output: string; structured: boolean } | null>
+  /** In the order of their ids. Throws Unreadable. */
   ofTurn(turn: string): Promise<Execution[]>
   /** Marks a started execution as begun again (recovery) or moves an approved one to started. */
   begin(fence: Fence, id: string): Promise<void>
