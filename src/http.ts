@@ -25,12 +25,12 @@ import { BatonError } from './errors.ts'
 import { onClientError, requestId, sendError, useErrors } from './http/errors.ts'
 import { useOpenApi } from './http/openapi.ts'
 import { createRateLimit } from './http/rate.ts'
-import { createStreams } from './http/sse.ts'
+import { createStreams, PING_MS, STUCK_PINGS } from './http/sse.ts'
 import { NO_COMPILERS, useValidation } from './http/validation.ts'
 
 export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
   config: Config
-  /** Between two pings of an event stream; default 15 s */
+  /** Between two pings of an event stream; default PING_MS */
   pingMs?: number
 }
 
@@ -96,6 +96,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     done(null, payload)
   })
   closeUnanswerable(app, streams.closing)
+  giveUpUnread(app, STUCK_PINGS * (deps.pingMs ?? PING_MS))
   // A header `Expect` with an unknown value is ignored: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())
@@ -152,6 +153,18 @@ function closeUnanswerable(app: App, closing: AbortSignal): void {
 function keepOpen<T extends Socket | ServerResponse>(all: Set<T>, one: T): void {
   all.add(one)
   one.once('close', () => all.delete(one))
+}
+
+/**
+ * What a client does not take of its answer is held in memory: like a stream, it is let go that takes nothing for so
+ * long. The server's own limit counts the silence before an answer as well, which may be waited for.
+ */
+function giveUpUnread(app: App, ms: number): void {
+  app.server.on('request', ({ socket }, response) => {
+    response.once('prefinish', () => socket.setTimeout(ms))
+    // Node has given an idle connection its own limit by now; a request that was sent ahead may be waited for, too.
+    response.once('finish', () => socket.timeout === ms && socket.setTimeout(0))
+  })
 }
 
 async function harden(

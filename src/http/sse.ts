@@ -41,19 +41,20 @@ interface StreamOptions {
   metrics: Pick<Metrics, 'httpAnswered' | 'streamOpened' | 'streamClosed'>
   /** Asked at each ping: throws unauthenticated once the stream's key may call no more */
   authenticate(headers: IncomingHttpHeaders): Promise<unknown>
-  /** Default 15 s */
+  /** Default PING_MS */
   pingMs?: number | undefined
 }
 
+export const PING_MS = 15_000
 /** Pings in a row that found the client not reading: then it is stuck, not slow. */
-const STUCK_PINGS = 4
+export const STUCK_PINGS = 4
 const OVER = Symbol('the stream is over')
 /** How long headers wait for a first event that goes with them. */
 const GREETING_MS = 10
 /** How long a client may take to read the rest when the server closes. */
 const CLOSE_MS = 1000
 
-export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: StreamOptions): Streams {
+export function createStreams({ log, metrics, authenticate, pingMs = PING_MS }: StreamOptions): Streams {
   const shutdown = new AbortController()
   /** What lets each client go. A set, since an AbortSignal searches all its listeners for each one that is removed. */
   const open = new Set<() => void>()

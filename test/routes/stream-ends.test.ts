@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
 import type { HttpDeps } from '../../src/http.ts'
+import type { Turn } from '../../src/store/store.ts'
 import { eventually } from '../waiting.ts'
 import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from './served-streams.ts'
 
@@ -123,6 +124,39 @@ t.test('a client that does not read the end of its stream is let go as well', as
   t.equal(await s.opened(), 1)
   await eventually(async () => (await s.opened()) === 0)
 })
+
+t.test(
+  'a client that does not read its answer is let go too, one that waits for the next is not',
+  async (t) => {
+    // More than the sockets' buffers hold.
+    const turn = turnRow({ input: [{ type: 'text', text: 'x'.repeat(32 << 20) }] })
+    let answerNext = () => {}
+    const next = new Promise<Turn>((resolve) => {
+      answerNext = () => resolve(turnRow({ id: 'turn_2' }))
+    })
+    const turns = { wait: (_: unknown, __: string, seconds: number) => (seconds > 0 ? next : turn) }
+    const s = await serve(t, turn, { pingMs: 50, turns: turns as unknown as HttpDeps['turns'] })
+    const ask = (path: string) => `GET ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n`
+
+    const deaf = connect(s.port, '127.0.0.1').pause()
+    deaf.on('error', () => {})
+    deaf.write(ask('/v1/turns/turn_1'))
+    const [socket] = (await once(s.app.server, 'connection')) as [Socket]
+    await eventually(() => socket.writableLength > 0)
+    await eventually(() => socket.destroyed)
+    deaf.destroy()
+
+    const patient = connect(s.port, '127.0.0.1')
+    t.teardown(() => patient.destroy())
+    patient.write(ask('/healthz') + ask('/v1/turns/turn_1?wait=30'))
+    const said: string[] = []
+    patient.setEncoding('utf8').on('data', (text: string) => void said.push(text))
+    await eventually(() => said.length > 0)
+    await sleep(500)
+    answerNext()
+    await eventually(() => said.join('').includes('turn_2'))
+  },
+)
 
 t.test('a client that left before its stream could begin leaves nothing behind', async (t) => {
   let left = () => {}
