@@ -5,7 +5,7 @@ import { newId } from '../src/chat/ids.ts'
 import { BatonError, invalid, noSession } from '../src/errors.ts'
 import { busyError } from '../src/sessions.ts'
 import type { App, RouteDeps } from './app.ts'
-import { givenMessage, givenParts } from './given.ts'
+import { givenMessage, givenParts } from './message-input.ts'
 import {
   closed,
   GivenMessage,

@@ -2,7 +2,7 @@
 import { Type } from 'typebox'
 import { invalid } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
-import { givenEdits, givenInput } from './given.ts'
+import { givenEdits, givenInput } from './message-input.ts'
 import {
   ContextEdits,
   Count,

@@ -8,7 +8,7 @@ import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
 import { hasBegun, turnEvents } from './event-source.ts'
-import { givenEdits, givenInput } from './given.ts'
+import { givenEdits, givenInput } from './message-input.ts'
 import {
   ContextEdits,
   closed,

@@ -9,7 +9,7 @@ import type { Metrics } from '../telemetry.ts'
 import { type Bus, LOG_LIMITS, type LogLimits, type Topic } from './bus.ts'
 import { parseCursor, positionOf } from './cursor.ts'
 import { createAppends } from './redis/appends.ts'
-import { createEars } from './redis/ears.ts'
+import { createInboxes } from './redis/inboxes.ts'
 import { createLink } from './redis/link.ts'
 import { createSharedPlaces, type SharedPlaces } from './redis/places.ts'
 import { createRead } from './redis/readers.ts'
@@ -36,7 +36,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     onMessage(channel, message, isEarly) {
       if (channel.startsWith(logs)) {
         // A reader would take it for the event that comes next.
-        if (!isEarly) ears.hear(channel.slice(logs.length), message)
+        if (!isEarly) inboxes.hear(channel.slice(logs.length), message)
       } else if (shared.has(channel)) shared.get(channel)?.hear(message)
       else tell(channel.slice(controls.length) as Topic, message)
     },
@@ -44,14 +44,14 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
       appends.mend()
       for (const session of undropped) drop(session).catch(() => {})
     },
-    onListening: () => ears.missed(),
+    onListening: () => inboxes.missed(),
   })
   const replica = randomBytes(6).toString('hex')
   const shared = new Map<string, SharedPlaces>()
   const scripts = createScripts(link, replica, { ...LOG_LIMITS, ...limits })
   const appends = createAppends(link, scripts, metrics)
-  const ears = createEars(link, scripts, lingerMs)
-  const read = createRead(link, scripts, ears)
+  const inboxes = createInboxes(link, scripts, lingerMs)
+  const read = createRead(link, scripts, inboxes)
   /** Deleted while Redis was away: their readers wait for a word of it */
   const undropped = new Set<string>()
   async function drop(session: string): Promise<void> {
@@ -97,7 +97,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     ready: link.ready,
     async close() {
       for (const places of shared.values()) places.close()
-      ears.close()
+      inboxes.close()
       await link.close()
     },
   }

@@ -2,7 +2,7 @@
  * The tools of sessions as a live thing: binds and unbinds servers, switches tools, and follows what servers
  * announce. Below it: discovery.ts (what servers list; watch.ts is one of them), registry.ts (what that makes of a
  * registry), registries.ts (keeping and writing them; announced.ts is their order), upkeep.ts (bringing them up to date,
- * many at a time), line.ts (callers' changes in turn), shown-registry.ts (what callers see).
+ * many at a time), change-queue.ts (callers' changes in turn), shown-registry.ts (what callers see).
  */
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
@@ -11,9 +11,9 @@ import type { Apply, Caller, SessionTools, ToolsChange, ToolsMove } from '../por
 import type { Deployment } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
+import { createChangeQueue } from './change-queue.ts'
 import { hashOf } from './definition.ts'
 import { type Asked, createDiscovery, type LookUp, lastList } from './discovery.ts'
-import { createLine } from './line.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
   type Change,
@@ -89,7 +89,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   })
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
-  const line = createLine((session, move) => deps.takeEffect(session, move, 'now'))
+  const changes = createChangeQueue((session, move) => deps.takeEffect(session, move, 'now'))
 
   const sessionsOf = ({ id }: Connector) =>
     store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
@@ -111,7 +111,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     const move = { tools_revision, removed: [...removed, ...off], isMoved }
     const [effect, isKept] = await Promise.all([
       // Whether or not it moved: what was changed for the next step may be wanted now.
-      apply === 'now' ? line.tell(session, move) : deps.takeEffect(session, move, apply),
+      apply === 'now' ? changes.tell(session, move) : deps.takeEffect(session, move, apply),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
@@ -132,16 +132,16 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     wait: LookUp | null,
     work: (bindings: readonly Binding[]) => Promise<readonly Asked[]>,
   ): Promise<ToolsChange> {
-    const [about, first] = await line.take(session.id, async () => {
+    const [about, first] = await changes.take(session.id, async () => {
       const { bindings, row } = await registries.ground(session.id)
       return [await work(bindings), row.tools] as const
     })
     if (wait) {
       const servers = discovery.lookUp(about, { ...wait, seen: datesOf(first) })
-      if (apply === 'now') line.awaits(session.id, servers)
+      if (apply === 'now') changes.awaits(session.id, servers)
       await servers
     }
-    const { before, row } = await line.take(session.id, () => upkeep.update(session.id))
+    const { before, row } = await changes.take(session.id, () => upkeep.update(session.id))
     const isOwn = (tool: RegistryTool) => about.some(({ connector }) => connector.id === tool.connector_id)
     // All that became of these servers' tools is told: a server's arrival may have written a part of it in between.
     const tools = [...before.tools.filter((tool) => !isOwn(tool)), ...first.filter(isOwn)]
@@ -172,7 +172,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   async function bringUpToDate(session: string, deadlineMs: number, known?: readonly Binding[]) {
-    await line.empty(session)
+    await changes.empty(session)
     const standing = upkeep.standing(session, known)
     if (standing === 'current') return 0
     const from = performance.now()
@@ -197,7 +197,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     return registries.newest(session)
   }
 
-  const isBehind = (session: string) => line.isTaken(session) || upkeep.standing(session) === 'moved'
+  const isBehind = (session: string) => changes.isTaken(session) || upkeep.standing(session) === 'moved'
 
   const { current, newest, keep, keptRevision, noteRevision, noteAnnounced, latestRevision } = registries
   return {
@@ -216,7 +216,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       for (const one of connectors) await bindAs(session, one, null)
       const bindings = connectors.map((connector) => ({ connector, alias: null }))
       await discovery.lookUp(bindings, { deadlineMs: 'budget' })
-      await line.take(session.id, () => upkeep.update(session.id))
+      await changes.take(session.id, () => upkeep.update(session.id))
     },
     async list(session, provider) {
       const row = await present(session.id)
@@ -249,7 +249,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
         if (from !== null && own !== null) await store.connectors.switchTool(session.id, from, own, enabled)
         return switched(tools, tool, enabled)
       }
-      const change = await line.take(session.id, () => registries.change(session.id, make))
+      const change = await changes.take(session.id, () => registries.change(session.id, make))
       return finish(session, change, apply, enabled ? [] : [name])
     },
     refresh: (session, apply) =>

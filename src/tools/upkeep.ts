@@ -1,11 +1,11 @@
-/** Keeps sessions' registries up with what their servers list, many at a time (lots.ts). */
+/** Keeps sessions' registries up with what their servers list, many at a time (batches.ts). */
 import type { Logger } from 'pino'
 import { BoundedMap } from '../bounded-map.ts'
 import type { Binding, RegistryRow, RegistryTool, Store } from '../store/store.ts'
+import { createBatches } from './batches.ts'
 import type { Builtin } from './builtin.ts'
 import type { Bound, Discovery } from './discovery.ts'
 import { createFirstUse } from './first-use.ts'
-import { createLots } from './lots.ts'
 import type { Change, Ground, Next, Registries } from './registries.ts'
 import { type KnownServer, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
@@ -59,7 +59,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
   const looks = new BoundedMap<Look>(MOST_LOOKED_AT, ({ bound }) => 1 + bound.length)
   const firstUse = createFirstUse(store)
-  const lots = createLots({
+  const batches = createBatches({
     weightOf: registries.weightOf,
     together: (sessions) => registries.changeTogether(sessions, look),
     alone: update,
@@ -100,9 +100,9 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
 
   return {
     update,
-    bringUp: (session) => lots.join(session, { isUrgent: true }),
+    bringUp: (session) => batches.join(session, { isUrgent: true }),
     async follow(sessions, isBehind) {
-      const all = await Promise.allSettled(sessions.map((id) => lots.join(id, isBehind && { isBehind })))
+      const all = await Promise.allSettled(sessions.map((id) => batches.join(id, isBehind && { isBehind })))
       const failed = all.filter((one) => one.status === 'rejected')
       const [first] = failed
       // A store that is away fails all of them alike.

@@ -8,7 +8,7 @@ import { isTerminal } from '../../chat/event.ts'
 import { BatonError } from '../../errors.ts'
 import { type LoggedEvent, MAX_BUFFER, type ReadItem, type ReadOptions } from '../bus.ts'
 import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
-import { clear, type Ear, type Ears } from './ears.ts'
+import { clear, type Inbox, type Inboxes } from './inboxes.ts'
 import type { Link } from './link.ts'
 import type { Page, ReadFrom, Said, Scripts } from './scripts.ts'
 
@@ -18,7 +18,7 @@ const AWAY_MS = 500
 const SOON_MS = [10, 40, 200]
 
 /** Reads as Bus.read does; `from`: where `options.after` is. */
-export function createRead(link: Link, scripts: Scripts, ears: Ears) {
+export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
   const ask = (session: string, from: ReadFrom, options: ReadOptions) =>
     link.persist(() => scripts.read(session, from, options))
 
@@ -36,7 +36,7 @@ export function createRead(link: Link, scripts: Scripts, ears: Ears) {
 
   /** A page for a reader that has begun: null when it was aborted before Redis was back. */
   async function askAgain(session: string, from: Position, options: ReadOptions) {
-    while (!options.signal.aborted && !ears.isClosed()) {
+    while (!options.signal.aborted && !inboxes.isClosed()) {
       try {
         return await ask(session, from, options)
       } catch (thrown) {
@@ -53,15 +53,15 @@ export function createRead(link: Link, scripts: Scripts, ears: Ears) {
     options: ReadOptions,
   ): AsyncGenerator<ReadItem> {
     const { signal, turn, after, maxBuffer = MAX_BUFFER } = options
-    const { ear, begun, leave } = ears.join(session, maxBuffer)
-    signal.addEventListener('abort', ear.wake)
+    const { inbox, begun, leave } = inboxes.join(session, maxBuffer)
+    signal.addEventListener('abort', inbox.wake)
     let position = from
     let hasBegun = false
     try {
       await begun
-      while (!signal.aborted && !ears.isClosed()) {
+      while (!signal.aborted && !inboxes.isClosed()) {
         // What was heard up to now is in the log already.
-        clear(ear)
+        clear(inbox)
         const page: Page | null =
           hasBegun && position
             ? await askAgain(session, position, options)
@@ -74,11 +74,11 @@ export function createRead(link: Link, scripts: Scripts, ears: Ears) {
         if (events.length > 0) yield { events }
         if (page.isOver) return
         if (!page.isComplete) continue
-        position = yield* live(ear, position, options)
+        position = yield* live(inbox, position, options)
         if (!position) return
       }
     } finally {
-      signal.removeEventListener('abort', ear.wake)
+      signal.removeEventListener('abort', inbox.wake)
       leave()
     }
   }
@@ -86,23 +86,23 @@ export function createRead(link: Link, scripts: Scripts, ears: Ears) {
 
 /** Yields what is said; returns the last position when the log must be asked again, null when all is over. */
 async function* live(
-  ear: Ear,
+  inbox: Inbox,
   start: Position,
   { signal, turn }: ReadOptions,
 ): AsyncGenerator<ReadItem, Position | null> {
   let position = start
   while (!signal.aborted) {
-    if (ear.isFull) {
+    if (inbox.isFull) {
       yield { lagged: true }
       return null
     }
-    if (ear.isStale) return position
-    if (ear.heard.length === 0) {
-      await ear.news()
+    if (inbox.isStale) return position
+    if (inbox.heard.length === 0) {
+      await inbox.news()
       continue
     }
-    const { heard } = ear
-    clear(ear)
+    const { heard } = inbox
+    clear(inbox)
     const followed = follow(heard, position)
     position = followed.position
     const events = ofTurn(followed.events, turn)

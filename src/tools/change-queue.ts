@@ -9,7 +9,7 @@ const WRITE_MS = 1_000
 const GATHER_MS = 400
 
 /** Each session has its own, in this process. */
-interface Line<Effect> {
+interface ChangeQueue<Effect> {
   /**
    * One change at a time; the compare-and-swap of the registry guards against other processes. Nobody waits for a
    * server here: all that come after would wait along.
@@ -27,9 +27,9 @@ interface Line<Effect> {
   tell(session: Session, move: ToolsMove): Promise<Effect>
 }
 
-export function createLine<Effect>(
+export function createChangeQueue<Effect>(
   takeEffect: (session: Session, move: ToolsMove) => Promise<Effect>,
-): Line<Effect> {
+): ChangeQueue<Effect> {
   const last = new Map<string, Promise<unknown>>()
   const servers = new Map<string, Promise<unknown>>()
   const untold = new Map<string, { move: ToolsMove; effect: Promise<Effect> }>()
@@ -40,7 +40,7 @@ export function createLine<Effect>(
 
   async function quiet(session: string): Promise<void> {
     await empty(session)
-    // Whoever has heard from its servers goes on in the line.
+    // Whoever has heard from its servers goes on in the queue.
     await gone(servers, session, GATHER_MS, empty)
   }
 

@@ -1,12 +1,12 @@
 /**
- * Sessions that wait to be brought up to date, in lots: one lot is read and written together, and while it is under way
- * the next one gathers.
+ * Sessions that wait to be brought up to date, in batches: one batch is read and written together, and while it is
+ * under way the next one gathers.
  */
 
-interface Lots {
+interface Batches {
   /**
-   * Settles once the session was brought up to date, by its lot or alone; rejects with what kept it from that. Whoever
-   * joins before its lot is made shares the work.
+   * Settles once the session was brought up to date, by its batch or alone; rejects with what kept it from that. Whoever
+   * joins before its batch is made shares the work.
    */
   join(session: string, wish?: Wish): Promise<void>
 }
@@ -14,12 +14,12 @@ interface Lots {
 interface Wish {
   /** A turn waits for it: it goes before all that are not */
   isUrgent?: boolean
-  /** Asked when its lot is made: if it is behind no more, there is nothing to do. Left out: it is done in any case */
+  /** Asked when its batch is made: if it is behind no more, there is nothing to do. Left out: it is done in any case */
   isBehind?(session: string): boolean
 }
 
-interface LotWork {
-  /** How much of a lot's room the session takes */
+interface BatchWork {
+  /** How much of a batch's room the session takes */
   weightOf(session: string): number
   /** Does the work for all of them; answers with those that are left to be done alone. */
   together(sessions: readonly string[]): Promise<readonly string[]>
@@ -32,25 +32,25 @@ interface Waiting extends Wish {
   failed(reason: unknown): void
 }
 
-/** Of one lot: more would keep the store, and the event loop, from everybody else. */
+/** Of one batch: more would keep the store, and the event loop, from everybody else. */
 const MOST = { sessions: 50, weight: 1_000 }
 
-export function createLots({ weightOf, together, alone }: LotWork): Lots {
+export function createBatches({ weightOf, together, alone }: BatchWork): Batches {
   const waiting = new Map<string, Waiting>()
   let isBusy = false
 
-  /** One lot after the other: they would only wait for each other in the store. */
+  /** One batch after the other: they would only wait for each other in the store. */
   async function work(): Promise<void> {
     isBusy = true
     // What is wished for in the same moment goes together.
     await new Promise(setImmediate)
-    for (let lot = take(); lot.size > 0; lot = take()) await serve(lot)
+    for (let batch = take(); batch.size > 0; batch = take()) await serve(batch)
     isBusy = false
   }
 
   /** As many as may go together, the urgent ones first. */
   function take(): Map<string, Waiting> {
-    const lot = new Map<string, Waiting>()
+    const batch = new Map<string, Waiting>()
     let weight = 0
     const all = [...waiting]
     const ordered = [...all.filter(([, one]) => one.isUrgent), ...all.filter(([, one]) => !one.isUrgent)]
@@ -58,19 +58,19 @@ export function createLots({ weightOf, together, alone }: LotWork): Lots {
       if (one.isBehind?.(session) === false) one.done()
       else {
         weight += weightOf(session)
-        if (lot.size === MOST.sessions || (lot.size > 0 && weight > MOST.weight)) break
-        lot.set(session, one)
+        if (batch.size === MOST.sessions || (batch.size > 0 && weight > MOST.weight)) break
+        batch.set(session, one)
       }
       waiting.delete(session)
     }
-    return lot
+    return batch
   }
 
-  async function serve(lot: ReadonlyMap<string, Waiting>): Promise<void> {
-    const sessions = [...lot.keys()]
+  async function serve(batch: ReadonlyMap<string, Waiting>): Promise<void> {
+    const sessions = [...batch.keys()]
     // One that the work fails for must not keep the others from it.
     const left = new Set(await together(sessions).catch(() => sessions))
-    for (const [session, { done, failed }] of lot) {
+    for (const [session, { done, failed }] of batch) {
       if (left.has(session)) alone(session).then(done, failed)
       else done()
     }

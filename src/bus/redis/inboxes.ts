@@ -1,6 +1,6 @@
 /**
- * What a replica hears on the channels of sessions. The readers of one session share its channel; each has an ear of its
- * own, where what was said waits until the reader takes it.
+ * What a replica hears on the channels of sessions. The readers of one session share its channel; each has an inbox of
+ * its own, where what was said waits until the reader takes it.
  */
 import { sessionTag } from '../cursor.ts'
 import type { Link } from './link.ts'
@@ -9,7 +9,7 @@ import { readSaid, type Said, type Scripts } from './scripts.ts'
 const LINGER_MS = 30_000
 
 /** What one reader has heard and not dealt with; bounded. */
-export interface Ear {
+export interface Inbox {
   /** `null`: the session was dropped */
   heard: (Said | null)[]
   bytes: number
@@ -24,7 +24,7 @@ export interface Ear {
 }
 
 /** All that a replica's readers hear. */
-export interface Ears {
+export interface Inboxes {
   /** Listens for one more reader; `maxBytes`: of what may wait for it. */
   join(session: string, maxBytes: number): Listening
   /** A message on the channel of this session. */
@@ -37,14 +37,14 @@ export interface Ears {
 }
 
 interface Listening {
-  ear: Ear
+  inbox: Inbox
   /** Whatever is said after this is heard. Rejects with `unavailable`. */
   begun: Promise<void>
   leave(): void
 }
 
 interface Hub {
-  readonly ears: Set<Ear>
+  readonly inboxes: Set<Inbox>
   readonly begun: Promise<void>
   /** Redis has said that it listens */
   isListening: boolean
@@ -53,16 +53,20 @@ interface Hub {
 }
 
 /** `lingerMs`: how long a channel is listened to after its last reader, so that a chat's next turn finds it open. */
-export function createEars(link: Link, { channel }: Pick<Scripts, 'channel'>, lingerMs = LINGER_MS): Ears {
+export function createInboxes(
+  link: Link,
+  { channel }: Pick<Scripts, 'channel'>,
+  lingerMs = LINGER_MS,
+): Inboxes {
   const hubs = new Map<string, Hub>()
   let isClosed = false
-  const allEars = () => [...hubs.values()].flatMap(({ ears }) => [...ears])
+  const allInboxes = () => [...hubs.values()].flatMap(({ inboxes }) => [...inboxes])
 
   function hubOf(session: string): Hub {
     const known = hubs.get(session)
     if (known) return known
     const begun = link.subscribe(channel(session))
-    const hub: Hub = { ears: new Set(), begun, isListening: false, leaving: undefined }
+    const hub: Hub = { inboxes: new Set(), begun, isListening: false, leaving: undefined }
     begun.then(
       () => {
         hub.isListening = true
@@ -73,9 +77,9 @@ export function createEars(link: Link, { channel }: Pick<Scripts, 'channel'>, li
     return hub
   }
 
-  function leave(session: string, hub: Hub, ear: Ear): void {
-    hub.ears.delete(ear)
-    if (hub.ears.size > 0 || hubs.get(session) !== hub) return
+  function leave(session: string, hub: Hub, inbox: Inbox): void {
+    hub.inboxes.delete(inbox)
+    if (hub.inboxes.size > 0 || hubs.get(session) !== hub) return
     const drop = () => {
       hubs.delete(session)
       link.unsubscribe(channel(session))
@@ -88,31 +92,31 @@ export function createEars(link: Link, { channel }: Pick<Scripts, 'channel'>, li
     join(session, maxBytes) {
       const hub = hubOf(session)
       clearTimeout(hub.leaving)
-      const ear = newEar(maxBytes)
-      hub.ears.add(ear)
-      return { ear, begun: hub.begun, leave: () => leave(session, hub, ear) }
+      const inbox = newInbox(maxBytes)
+      hub.inboxes.add(inbox)
+      return { inbox, begun: hub.begun, leave: () => leave(session, hub, inbox) }
     },
     hear(session, message) {
       const hub = hubs.get(session)
-      if (!hub || hub.ears.size === 0) return
+      if (!hub || hub.inboxes.size === 0) return
       const said = readSaid(message, sessionTag(session))
-      for (const ear of hub.ears) take(ear, said, message.length)
+      for (const inbox of hub.inboxes) take(inbox, said, message.length)
     },
     missed() {
-      for (const ear of allEars()) {
-        ear.isStale = true
-        ear.wake()
+      for (const inbox of allInboxes()) {
+        inbox.isStale = true
+        inbox.wake()
       }
     },
     close() {
       isClosed = true
-      for (const ear of allEars()) take(ear, null, 0)
+      for (const inbox of allInboxes()) take(inbox, null, 0)
     },
     isClosed: () => isClosed,
   }
 }
 
-function newEar(maxBytes: number): Ear {
+function newInbox(maxBytes: number): Inbox {
   let wake = () => {}
   return {
     heard: [],
@@ -128,20 +132,20 @@ function newEar(maxBytes: number): Ear {
   }
 }
 
-function take(ear: Ear, said: Said | null, bytes: number): void {
-  ear.bytes += bytes
+function take(inbox: Inbox, said: Said | null, bytes: number): void {
+  inbox.bytes += bytes
   // A message that nothing waits in front of is no sign of a slow reader, however large it is.
-  if (ear.bytes > ear.maxBytes && ear.heard.length > 0) {
-    ear.isFull = true
-    ear.heard = []
-  } else ear.heard.push(said)
-  ear.wake()
+  if (inbox.bytes > inbox.maxBytes && inbox.heard.length > 0) {
+    inbox.isFull = true
+    inbox.heard = []
+  } else inbox.heard.push(said)
+  inbox.wake()
 }
 
 /** Forgets what was heard: the reader has it. */
-export function clear(ear: Ear): void {
-  ear.heard = []
-  ear.bytes = 0
-  ear.isFull = false
-  ear.isStale = false
+export function clear(inbox: Inbox): void {
+  inbox.heard = []
+  inbox.bytes = 0
+  inbox.isFull = false
+  inbox.isStale = false
 }
