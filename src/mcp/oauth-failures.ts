@@ -43,17 +43,17 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
     return PASSING.has(failure.code) ? away(target, failure) : rejected(target, `it answered ${code}`)
   }
   if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
-  // Figma's and Cal.com's register those alone whom they know.
-  if (failure instanceof RegistrationRejectedError && failure.status < 500 && failure.status !== 429)
-    return byHand(target, `does not let Baton register itself (${refusal(failure)})`)
-  if (failure instanceof RegistrationRejectedError) return away(target, failure)
-  if (failure instanceof OAuthClientFlowError) return rejected(target, `${failure.name}`)
-  if (failure instanceof Error && /dynamic client registration/.test(failure.message))
-    return byHand(target, 'lets no client register itself')
-  if (failure instanceof Error && /resource .* does not match/.test(failure.message)) {
-    return rejected(target, 'its metadata is for another server')
+  if (failure instanceof RegistrationRejectedError) {
+    // Figma's and Cal.com's register those alone whom they know.
+    const isFinal = failure.status < 500 && failure.status !== 429
+    if (isFinal) return byHand(target, `does not let Baton register itself (${refusal(failure)})`)
+    return away(target, failure)
   }
-  const [, lack] = INCOMPATIBLE.exec(failure instanceof Error ? failure.message : '') ?? []
+  if (failure instanceof OAuthClientFlowError) return rejected(target, failure.name)
+  const words = failure instanceof Error ? failure.message : ''
+  if (/dynamic client registration/.test(words)) return byHand(target, 'lets no client register itself')
+  if (/resource .* does not match/.test(words)) return rejected(target, 'its metadata is for another server')
+  const [, lack] = INCOMPATIBLE.exec(words) ?? []
   return lack === undefined ? away(target, failure) : rejected(target, `it does not support ${lack}`)
 }
 
