@@ -15,7 +15,7 @@ import { scratch } from './scratch.ts'
 const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..')
 const read = (path: string) => readFileSync(join(root, path), 'utf8')
 const pages = [
-  ...['README.md', 'ARCHITECTURE.md', 'CONTRIBUTING.md', 'CHANGELOG.md'],
+  ...['README.md', 'ARCHITECTURE.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'SECURITY.md'],
   ...readdirSync(join(root, 'docs')).map((name) => `docs/${name}`),
 ].filter((path) => path.endsWith('.md'))
 
