@@ -3,7 +3,7 @@
  * for those that are no longer kept.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { endedAt, positionOf, readEnd } from '../src/bus/cursor.ts'
+import { type Place, positionOf, readId, type Shown, shownAt } from '../src/bus/cursor.ts'
 import type { Message } from '../src/chat/message.ts'
 import { refuseAt } from '../src/errors.ts'
 import type { StreamSource } from '../src/http/sse.ts'
@@ -19,22 +19,18 @@ const isYoung = ({ started_at, steps }: Turn): boolean => started_at !== null &&
 
 type Deps = Pick<RouteDeps, 'store' | 'bus'>
 
-/** Where a reader goes on. */
-interface Place {
-  /** A cursor, or one of the two words; null: nothing was sent */
-  after: string | null
-  /** The turn that had ended there */
-  ended?: string | undefined
-}
-
 /**
  * The header comes before the query; an empty one is what a client sends that has seen nothing. Throws invalid_cursor,
  * named as it was sent.
  */
-export function resumeAt(session: string, header: string | undefined, query: string | undefined): Place {
+export function resumeAt(
+  session: string,
+  header: string | undefined,
+  query: string | undefined,
+): Place | null {
   const given = header || query
-  if (given === undefined) return { after: null }
-  const place = readEnd(given)
+  if (given === undefined) return null
+  const place = readId(given)
   try {
     positionOf(session, place.after)
   } catch (thrown) {
@@ -45,22 +41,24 @@ export function resumeAt(session: string, header: string | undefined, query: str
 }
 
 /**
- * A turn's events from a cursor, or from its first one (null). `begun`: it may have had events before this
+ * A turn's events from a place, or from its first one (null). `begun`: it may have had events before this
  * request.
  */
 export function turnEvents(
   { store, bus }: Deps,
   scope: Scope,
   turn: Turn,
-  after: string | null,
+  place: Place | null,
   begun: boolean,
 ): StreamSource {
+  const messages = () => store.messages.ofTurn(turn.id, 'told')
   return {
     endsWithTurn: true,
+    seen: seenAt(place, messages),
     read: (signal) =>
       bus.read(turn.session_id, {
         turn: turn.id,
-        after: after ?? 'start',
+        after: place?.after ?? 'start',
         signal,
         begun,
         isYoung: isYoung(turn),
@@ -68,63 +66,72 @@ export function turnEvents(
     async gap(cursor) {
       const found = await store.turns.get(scope, turn.id)
       const now = found ?? turn
-      const messages = await store.messages.ofTurn(turn.id, 'told')
       // Deleted with its session, it says nothing more.
       const last = found === null || now.ended_at !== null
-      return {
-        id: last ? endedAt(cursor, turn.id) : cursor,
-        ...gapOf(turn.session_id, now, messages),
-        last,
-      }
+      return { ...gapAt(cursor, turn.session_id, now, await messages()), last }
     },
   }
 }
 
-/** All events of a session from a cursor, or from now on (null). */
+/** All events of a session from a place, or from now on (null). */
 export function sessionEvents(
   { store, bus }: Deps,
   scope: Scope,
   session: string,
-  after: string | null,
+  place: Place | null,
 ): StreamSource {
+  const messages = () => store.messages.after(session, 0, 'told')
   return {
     endsWithTurn: false,
-    read: (signal) => bus.read(session, { after: after ?? 'now', signal }),
+    seen: seenAt(place, messages),
+    read: (signal) => bus.read(session, { after: place?.after ?? 'now', signal }),
     async gap(cursor) {
       // Others may wait behind the one that runs, or waits for a person: the newest is not what goes on.
       const found = await store.sessions.get(scope, session)
       const active = found?.active_turn_id ?? null
       const newest = async () => (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
       const turn = active === null ? await newest() : await store.turns.get(scope, active)
-      const messages = await store.messages.after(session, 0, 'told')
       // That it was deleted may have been said while this reader could not hear.
-      return { id: cursor, ...gapOf(session, turn, messages), last: found === null }
+      return { ...gapAt(cursor, session, turn, await messages()), last: found === null }
     },
   }
 }
 
-const gapOf = (session: string, turn: Turn | null, messages: Message[]) => ({
-  snapshot: { turn, messages },
-  data: JSON.stringify({
-    type: 'gap',
-    session_id: session,
-    turn_id: turn?.id ?? null,
-    step: null,
-    at: new Date().toISOString(),
-    snapshot: { turn: turn && turnView(turn), messages },
-  }),
-})
+function gapAt(cursor: string, session: string, turn: Turn | null, messages: Message[]) {
+  const shown: Shown = {
+    seq: messages.at(-1)?.seq ?? 0,
+    turn: turn && { id: turn.id, state: turn.ended_at ? 'ended' : turn.started_at ? 'begun' : 'queued' },
+  }
+  return {
+    id: shownAt(cursor, shown),
+    snapshot: { turn: shown.turn, messages },
+    data: JSON.stringify({
+      type: 'gap',
+      session_id: session,
+      turn_id: turn?.id ?? null,
+      step: null,
+      at: new Date().toISOString(),
+      snapshot: { turn: turn && turnView(turn), messages },
+    }),
+  }
+}
+
+const seenAt = (place: Place | null, messages: () => Promise<Message[]>) => {
+  const shown = place?.shown
+  if (!shown) return
+  return async () => ({
+    turn: shown.turn,
+    messages: (await messages()).filter(({ seq }) => seq <= shown.seq),
+  })
+}
 
 /** How long the events of a commit may take into the log. */
 const SOON_MS = 250
 
 /** Nothing of the turn follows this place. */
-export async function isOver(
-  { bus }: Pick<Deps, 'bus'>,
-  turn: Turn,
-  { after, ended }: Place,
-): Promise<boolean> {
-  if (after === null || after === 'start' || after === 'now') return false
+export async function isOver({ bus }: Pick<Deps, 'bus'>, turn: Turn, place: Place | null): Promise<boolean> {
+  if (place === null || place.after === 'start' || place.after === 'now') return false
+  const { after, ended } = place
   const hasEnded = turn.ended_at !== null
   // The place itself says it: the log need not be there.
   if (hasEnded && ended === turn.id) return true

@@ -40,7 +40,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       const turn = await findTurn(store, request.caller, request.params.id)
       const place = resumeAt(turn.session_id, request.headers['last-event-id'], request.query.after)
       if (await isOver(deps, turn, place)) return reply.code(204).send()
-      return streams.send(reply, turnEvents(deps, request.caller, turn, place.after, hasBegun(turn)))
+      return streams.send(reply, turnEvents(deps, request.caller, turn, place, hasBegun(turn)))
     },
   )
   app.get(
@@ -59,8 +59,8 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const session = await sessions.get(request.caller, request.params.id)
-      const { after } = resumeAt(session.id, request.headers['last-event-id'], request.query.after)
-      return streams.send(reply, sessionEvents(deps, request.caller, session.id, after))
+      const place = resumeAt(session.id, request.headers['last-event-id'], request.query.after)
+      return streams.send(reply, sessionEvents(deps, request.caller, session.id, place))
     },
   )
 }

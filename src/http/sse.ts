@@ -20,6 +20,8 @@ export interface StreamSource {
   read(signal: AbortSignal): AsyncIterable<ReadItem>
   /** What stands in for events that are no longer kept, its `data` as JSON; `last`: nothing follows it */
   gap(cursor: string): Promise<{ id: string; data: string; snapshot: Snapshot; last: boolean }>
+  /** What its reader has already, from a gap that it goes on behind */
+  seen?: (() => Promise<Snapshot>) | undefined
   /** A turn's stream: closes after its terminal event */
   endsWithTurn: boolean
 }
@@ -125,6 +127,7 @@ function onceClosed(raw: ServerResponse, done: () => void): void {
 
 async function copy(items: AsyncIterable<ReadItem>, source: StreamSource, { write }: Paced): Promise<void> {
   const told = createTold()
+  if (source.seen) told.learn(await source.seen())
   for await (const item of items) {
     if ('lagged' in item) {
       await write(encodeComment('lagged'))

@@ -3,13 +3,13 @@
  * commit may fall between the two: its events come behind the gap, and what they tell is in the snapshot.
  */
 import type { LoggedEvent } from '../bus/bus.ts'
+import type { Shown } from '../bus/cursor.ts'
 import { isTerminal } from '../chat/event.ts'
 import type { Message } from '../chat/message.ts'
-import type { Turn } from '../store/store.ts'
 
 /** `turn`: the one that it shows; `messages`: all of that turn, or of its session. */
 export interface Snapshot {
-  turn: Pick<Turn, 'id' | 'started_at' | 'ended_at'> | null
+  turn: Shown['turn']
   messages: readonly Pick<Message, 'id' | 'turn_id' | 'role' | 'parts'>[]
 }
 
@@ -53,7 +53,7 @@ export function createTold(): Told {
       shown = shownBy(snapshot)
       const { turn } = snapshot
       if (turn) begun.add(key('turn.created', turn.id))
-      if (turn?.started_at) begun.add(key('turn.started', turn.id))
+      if (turn && turn.state !== 'queued') begun.add(key('turn.started', turn.id))
     },
     passes(event) {
       const { type, turn_id } = event
@@ -78,7 +78,7 @@ function shownBy({ turn, messages }: Snapshot): (event: LoggedEvent) => boolean 
   return ({ type, turn_id, data }) => {
     // No snapshot tells of a change of tools.
     if (turn_id === null || type === 'tools.changed') return false
-    if (turn_id === turn?.id && turn.ended_at !== null) return true
+    if (turn_id === turn?.id && turn.state === 'ended') return true
     if (type === 'message') return ids.has(JSON.parse(data).message.id)
     if (OF_CALLS.includes(type)) return results.has(JSON.parse(data).call_id)
     const committed = steps.get(turn_id)

@@ -14,7 +14,7 @@ t.test('a place that is no longer kept is answered with a snapshot, then live ev
   const text = await all(await s.open(`/v1/turns/turn_1/events?after=${cursorAt('ses_1', 3)}`))
   t.same(typesIn(text), ['gap', 'content.delta', 'turn.completed'])
   const [, id, data = '{}'] = /id: (.*)\nevent: gap\ndata: (.*)\n/.exec(text) ?? []
-  t.equal(id, cursorAt('ses_1', 50))
+  t.equal(id, `${cursorAt('ses_1', 50)}.1b.turn_1`)
   t.match(JSON.parse(data), {
     type: 'gap',
     session_id: 'ses_1',
@@ -173,4 +173,47 @@ t.test("of a turn that has ended in a session's snapshot only changes of tools f
   })(s)
   const told = typesIn(await all(await s.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`)))
   t.strictSame(told, ['gap', 'tools.changed', 'turn.created'])
+})
+
+t.test('whoever lost its connection right behind a gap is told no more of what that showed', async (t) => {
+  const turn = turnRow({ id: newId('turn') })
+  const s = await serve(t, turn)
+  const user = messageRow({ turn_id: turn.id })
+  const answer = messageRow({ id: 'msg_2', seq: 2, role: 'assistant', turn_id: turn.id })
+  const result = messageRow({ id: 'msg_3', seq: 3, role: 'tool', parts: [RESULT], turn_id: turn.id })
+  let messages = [user]
+  Object.assign(s.store.messages, { ofTurn: async () => messages, after: async () => messages })
+  const said = (type: string, n: number, fields: object) => ({
+    ...event(type, n, { step: 0, ...fields }),
+    turn_id: turn.id,
+  })
+  scripted(async function* ({ after }) {
+    if (after === cursorAt('ses_1', 3)) yield { gap: true, cursor: cursorAt('ses_1', 50) }
+    else t.equal(after, cursorAt('ses_1', 50), 'the log goes on at its own place')
+    yield { events: [said('turn.created', 51, {}), said('turn.started', 52, {})] }
+    yield { events: ANSWER.map((type, i) => said(type, 53 + i, { message: answer })) }
+    yield { events: [said('message', 70, { message: result }), said('turn.completed', 71, {})] }
+  })(s)
+  for (const path of [`/v1/turns/${turn.id}/events`, '/v1/sessions/ses_1/events']) {
+    const resume = async (id: string) => all(await s.open(path, { 'last-event-id': id }))
+    const behind = async () => {
+      const [, id = ''] = /id: (.*)\nevent: gap\n/.exec(await resume(cursorAt('ses_1', 3))) ?? []
+      // What is stored afterwards was not shown.
+      messages = [user, answer, result]
+      Object.assign(turn, { state: 'running', started_at: '2030-01-01T00:00:00.000Z' })
+      return typesIn(await resume(id))
+    }
+    Object.assign(turn, { state: 'queued', started_at: null })
+    messages = [user]
+    t.strictSame(await behind(), ['turn.started', ...ANSWER, 'message', 'turn.completed'], path)
+    messages = [user, answer]
+    t.strictSame(await behind(), ['message', 'turn.completed'], path)
+  }
+  Object.assign(turn, { state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' })
+  const [, id = ''] =
+    /id: (.*)/.exec(await all(await s.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`))) ?? []
+  t.strictSame(typesIn(await all(await s.open(`/v1/sessions/ses_1/events?after=${id}`))), [], 'all of it')
+  const over = await s.open(`/v1/turns/${turn.id}/events`, { 'last-event-id': id })
+  t.equal(over.statusCode, 204, 'the same id is past the end of its turn')
+  over.resume()
 })
