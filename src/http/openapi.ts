@@ -126,6 +126,8 @@ function named<D extends object>(document: D): D {
     if (at === 'requestBody') value.required = needsBody(value)
     const copy = Object.fromEntries(Object.entries(value).map(([key, item]) => [key, moved(item, key)]))
     if (typeof copy.operationId === 'string')
+    // All are words. Generators of clients lose the null of one that says no type.
+    if (Array.isArray(copy.enum)) copy.type ??= copy.enum.includes(null) ? ['string', 'null'] : 'string'
       copy.responses = withHeaders(copy.operationId, copy.responses as Node)
     if (copy.description === 'Default Response') copy.description = STATUSES[at] ?? ''
     const { title, type, oneOf } = copy
