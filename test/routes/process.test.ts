@@ -95,6 +95,7 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
     for (const [method, operation] of Object.entries(operations)) {
       const name = `${method} ${path}`
       t.ok(operation.summary && operation.tags?.length === 1, `${name} has a summary and a tag`)
+      t.match(operation.operationId, /^[a-z]+[A-Z][A-Za-z]+$/, `${name} is named as a function would be`)
       t.notOk(ids.has(operation.operationId), `${name} has an id of its own`)
       ids.add(operation.operationId)
       t.ok(operation.responses.default, `${name} documents its errors`)
@@ -158,10 +159,10 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
   t.match(ToolExecution, {
     properties: { outcome: { enum: ['ok', 'error', 'cancelled', 'denied', 'outcome_unknown', null] } },
   })
-  t.match(document.components.schemas.ErrorCode, {
   t.match(Turn, { properties: { finish_reason: { type: ['string', 'null'] } } })
-    description: /\n- `queue_full` \(429, may succeed later\): Too many turns/,
+  t.match(document.components.schemas.ErrorCode, {
     enum: ERROR_CODES,
+    description: /\n- `queue_full` \(429, may succeed later\): Too many turns/,
   })
   t.match(document.paths['/v1/turns/{id}/events']?.get?.responses[200]?.content, {
     'text/event-stream': { schema: { contentSchema: { $ref: '#/components/schemas/Event' } } },
