@@ -21,6 +21,7 @@ export function auditRoutes(app: App, { store }: RouteDeps): void {
     {
       config: { admin: true },
       schema: {
+        operationId: 'listAuditRecords',
         summary: 'List acts of administration',
         description: 'What became of keys, credentials and connectors, and by whom. For admins.',
         querystring: Paging,

@@ -198,7 +198,14 @@ const Accepted = Type.Object({ tool: Type.String(), hash: Type.String() })
 export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
   app.post(
     '/connectors',
-    { schema: { summary: 'Add an MCP server', body: NewConnector, response: { 201: ConnectorView } } },
+    {
+      schema: {
+        operationId: 'createConnector',
+        summary: 'Add an MCP server',
+        body: NewConnector,
+        response: { 201: ConnectorView },
+      },
+    },
     async (request, reply) => {
       const connector = await connectors.create(request.caller, request.body)
       return reply.code(201).header('location', `/v1/connectors/${connector.id}`).send(connector)
@@ -208,6 +215,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     '/connectors',
     {
       schema: {
+        operationId: 'listConnectors',
         summary: 'List MCP servers',
         querystring: Paging,
         response: { 200: listOf(ConnectorView) },
@@ -217,13 +225,21 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
   )
   app.get(
     '/connectors/:id',
-    { schema: { summary: 'Read an MCP server', params: IdParam, response: { 200: ConnectorView } } },
+    {
+      schema: {
+        operationId: 'getConnector',
+        summary: 'Read an MCP server',
+        params: IdParam,
+        response: { 200: ConnectorView },
+      },
+    },
     (request) => connectors.get(request.caller, request.params.id),
   )
   app.patch(
     '/connectors/:id',
     {
       schema: {
+        operationId: 'updateConnector',
         summary: 'Change an MCP server',
         description:
           'A field that is given is replaced as a whole; headers, env and auth stay if they are left out. But if url moves to ' +
@@ -237,7 +253,14 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
   )
   app.delete(
     '/connectors/:id',
-    { schema: { summary: 'Remove an MCP server', params: IdParam, response: { 204: Type.Null() } } },
+    {
+      schema: {
+        operationId: 'deleteConnector',
+        summary: 'Remove an MCP server',
+        params: IdParam,
+        response: { 204: Type.Null() },
+      },
+    },
     async (request, reply) => {
       await connectors.delete(request.caller, request.params.id)
       return reply.code(204).send()
@@ -247,6 +270,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     '/connectors/:id/test',
     {
       schema: {
+        operationId: 'testConnector',
         summary: 'Connect and list the tools now',
         params: IdParam,
         body: NoBody,
@@ -259,6 +283,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     '/connectors/:id/login',
     {
       schema: {
+        operationId: 'beginConnectorLogin',
         summary: 'Begin a login at an MCP server',
         description: 'For `auth: oauth`; by the owner of the connector only.',
         params: IdParam,
@@ -275,6 +300,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
       exposeHeadRoute: false,
       config: { open: true },
       schema: {
+        operationId: 'connectorLoginCallback',
         summary: "Where an MCP server's login returns to",
         description: 'Needs no key: its single-use `state` authenticates it.',
         querystring: LoginReturn,
@@ -291,6 +317,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     {
       config: { open: true },
       schema: {
+        operationId: 'getClientDocument',
         summary: "Who this gateway is to MCP servers' login services",
         description:
           'A client ID metadata document, which they read by themselves; there only while BATON_PUBLIC_URL is https.',
@@ -303,6 +330,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     '/connectors/:id/tools/:tool/accept',
     {
       schema: {
+        operationId: 'acceptTool',
         summary: "Accept a tool's changed definition",
         params: idParams('id', 'tool'),
         body: Acceptance,

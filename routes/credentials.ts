@@ -103,6 +103,7 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
     '/credentials',
     {
       schema: {
+        operationId: 'createCredential',
         summary: 'Add a key or login of a provider',
         description: 'Secrets are written, never returned.',
         body: NewCredential,
@@ -118,6 +119,7 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
     '/credentials',
     {
       schema: {
+        operationId: 'listCredentials',
         summary: 'List keys and logins',
         querystring: Paging,
         response: { 200: listOf(CredentialView) },
@@ -127,7 +129,14 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
   )
   app.get(
     '/credentials/:id',
-    { schema: { summary: 'Read a key or login', params: IdParam, response: { 200: CredentialView } } },
+    {
+      schema: {
+        operationId: 'getCredential',
+        summary: 'Read a key or login',
+        params: IdParam,
+        response: { 200: CredentialView },
+      },
+    },
     async (request) => {
       const credential = await credentials.get(request.caller, request.params.id)
       if (credential) return credential
@@ -138,6 +147,7 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
     '/credentials/:id',
     {
       schema: {
+        operationId: 'updateCredential',
         summary: 'Rename, disable, or make it the default',
         params: IdParam,
         body: CredentialPatch,
@@ -148,7 +158,14 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
   )
   app.delete(
     '/credentials/:id',
-    { schema: { summary: 'Delete a credential', params: IdParam, response: { 204: Type.Null() } } },
+    {
+      schema: {
+        operationId: 'deleteCredential',
+        summary: 'Delete a credential',
+        params: IdParam,
+        response: { 204: Type.Null() },
+      },
+    },
     async (request, reply) => {
       await credentials.delete(request.caller, request.params.id)
       return reply.code(204).send()

@@ -28,6 +28,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     {
       exposeHeadRoute: false,
       schema: {
+        operationId: 'streamTurnEvents',
         summary: "Follow a turn's events",
         description: 'From its first event, or after a cursor. 204 at or after its terminal event.',
         params: IdParam,
@@ -48,6 +49,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     {
       exposeHeadRoute: false,
       schema: {
+        operationId: 'streamSessionEvents',
         summary: 'Follow all turns and tool changes of a session',
         description:
           'From now on, or after a cursor. What was asked, and what is appended, edited or deleted under /messages, it does not carry.',

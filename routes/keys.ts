@@ -59,7 +59,10 @@ const config = { admin: true }
 export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps): void {
   app.post(
     '/keys',
-    { config, schema: { summary: 'Create a key', body: NewKey, response: { 201: MadeKey } } },
+    {
+      config,
+      schema: { operationId: 'createKey', summary: 'Create a key', body: NewKey, response: { 201: MadeKey } },
+    },
     async (request, reply) => {
       const { expires_at } = request.body
       if (expires_at !== undefined && Date.parse(expires_at) <= Date.now()) {
@@ -70,7 +73,15 @@ export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps
   )
   app.get(
     '/keys',
-    { config, schema: { summary: 'List keys', querystring: Paging, response: { 200: listOf(KeyView) } } },
+    {
+      config,
+      schema: {
+        operationId: 'listKeys',
+        summary: 'List keys',
+        querystring: Paging,
+        response: { 200: listOf(KeyView) },
+      },
+    },
     (request) => store.keys.list(request.caller, pageOf(request.query)),
   )
   app.post(
@@ -78,6 +89,7 @@ export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps
     {
       config,
       schema: {
+        operationId: 'rotateEncryption',
         summary: 'Re-encrypt every stored secret with the first key of BATON_ENCRYPTION_KEYS',
         body: NoBody,
         response: { 200: Rotated },
@@ -90,6 +102,7 @@ export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps
     {
       config,
       schema: {
+        operationId: 'revokeKey',
         summary: 'Revoke a key',
         description: 'Refused within a second; event streams that it has open end at their next ping.',
         params: IdParam,

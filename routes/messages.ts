@@ -52,6 +52,7 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     '/sessions/:id/messages',
     {
       schema: {
+        operationId: 'listMessages',
         summary: 'The canonical history, ascending by seq',
         params: IdParam,
         querystring: Paging,
@@ -68,6 +69,7 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     '/sessions/:id/messages',
     {
       schema: {
+        operationId: 'appendMessages',
         summary: 'Append without running a turn',
         description: 'Answers with the message, or with `{data}` for several.',
         params: IdParam,
@@ -91,6 +93,7 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     '/sessions/:id/messages/:message',
     {
       schema: {
+        operationId: 'updateMessage',
         summary: 'Replace what a message says, for good',
         params: idParams('id', 'message'),
         body: MessagePatch,
@@ -115,6 +118,7 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     '/sessions/:id/messages/:message',
     {
       schema: {
+        operationId: 'deleteMessage',
         summary: 'Delete a message; with tool calls, their results too',
         params: idParams('id', 'message'),
         response: { 200: Type.Object({ deleted: Type.Array(Id, { description: 'Ids of all that went' }) }) },

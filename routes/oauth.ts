@@ -80,6 +80,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
     '/oauth/:provider/authorize',
     {
       schema: {
+        operationId: 'beginLogin',
         summary: "Begin a login at a provider's page",
         params: ProviderParam,
         body: Authorize,
@@ -99,6 +100,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
       exposeHeadRoute: false,
       config: { open: true },
       schema: {
+        operationId: 'loginCallback',
         summary: "Where a provider's page returns to",
         description: 'Needs no key: its single-use `state` authenticates it.',
         params: ProviderParam,
@@ -116,6 +118,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
     '/oauth/:provider/exchange',
     {
       schema: {
+        operationId: 'finishLogin',
         summary: 'Finish a login with the code that the page showed',
         params: ProviderParam,
         body: Exchange,
@@ -131,6 +134,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
     '/oauth/:provider/status',
     {
       schema: {
+        operationId: 'getLoginStatus',
         summary: "Read a login's status",
         params: ProviderParam,
         querystring: Type.Object({ state: State }, closed),
@@ -146,6 +150,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
     '/credentials/import',
     {
       schema: {
+        operationId: 'importLogin',
         summary: "Take over a login file of a provider's own tool",
         body: Import,
         response: { 201: Imported },

@@ -15,14 +15,16 @@ const READY_MS = 3000
 export function operateRoutes(app: App, deps: RouteDeps): void {
   const { store, bus, metrics, version, isDraining } = deps
 
-  app.get('/healthz', { schema: { summary: 'The process is up', response: { 200: Health } } }, async () => ({
-    status: 'ok',
-    version,
-  }))
+  app.get(
+    '/healthz',
+    { schema: { operationId: 'getHealth', summary: 'The process is up', response: { 200: Health } } },
+    async () => ({ status: 'ok', version }),
+  )
   app.get(
     '/readyz',
     {
       schema: {
+        operationId: 'getReadiness',
         summary: 'Store, bus and migrations are ready, and the process is not draining',
         response: { 200: Ready, 503: ErrorShape },
       },
@@ -38,6 +40,7 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
     '/metrics',
     {
       schema: {
+        operationId: 'getMetrics',
         summary: 'Metrics for Prometheus',
         response: {
           200: { description: 'Metrics', content: { 'text/plain': { schema: { type: 'string' } } } },

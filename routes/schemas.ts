@@ -6,7 +6,7 @@ import { type Static, type TObject, type TProperties, type TSchema, Type } from 
 import type { Part as StoredPart } from '../src/chat/message.ts'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
 import { SECRET_FORM } from '../src/credentials/logins/file.ts'
-import { ERROR_LIST } from '../src/errors.ts'
+import { ERROR_CODES, ERROR_LIST } from '../src/errors.ts'
 
 export const closed = { additionalProperties: false } as const
 
@@ -108,7 +108,10 @@ export const Usage = Type.Object(
 )
 
 const failure = {
-  code: Type.String({ title: 'ErrorCode', description: `Stable. With the HTTP status:\n\n${ERROR_LIST}` }),
+  code: Type.Enum(ERROR_CODES, {
+    title: 'ErrorCode',
+    description: `Stable. With the HTTP status:\n\n${ERROR_LIST}`,
+  }),
   message: Type.String(),
   param: nullable(Type.String({ description: 'The field at fault' })),
   details: Type.Optional(Json),

@@ -138,6 +138,7 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
     '/sessions/:id/connectors',
     {
       schema: {
+        operationId: 'listSessionConnectors',
         summary: 'Connectors that the session binds',
         params: IdParam,
         querystring: Paging,
@@ -150,6 +151,7 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
     '/sessions/:id/connectors/:connector',
     {
       schema: {
+        operationId: 'bindConnector',
         summary: 'Bind a connector by id or name',
         params: idParams('id', 'connector'),
         body: Bind,
@@ -165,6 +167,7 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
     '/sessions/:id/connectors/:connector',
     {
       schema: {
+        operationId: 'unbindConnector',
         summary: 'Unbind a connector',
         params: idParams('id', 'connector'),
         querystring: ApplyQuery,
@@ -180,6 +183,7 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
     '/sessions/:id/tools',
     {
       schema: {
+        operationId: 'listSessionTools',
         summary: 'The tools that the session may call',
         params: IdParam,
         querystring: OfProvider,
@@ -192,6 +196,7 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
     '/sessions/:id/tools/:tool',
     {
       schema: {
+        operationId: 'switchTool',
         summary: 'Switch a tool on or off, by its canonical name',
         params: idParams('id', 'tool'),
         body: Toggle,
@@ -207,6 +212,7 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
     '/sessions/:id/tools/refresh',
     {
       schema: {
+        operationId: 'refreshTools',
         summary: 'Ask all servers for their tools again',
         params: IdParam,
         body: ApplyBody,

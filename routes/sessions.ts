@@ -109,7 +109,14 @@ function assertSmall(metadata: Record<string, unknown> | undefined): void {
 export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: RouteDeps): void {
   app.post(
     '/sessions',
-    { schema: { summary: 'Start a conversation', body: NewSession, response: { 201: SessionView } } },
+    {
+      schema: {
+        operationId: 'createSession',
+        summary: 'Start a conversation',
+        body: NewSession,
+        response: { 201: SessionView },
+      },
+    },
     async (request, reply) => {
       assertSmall(request.body.metadata)
       const session = await sessions.create(request.caller, request.body)
@@ -118,18 +125,33 @@ export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: R
   )
   app.get(
     '/sessions',
-    { schema: { summary: 'List sessions', querystring: Paging, response: { 200: listOf(SessionView) } } },
+    {
+      schema: {
+        operationId: 'listSessions',
+        summary: 'List sessions',
+        querystring: Paging,
+        response: { 200: listOf(SessionView) },
+      },
+    },
     (request) => store.sessions.list(request.caller, pageOf(request.query)),
   )
   app.get(
     '/sessions/:id',
-    { schema: { summary: 'Read a session', params: IdParam, response: { 200: SessionView } } },
+    {
+      schema: {
+        operationId: 'getSession',
+        summary: 'Read a session',
+        params: IdParam,
+        response: { 200: SessionView },
+      },
+    },
     (request) => sessions.get(request.caller, request.params.id),
   )
   app.patch(
     '/sessions/:id',
     {
       schema: {
+        operationId: 'updateSession',
         summary: 'Change a session, its provider included',
         description: 'Holds from the next turn on. `settings` and `metadata` are replaced as a whole.',
         params: IdParam,
@@ -146,6 +168,7 @@ export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: R
     '/sessions/:id',
     {
       schema: {
+        operationId: 'deleteSession',
         summary: 'Delete a session with all that it holds',
         params: IdParam,
         response: { 204: Type.Null() },
@@ -160,6 +183,7 @@ export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: R
     '/sessions/:id/render',
     {
       schema: {
+        operationId: 'renderSession',
         summary: 'Show what would be sent now; nothing is sent',
         params: IdParam,
         body: RenderBody,

@@ -112,6 +112,7 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
     '/tool-executions',
     {
       schema: {
+        operationId: 'listToolExecutions',
         summary: 'The ledger of tool calls',
         querystring: Filter,
         response: { 200: listOf(ExecutionView) },
@@ -126,6 +127,7 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
     '/tool-executions/stats',
     {
       schema: {
+        operationId: 'getToolExecutionStats',
         summary: 'Counts and durations',
         description: 'Of the 1,000 tools, connectors or sessions with the most calls.',
         querystring: Grouping,
@@ -138,7 +140,14 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
   )
   app.get(
     '/tool-executions/:id',
-    { schema: { summary: 'Read one call', params: IdParam, response: { 200: ExecutionView } } },
+    {
+      schema: {
+        operationId: 'getToolExecution',
+        summary: 'Read one call',
+        params: IdParam,
+        response: { 200: ExecutionView },
+      },
+    },
     async (request) => {
       const execution = await store.executions.get(request.caller, request.params.id)
       if (execution) return shown(execution)
@@ -149,6 +158,7 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
     '/tool-executions/:id/output',
     {
       schema: {
+        operationId: 'getToolOutput',
         summary: "Read a call's full output, in slices",
         description: 'Slices are in bytes and never split a character.',
         params: IdParam,

@@ -100,6 +100,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/sessions/:id/turns',
     {
       schema: {
+        operationId: 'startTurn',
         summary: 'Start a turn and stream its events',
         description:
           'Default: an event stream of the turn. `stream: false` waits and answers with the turn, or with its ' +
@@ -134,6 +135,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/sessions/:id/turns',
     {
       schema: {
+        operationId: 'listTurns',
         summary: "List a session's turns",
         params: IdParam,
         querystring: Paging,
@@ -150,6 +152,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id',
     {
       schema: {
+        operationId: 'getTurn',
         summary: 'Read a turn, or wait for it',
         params: IdParam,
         querystring: Wait,
@@ -172,6 +175,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id/cancel',
     {
       schema: {
+        operationId: 'cancelTurn',
         summary: 'Cancel a turn',
         description: 'Idempotent. 202 at once; with `wait=true` 200 after its end.',
         params: IdParam,
@@ -192,6 +196,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id/restart',
     {
       schema: {
+        operationId: 'restartTurn',
         summary: 'Restart the model call in flight',
         description:
           '409 `not_restartable` when none is in flight, `restart_limit` after 8; 503 when its replica cannot be told.',
@@ -207,6 +212,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id/approvals/:call_id',
     {
       schema: {
+        operationId: 'decideToolCall',
         summary: 'Decide on a tool call that waits for approval',
         params: idParams('id', 'call_id'),
         body: Decision,
@@ -225,6 +231,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id/answers/:call_id',
     {
       schema: {
+        operationId: 'answerToolCall',
         summary: 'Answer a tool that asks (reserved)',
         params: idParams('id', 'call_id'),
         body: Answer,

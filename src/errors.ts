@@ -76,6 +76,7 @@ const CATALOGUE = {
 }
 
 export type ErrorCode = keyof typeof CATALOGUE
+export const ERROR_CODES = Object.keys(CATALOGUE) as ErrorCode[]
 /** What is at fault is the request, or what its caller has stored: nothing for an operator to look into. */
 export const isOfCaller = (code: ErrorCode): boolean =>
   CATALOGUE[code].status < 500 && !CATALOGUE[code].retryable

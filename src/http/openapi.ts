@@ -49,10 +49,6 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
     schema.response = { ...response, default: ErrorShape }
     // The routes of a noun get the noun's tag in place of it (src/http.ts).
     schema.tags = ['operation']
-    schema.operationId = [method, ...(url.match(/\w+/g) ?? [])]
-      .filter((word) => word !== 'v1')
-      .join('_')
-      .toLowerCase()
     const needsKey = url.startsWith('/v1/') && !config?.open
     schema.security = needsKey ? [{ bearer: [] }, { header: [] }] : []
   })
@@ -64,8 +60,10 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
   })
   // The address that a start prints is one that people open.
   app.get('/', { schema: { hide: true } }, async (_, reply) => reply.redirect('/docs'))
-  app.get('/openapi.json', { schema: { summary: 'This document', response: { 200: Json } } }, async () =>
-    app.swagger(),
+  app.get(
+    '/openapi.json',
+    { schema: { operationId: 'getOpenApi', summary: 'This document', response: { 200: Json } } },
+    async () => app.swagger(),
   )
 }
 
@@ -87,8 +85,8 @@ const HEADERS = {
   'Retry-After': 'Seconds to wait',
   'WWW-Authenticate': 'With a 401: `Bearer`',
 }
-const MAKES = /^post_(sessions|connectors|credentials(_import)?)$/
-const STARTS = 'post_sessions_id_turns'
+const MAKES = ['createSession', 'createConnector', 'createCredential', 'importLogin']
+const STARTS = 'startTurn'
 
 /** Which of them an operation's answer of this status may carry. */
 function sent(operation: string, status: string): (keyof typeof HEADERS)[] {
@@ -96,7 +94,7 @@ function sent(operation: string, status: string): (keyof typeof HEADERS)[] {
   if (status === 'default' || status === '503') any.push('Retry-After')
   if (status === 'default') any.push('WWW-Authenticate')
   if (operation === STARTS) return ['Location', 'x-baton-turn', 'Idempotent-Replayed', ...any]
-  return status === '201' && MAKES.test(operation) ? ['Location', ...any] : any
+  return status === '201' && MAKES.includes(operation) ? ['Location', ...any] : any
 }
 
 /** Responses with their headers, as references. */
@@ -128,6 +126,8 @@ function named<D extends object>(document: D): D {
     if (typeof copy.operationId === 'string')
       copy.responses = withHeaders(copy.operationId, copy.responses as Node)
     if (copy.description === 'Default Response') copy.description = STATUSES[at] ?? ''
+    // All are words. Generators of clients lose the null of one that says no type.
+    if (Array.isArray(copy.enum)) copy.type ??= copy.enum.includes(null) ? ['string', 'null'] : 'string'
     const { title, type, oneOf } = copy
     if (typeof title !== 'string' || (type === undefined && oneOf === undefined)) return copy
     const { title: _, ...schema } = copy

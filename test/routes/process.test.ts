@@ -5,6 +5,7 @@ import { mock } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
 import { EventStream } from '../../routes/turn-event.ts'
+import { ERROR_CODES } from '../../src/errors.ts'
 import type { Document, Schema } from './document.ts'
 import { gateway } from './gateway.ts'
 import { gatewayOnStore } from './gateway-on-store.ts'
@@ -94,6 +95,7 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
     for (const [method, operation] of Object.entries(operations)) {
       const name = `${method} ${path}`
       t.ok(operation.summary && operation.tags?.length === 1, `${name} has a summary and a tag`)
+      t.match(operation.operationId, /^[a-z]+[A-Z][A-Za-z]+$/, `${name} is named as a function would be`)
       t.notOk(ids.has(operation.operationId), `${name} has an id of its own`)
       ids.add(operation.operationId)
       t.ok(operation.responses.default, `${name} documents its errors`)
@@ -134,10 +136,13 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
     t.ok(document.components.schemas[name], `${name} is there`)
   }
   t.notMatch(JSON.stringify(document.paths), /Default Response/)
-  // Generators of clients read an object that says nothing of its fields as one that can have none.
+  // Generators of clients read an object that says nothing of its fields as one that can have none, and lose the null of an
+  // enumeration that says no type.
   const silent: string[] = []
   JSON.stringify(document, (key, value) => {
-    if (value?.type === 'object' && !value.properties && !value.oneOf && !('additionalProperties' in value))
+    const isEmpty =
+      value?.type === 'object' && !value.properties && !value.oneOf && !('additionalProperties' in value)
+    if (isEmpty || (Array.isArray(value?.enum) && value.type === undefined))
       silent.push(`${key} ${JSON.stringify(value)}`)
     return value
   })
@@ -154,7 +159,9 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
   t.match(ToolExecution, {
     properties: { outcome: { enum: ['ok', 'error', 'cancelled', 'denied', 'outcome_unknown', null] } },
   })
+  t.match(Turn, { properties: { finish_reason: { type: ['string', 'null'] } } })
   t.match(document.components.schemas.ErrorCode, {
+    enum: ERROR_CODES,
     description: /\n- `queue_full` \(429, may succeed later\): Too many turns/,
   })
   t.match(document.paths['/v1/turns/{id}/events']?.get?.responses[200]?.content, {
