@@ -3,7 +3,7 @@
  * for those that are no longer kept.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Place, positionOf, readId, type Shown, shownAt } from '../src/bus/cursor.ts'
+import { gapId, positionOf, type ResumePoint, readId, type SnapshotExtent } from '../src/bus/cursor.ts'
 import type { Message } from '../src/chat/message.ts'
 import { refuseAt } from '../src/errors.ts'
 import type { StreamSource } from '../src/http/sse.ts'
@@ -27,7 +27,7 @@ export function resumeAt(
   session: string,
   header: string | undefined,
   query: string | undefined,
-): Place | null {
+): ResumePoint | null {
   const given = header || query
   if (given === undefined) return null
   const place = readId(given)
@@ -48,13 +48,13 @@ export function turnEvents(
   { store, bus }: Deps,
   scope: Scope,
   turn: Turn,
-  place: Place | null,
+  place: ResumePoint | null,
   begun: boolean,
 ): StreamSource {
   const messages = () => store.messages.ofTurn(turn.id, 'told')
   return {
     endsWithTurn: true,
-    seen: seenAt(place, messages),
+    known: snapshotAt(place, messages),
     read: (signal) =>
       bus.read(turn.session_id, {
         turn: turn.id,
@@ -78,12 +78,12 @@ export function sessionEvents(
   { store, bus }: Deps,
   scope: Scope,
   session: string,
-  place: Place | null,
+  place: ResumePoint | null,
 ): StreamSource {
   const messages = () => store.messages.after(session, 0, 'told')
   return {
     endsWithTurn: false,
-    seen: seenAt(place, messages),
+    known: snapshotAt(place, messages),
     read: (signal) => bus.read(session, { after: place?.after ?? 'now', signal }),
     async gap(cursor) {
       // Others may wait behind the one that runs, or waits for a person: the newest is not what goes on.
@@ -98,13 +98,13 @@ export function sessionEvents(
 }
 
 function gapAt(cursor: string, session: string, turn: Turn | null, messages: Message[]) {
-  const shown: Shown = {
+  const extent: SnapshotExtent = {
     seq: messages.at(-1)?.seq ?? 0,
     turn: turn && { id: turn.id, state: turn.ended_at ? 'ended' : turn.started_at ? 'begun' : 'queued' },
   }
   return {
-    id: shownAt(cursor, shown),
-    snapshot: { turn: shown.turn, messages },
+    id: gapId(cursor, extent),
+    snapshot: { turn: extent.turn, messages },
     data: JSON.stringify({
       type: 'gap',
       session_id: session,
@@ -116,12 +116,13 @@ function gapAt(cursor: string, session: string, turn: Turn | null, messages: Mes
   }
 }
 
-const seenAt = (place: Place | null, messages: () => Promise<Message[]>) => {
-  const shown = place?.shown
-  if (!shown) return
+/** The snapshot of the gap that the place is right behind, as far as its messages are still stored. */
+const snapshotAt = (place: ResumePoint | null, messages: () => Promise<Message[]>) => {
+  const extent = place?.snapshot
+  if (!extent) return
   return async () => ({
-    turn: shown.turn,
-    messages: (await messages()).filter(({ seq }) => seq <= shown.seq),
+    turn: extent.turn,
+    messages: (await messages()).filter(({ seq }) => seq <= extent.seq),
   })
 }
 
@@ -129,7 +130,11 @@ const seenAt = (place: Place | null, messages: () => Promise<Message[]>) => {
 const SOON_MS = 250
 
 /** Nothing of the turn follows this place. */
-export async function isOver({ bus }: Pick<Deps, 'bus'>, turn: Turn, place: Place | null): Promise<boolean> {
+export async function isOver(
+  { bus }: Pick<Deps, 'bus'>,
+  turn: Turn,
+  place: ResumePoint | null,
+): Promise<boolean> {
   if (place === null || place.after === 'start' || place.after === 'now') return false
   const { after, ended } = place
   const hasEnded = turn.ended_at !== null

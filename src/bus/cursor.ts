@@ -69,38 +69,41 @@ export const positionOf = (session: string, after: string): Position | null =>
  * The id of a turn's last event: a log that was lost does not know the turn's end, so the cursor must carry it, with the
  * turn's id, since it is a place in the session's other turns too. Clients take cursors as they are.
  */
-export const endedAt = (cursor: string, turn: string): string => `${cursor}.${turn}`
+export const endId = (cursor: string, turn: string): string => `${cursor}.${turn}`
 
-/** What a gap's snapshot shows: messages up to this `seq`, and how far its turn is. */
-export interface Shown {
+/** How far a gap's snapshot reaches: messages up to this `seq`, and how far its turn is. */
+export interface SnapshotExtent {
   seq: number
   turn: { id: string; state: 'queued' | 'begun' | 'ended' } | null
 }
 
-/** The id of a gap. The log has events behind its place that its snapshot tells: a reader that comes back there has those. */
-export const shownAt = (cursor: string, { seq, turn }: Shown): string =>
+/**
+ * The id of a gap. The log has events behind it that its snapshot tells as well: the id says which, so that a reader who
+ * comes back with it does not get those.
+ */
+export const gapId = (cursor: string, { seq, turn }: SnapshotExtent): string =>
   turn ? `${cursor}.${seq}${turn.state[0]}.${turn.id}` : `${cursor}.${seq}`
 
 /** Where a client goes on. */
-export interface Place {
+export interface ResumePoint {
   /** A cursor, or one of a read's two words */
   after: string
   /** The turn that had ended there */
   ended?: string | undefined
-  /** It is right behind a gap */
-  shown?: Shown | undefined
+  /** It is right behind a gap with this snapshot */
+  snapshot?: SnapshotExtent | undefined
 }
 
 const GIVEN = /^([^.]+\.[^.]+)(?:\.(\d{1,15})([qbe]?))?(?:\.(turn_[0-9a-z]{24}))?$/
 const STATES = { q: 'queued', b: 'begun', e: 'ended' } as const
 
 /** What an id says that a client sends. With a suffix of another form it stays as it is: no cursor. */
-export function readId(given: string): Place {
+export function readId(given: string): ResumePoint {
   const [, after = given, seq, letter, turn] = GIVEN.exec(given) ?? []
   if (seq === undefined) return { after, ended: turn }
   const state = STATES[letter as keyof typeof STATES]
-  const shown = { seq: Number(seq), turn: turn && state ? { id: turn, state } : null }
-  return { after, ended: state === 'ended' ? turn : undefined, shown }
+  const snapshot = { seq: Number(seq), turn: turn && state ? { id: turn, state } : null }
+  return { after, ended: state === 'ended' ? turn : undefined, snapshot }
 }
 
 const invalid = (message: string) => new BatonError('invalid_cursor', message, { param: 'after' })

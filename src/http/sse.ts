@@ -7,12 +7,12 @@ import type { IncomingHttpHeaders, OutgoingHttpHeaders, ServerResponse } from 'n
 import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
 import type { ReadItem } from '../bus/bus.ts'
-import { endedAt } from '../bus/cursor.ts'
+import { endId } from '../bus/cursor.ts'
 import { isTerminal } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import { encodeComment, encodeEvent } from '../sse.ts'
 import type { Metrics } from '../telemetry.ts'
-import { createTold, type Snapshot, type Told } from './told.ts'
+import { createSnapshotFilter, type Snapshot, type SnapshotFilter } from './snapshot-filter.ts'
 
 /** Where a stream has its events from. */
 export interface StreamSource {
@@ -20,8 +20,8 @@ export interface StreamSource {
   read(signal: AbortSignal): AsyncIterable<ReadItem>
   /** What stands in for events that are no longer kept, its `data` as JSON; `last`: nothing follows it */
   gap(cursor: string): Promise<{ id: string; data: string; snapshot: Snapshot; last: boolean }>
-  /** What its reader has already, from a gap that it goes on behind */
-  seen?: (() => Promise<Snapshot>) | undefined
+  /** The snapshot that its reader has already, where it comes back with the id of a gap */
+  known?: (() => Promise<Snapshot>) | undefined
   /** A turn's stream: closes after its terminal event */
   endsWithTurn: boolean
 }
@@ -126,8 +126,8 @@ function onceClosed(raw: ServerResponse, done: () => void): void {
 }
 
 async function copy(items: AsyncIterable<ReadItem>, source: StreamSource, { write }: Paced): Promise<void> {
-  const told = createTold()
-  if (source.seen) told.learn(await source.seen())
+  const filter = createSnapshotFilter()
+  if (source.known) filter.use(await source.known())
   for await (const item of items) {
     if ('lagged' in item) {
       await write(encodeComment('lagged'))
@@ -135,12 +135,12 @@ async function copy(items: AsyncIterable<ReadItem>, source: StreamSource, { writ
     }
     if ('gap' in item) {
       const { id, data, snapshot, last } = await source.gap(item.cursor)
-      told.learn(snapshot)
+      filter.use(snapshot)
       await write(encodeEvent('gap', data, id))
       if (last) return
       continue
     }
-    const { text, ended } = frames(item, source.endsWithTurn, told)
+    const { text, ended } = frames(item, source.endsWithTurn, filter)
     await write(text)
     if (ended) return
   }
@@ -204,13 +204,13 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
   }
 }
 
-function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean, told: Told) {
+function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean, filter: SnapshotFilter) {
   let text = ''
   for (const event of item.events) {
-    if (!told.passes(event)) continue
+    if (!filter.passes(event)) continue
     const { type, turn_id, data, cursor } = event
     const isEnd = turn_id !== null && isTerminal(type)
-    text += encodeEvent(type, data, isEnd ? endedAt(cursor, turn_id) : cursor)
+    text += encodeEvent(type, data, isEnd ? endId(cursor, turn_id) : cursor)
     if (endsWithTurn && isEnd) return { text, ended: true }
   }
   return { text, ended: false }

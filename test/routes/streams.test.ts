@@ -1,7 +1,7 @@
 /** What event streams tell: of a turn, of a session, after a cursor. */
 import t from 'tap'
 import type { ReadOptions } from '../../src/bus/bus.ts'
-import { endedAt } from '../../src/bus/cursor.ts'
+import { endId } from '../../src/bus/cursor.ts'
 import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { HttpDeps } from '../../src/http.ts'
@@ -179,17 +179,13 @@ t.test('whoever has the end of a turn is told so though the bus is away', async 
     answer.resume()
     return answer.statusCode
   }
-  t.equal(await resume(endedAt(cursorAt('ses_1', 1), turn.id)), 204)
-  t.equal(
-    await resume(endedAt(cursorAt('ses_2', 1), turn.id)),
-    400,
-    'but not for a cursor of another session',
-  )
-  t.equal(await resume(endedAt('nonsense', turn.id)), 400)
+  t.equal(await resume(endId(cursorAt('ses_1', 1), turn.id)), 204)
+  t.equal(await resume(endId(cursorAt('ses_2', 1), turn.id)), 400, 'but not for a cursor of another session')
+  t.equal(await resume(endId('nonsense', turn.id)), 400)
   t.equal(await resume(cursorAt('ses_1', 1)), 503, 'a cursor that says nothing of it has to be looked up')
   Object.assign(turn, { state: 'running', ended_at: null })
   t.equal(
-    await resume(endedAt(cursorAt('ses_1', 1), turn.id)),
+    await resume(endId(cursorAt('ses_1', 1), turn.id)),
     503,
     'as has one that the store knows better than',
   )
@@ -243,7 +239,7 @@ t.test("the place of one turn's end is a place in the session's next turn", asyn
     yield { events: [{ ...event('turn.completed', 51), data: JSON.stringify({ after }) }] }
   })(s)
   const text = await all(
-    await s.open(`/v1/turns/turn_2/events?after=${endedAt(cursorAt('ses_1', 50), newId('turn'))}`),
+    await s.open(`/v1/turns/turn_2/events?after=${endId(cursorAt('ses_1', 50), newId('turn'))}`),
   )
   t.match(text, `data: {"after":"${cursorAt('ses_1', 50)}"}`)
 })

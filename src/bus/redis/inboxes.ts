@@ -4,14 +4,14 @@
  */
 import { sessionTag } from '../cursor.ts'
 import type { Link } from './link.ts'
-import { readSaid, type Said, type Scripts } from './scripts.ts'
+import { type Published, readPublished, type Scripts } from './scripts.ts'
 
 const LINGER_MS = 30_000
 
 /** What one reader has heard and not dealt with; bounded. */
 export interface Inbox {
-  /** `null`: the session was dropped */
-  heard: (Said | null)[]
+  /** Null: the session was dropped */
+  heard: (Published | null)[]
   bytes: number
   /** More was said than may wait */
   isFull: boolean
@@ -99,8 +99,8 @@ export function createInboxes(
     hear(session, message) {
       const hub = hubs.get(session)
       if (!hub || hub.inboxes.size === 0) return
-      const said = readSaid(message, sessionTag(session))
-      for (const inbox of hub.inboxes) take(inbox, said, message.length)
+      const published = readPublished(message, sessionTag(session))
+      for (const inbox of hub.inboxes) take(inbox, published, message.length)
     },
     missed() {
       for (const inbox of allInboxes()) {
@@ -132,13 +132,13 @@ function newInbox(maxBytes: number): Inbox {
   }
 }
 
-function take(inbox: Inbox, said: Said | null, bytes: number): void {
+function take(inbox: Inbox, published: Published | null, bytes: number): void {
   inbox.bytes += bytes
   // A message that nothing waits in front of is no sign of a slow reader, however large it is.
   if (inbox.bytes > inbox.maxBytes && inbox.heard.length > 0) {
     inbox.isFull = true
     inbox.heard = []
-  } else inbox.heard.push(said)
+  } else inbox.heard.push(published)
   inbox.wake()
 }
 

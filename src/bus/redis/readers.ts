@@ -10,7 +10,7 @@ import { type LoggedEvent, MAX_BUFFER, type ReadItem, type ReadOptions } from '.
 import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
 import { clear, type Inbox, type Inboxes } from './inboxes.ts'
 import type { Link } from './link.ts'
-import type { Page, ReadFrom, Said, Scripts } from './scripts.ts'
+import type { Page, Published, ReadFrom, Scripts } from './scripts.ts'
 
 /** Between the tries of a reader that has begun already: it waits for Redis as long as its client does. */
 const AWAY_MS = 500
@@ -116,33 +116,33 @@ async function* live(
 
 /** The events that come after `start` without a hole; `end`: why no more of them do. */
 function follow(
-  heard: readonly (Said | null)[],
+  heard: readonly (Published | null)[],
   start: Position,
 ): { events: LoggedEvent[]; position: Position; end: 'dropped' | 'missed' | null } {
   const events: LoggedEvent[] = []
   let position = start
-  for (const said of heard) {
-    if (!said) return { events, position, end: 'dropped' }
-    const place = placeOf(said, position)
+  for (const published of heard) {
+    if (!published) return { events, position, end: 'dropped' }
+    const place = placeOf(published, position)
     if (place === 'later') return { events, position, end: 'missed' }
     if (place === 'earlier') continue
-    events.push(...said.events)
-    const newest = said.events.at(-1)
-    position = { generation: said.generation, id: newest ? idOf(newest.cursor) : position.id }
+    events.push(...published.events)
+    const newest = published.events.at(-1)
+    position = { generation: published.generation, id: newest ? idOf(newest.cursor) : position.id }
   }
   return { events, position, end: null }
 }
 
 /** `next`: right after the position; `earlier`: read already; `later`: what comes between was not heard. */
-function placeOf(said: Said, { generation, id }: Position): 'earlier' | 'next' | 'later' {
-  const newest = said.events.at(-1)
+function placeOf(published: Published, { generation, id }: Position): 'earlier' | 'next' | 'later' {
+  const newest = published.events.at(-1)
   const isNewer = newest !== undefined && compareIds(idOf(newest.cursor), id) > 0
-  if (said.generation === generation) {
-    if (said.before === id) return 'next'
+  if (published.generation === generation) {
+    if (published.before === id) return 'next'
     return newest && !isNewer ? 'earlier' : 'later'
   }
   // The log expired or was flushed, but whoever listened has missed nothing. If it was heard late, that log may be lost too.
-  return said.before === 'fresh' && isNewer ? 'next' : 'later'
+  return published.before === 'fresh' && isNewer ? 'next' : 'later'
 }
 
 const ofTurn = (events: LoggedEvent[], turn: string | undefined): LoggedEvent[] =>

@@ -269,7 +269,7 @@ export interface Group {
 }
 export type ReadFrom = Position | 'start' | 'now'
 export interface Page {
-  /** What was asked for is lost; `position` is the log's newest place */
+  /** What was asked for is lost; the reader goes on at `position` */
   isGap: boolean
   position: Position
   /** The page reaches up to the newest event */
@@ -278,10 +278,13 @@ export interface Page {
   isOver: boolean
   events: LoggedEvent[]
 }
-/** What an append says on the session's channel. */
-export interface Said {
+/** What one append published on the session's channel. */
+export interface Published {
   generation: string
-  /** Id of the event before these; `fresh`: the log was lost, but nothing that was not said here; `lost`: events were */
+  /**
+   * Id of the event before these. `fresh`: the log before was lost, but whoever listened has missed nothing; `lost`: they
+   * have missed events, or may have heard some of these already
+   */
   before: string | 'fresh' | 'lost'
   events: LoggedEvent[]
 }
@@ -358,8 +361,8 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
   }
 }
 
-/** Null: the session was dropped. */
-export function readSaid(message: string, tag: string): Said | null {
+/** A message of the session's channel. Null: the session was dropped. */
+export function readPublished(message: string, tag: string): Published | null {
   if (message === '') return null
   // Data is JSON, so that no line break stands inside of it.
   const lines = message.split('\n')

@@ -1,22 +1,23 @@
 /**
- * What a stream's reader has been told already. A gap's snapshot is read after the place where the log goes on, and a
- * commit may fall between the two: its events come behind the gap, and what they tell is in the snapshot.
+ * Leaves out of a stream what its reader has from a snapshot. A gap's snapshot is read after the place where the log goes
+ * on, and a commit may fall between the two: its events come behind the gap, and what they tell is in the snapshot.
  */
 import type { LoggedEvent } from '../bus/bus.ts'
-import type { Shown } from '../bus/cursor.ts'
+import type { SnapshotExtent } from '../bus/cursor.ts'
 import { isTerminal } from '../chat/event.ts'
 import type { Message } from '../chat/message.ts'
 
 /** `turn`: the one that it shows; `messages`: all of that turn, or of its session. */
 export interface Snapshot {
-  turn: Shown['turn']
+  turn: SnapshotExtent['turn']
   messages: readonly Pick<Message, 'id' | 'turn_id' | 'role' | 'parts'>[]
 }
 
 /** Of one stream. */
-export interface Told {
-  learn(snapshot: Snapshot): void
-  /** Whether it is to be sent; remembers that it was. */
+export interface SnapshotFilter {
+  /** The reader has this snapshot now. It takes the place of the one before. */
+  use(snapshot: Snapshot): void
+  /** Whether the event is to be sent. Of a turn's beginning it remembers that it was. */
   passes(event: LoggedEvent): boolean
 }
 
@@ -44,12 +45,12 @@ const OF_CALLS: readonly string[] = [
   'tool_execution.completed',
 ]
 
-export function createTold(): Told {
+export function createSnapshotFilter(): SnapshotFilter {
   const begun = new Set<string>()
   const key = (type: string, turn: string | null) => `${type} ${turn}`
   let shown: (event: LoggedEvent) => boolean = () => false
   return {
-    learn(snapshot) {
+    use(snapshot) {
       shown = shownBy(snapshot)
       const { turn } = snapshot
       if (turn) begun.add(key('turn.created', turn.id))
