@@ -1,11 +1,13 @@
 /**
- * Which credential serves a turn: the session's, the owner's default or only one, or the environment's key. The
- * secret is opened only when it is asked for, at the door that sends it.
+ * Which credential serves a turn: the session's, the owner's default or only one, or the environment's key. The rule
+ * stands here; the schema finds the rows it is about (preferred_credential), and opens a turn without asking here where
+ * the answer is sure to be yes (has_credential). The secret is opened only when it is asked for, at the door that sends
+ * it.
  */
 import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
-import { all, type Credential, type CredentialCandidates, type Session, type Store } from '../store/store.ts'
+import type { Credential, CredentialCandidates, Session, Store } from '../store/store.ts'
 import { needsReauth } from './renew-login.ts'
 import type { Renewals } from './renewals.ts'
 import { openSecret, type Vault } from './vault.ts'
@@ -27,9 +29,9 @@ export interface ChooseCredential {
   /** Providers whose keys the environment holds */
   readonly environment: readonly string[]
   /**
-   * The session's credential where the provider is the session's and it is of it, else the owner's default, else
-   * the owner's only active one, else the environment's. `known`: the rows, where they were read a moment ago.
-   * Throws no_credential, credential_needs_reauth.
+   * The session's credential where the provider is the session's and it is of it, else the owner's default unless it is
+   * disabled, else the owner's only active one, else the environment's. `known`: the rows, where they were read a
+   * moment ago. Throws no_credential, credential_needs_reauth.
    */
   resolve(session: Choosing, provider: string, known?: CredentialCandidates): Promise<ChosenCredential>
 }
@@ -65,19 +67,11 @@ export function createChoice({ store, vault, config, renewals }: ChooseDeps): Ch
     }
     const preferred = known ? known.preferred : await store.credentials.preferred(owner, provider)
     if (preferred?.state === 'active') return chosen(preferred)
-    // A disabled default was put aside on purpose; one that needs a login must not be passed over in silence.
-    if (preferred?.is_default && preferred.state === 'needs_reauth') throw needsReauth(preferred)
-    const instead = preferred?.state === 'disabled' ? await onlyActive(owner, provider) : null
-    if (instead) return chosen(instead)
+    // A default that needs a login must not be passed over in silence.
+    if (preferred?.is_default) throw needsReauth(preferred)
     if (key !== undefined) return fromEnv(provider, key)
-    if (preferred?.state === 'needs_reauth') throw needsReauth(preferred)
+    if (preferred) throw needsReauth(preferred)
     throw refusal(provider, `No active credential for ${provider} is the default or the only one`)
-  }
-
-  async function onlyActive(owner: string, provider: string): Promise<Credential | null> {
-    const own = await all((page) => store.credentials.list({ owner, admin: false }, page))
-    const [only, ...others] = own.filter((row) => row.provider === provider && row.state === 'active')
-    return only && others.length === 0 ? only : null
   }
 
   function chosen(row: Credential): ChosenCredential {

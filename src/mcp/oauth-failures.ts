@@ -39,7 +39,7 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
   if (failure instanceof BatonError) return failure
   if (failure instanceof IssuerMismatchError) return rejected(target, mismatch(failure))
   if (failure instanceof OAuthError) {
-    const code = codeIn(failure.code) ?? 'an unknown error'
+    const code = errorCodeIn(failure.code) ?? 'an unknown error'
     return PASSING.has(failure.code) ? away(target, failure) : rejected(target, `it answered ${code}`)
   }
   if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
@@ -62,11 +62,11 @@ const INCOMPATIBLE =
   /^Incompatible auth server: does not support ((?:response type|code challenge method) \w+)$/
 
 /** A code of an error, and no other words of a stranger. */
-export const codeIn = (text: unknown): string | undefined =>
+export const errorCodeIn = (text: unknown): string | undefined =>
   typeof text === 'string' ? /^[\w.-]{1,64}$/.exec(text)?.[0] : undefined
 
 const refusal = ({ status, body }: RegistrationRejectedError): string =>
-  [`HTTP ${status}`, codeIn(parseRecord(body)?.error)].filter(Boolean).join(', ')
+  [`HTTP ${status}`, errorCodeIn(parseRecord(body)?.error)].filter(Boolean).join(', ')
 
 const byHand = (target: McpLoginTarget, why: string) =>
   new BatonError(

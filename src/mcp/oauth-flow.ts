@@ -27,7 +27,7 @@ import {
   type StepContext,
 } from './oauth.ts'
 import { leniently, TokenlessError, tokenFetch } from './oauth-answers.ts'
-import { away, codeIn, rejected, step } from './oauth-failures.ts'
+import { away, errorCodeIn, rejected, step } from './oauth-failures.ts'
 
 /** What one step reads and writes. */
 interface Desk {
@@ -81,7 +81,7 @@ export async function finish(
   const code = query.get('code')
   if (code === null) {
     // Only the code of an error: its words may come from whoever mixed up two servers (RFC 9207).
-    const told = codeIn(query.get('error'))
+    const told = errorCodeIn(query.get('error'))
     throw rejected(target, told ? `it answered ${told}` : 'its answer holds no code')
   }
   const { redirect_url, verifier } = pending

@@ -34,7 +34,12 @@ const PLACE = /^(api|config)-([\w-]{1,200})$/
 const SEEN = `($2::text is null or owner = $2 or origin = 'config')`
 
 export function createConnectors(db: Db): Connectors {
-  return { ...rows(db), ...createClaims(db, 'connector', toConnector), ...createBindings(db), ...caches(db) }
+  return {
+    ...rows(db),
+    ...createClaims(db, 'connector', toConnector),
+    ...createBindings(db),
+    ...toolMemory(db),
+  }
 }
 
 async function one(queries: Querying, text: string, params: readonly Param[]): Promise<Connector | null> {
@@ -191,7 +196,8 @@ async function meetsAnother(
   )
 }
 
-function caches(db: Db) {
+/** The last list of a connection, which is a cache, and accepted definitions, which are not. */
+function toolMemory(db: Db) {
   return {
     async saveList(key, connector, list) {
       await db.query(

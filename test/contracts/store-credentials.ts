@@ -121,8 +121,12 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       t.equal(await preferred(), two.id, 'an active one before newer logins that ended')
       for (const { id } of [one, three]) {
         await store.credentials.update(scope, id, { is_default: true })
-        t.equal(await preferred(), id, 'a default counts in any state')
+        t.equal(await preferred(), id, 'a default counts though it needs a new login')
       }
+      await store.credentials.update(scope, three.id, { state: 'disabled' })
+      t.equal(await preferred(), two.id, 'a disabled default is passed over')
+      await store.credentials.update(scope, three.id, { state: 'active' })
+      await store.credentials.fail(three.id, 1, 'revoked')
       await store.credentials.update(scope, three.id, { is_default: false })
       await store.credentials.update(scope, two.id, { state: 'disabled' })
       t.equal(await preferred(), three.id, 'the newest of several to log in again')
@@ -182,12 +186,15 @@ async function sureContract(t: Test, store: Store): Promise<void> {
   })
 
   await t.test(
-    'a default that is not active is looked at closer, whatever the environment holds',
+    'a default that needs a new login is looked at closer, whatever the environment holds',
     async (t) => {
       const preferred = await add({ provider, is_default: true })
       t.equal(await opens(), 'running')
-      await disable(preferred.id)
+      await store.credentials.fail(preferred.id, 1, 'revoked')
       t.equal(await opens([provider]), 'unsure')
+      await disable(preferred.id)
+      t.equal(await opens(), 'unsure')
+      t.equal(await opens([provider]), 'running', 'a disabled one is passed over')
     },
   )
 

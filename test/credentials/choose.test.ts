@@ -1,6 +1,9 @@
 /** Which credential a turn gets: the rule, and what is refused in its words. */
 import t from 'tap'
 import type { BatonError } from '../../src/errors.ts'
+import type { Credential } from '../../src/store/store.ts'
+import { credential } from '../contracts/store-credentials.ts'
+import { newSession, openRequest, owner } from '../contracts/store-rows.ts'
 import { createWorld } from './world.ts'
 
 const world = await createWorld()
@@ -71,4 +74,49 @@ t.test('a turn takes the named one, the default, the only active one, then the e
   const elsewhere = { owner, provider: 'openai', credential_id: 'cred_gone' }
   const switched = await choice.resolve(elsewhere, 'gemini')
   t.equal(switched.facts.id, login.id, 'for a turn of another provider the session’s does not count')
+})
+
+t.test('a turn that is opened without asking has the credential that the rule chooses', async (t) => {
+  const { store } = world
+  const provider = 'openai'
+  const without = world.replica().choice
+  const within = world.replica({ env: { OPENAI_API_KEY: 'sk-env-2' } }).choice
+  const states = ['active', 'needs_reauth', 'disabled'] as const
+  type State = Credential['state']
+  type Case = { named: State | 'gone' | null; standing: State | null; beside: State | null }
+  /** Of the one that the session names, of the default, of one beside it */
+  const cases: Case[] = [
+    ...[null, ...states].flatMap((standing) =>
+      [null, ...states].map((beside) => ({ named: null, standing, beside })),
+    ),
+    ...[...states, 'gone' as const].flatMap((named) =>
+      [null, 'active' as const].map((standing) => ({ named, standing, beside: null })),
+    ),
+  ]
+  const outcomes = new Set<string>()
+  for (const { named, standing, beside } of cases) {
+    const scope = owner()
+    const add = async (state: State | null, is_default = false) =>
+      state && (await store.credentials.create(credential(scope, { provider, state, is_default }))).id
+    await add(standing, true)
+    await add(beside)
+    const credential_id = named === 'gone' ? 'cred_gone' : await add(named)
+    for (const choice of [without, within]) {
+      const { id } = await newSession(store, scope)
+      const session = await store.sessions.update(scope, id, { provider, credential_id })
+      if (!session) throw new Error('the session is there')
+      const [opened, chosen] = await Promise.all([
+        store.turns.openSurely(scope, openRequest(id), choice.environment),
+        choice.resolve(session, provider).then(
+          ({ facts }) => facts.id,
+          () => null,
+        ),
+      ])
+      const start = opened?.kind === 'running' ? opened.start : null
+      const known = start && (await choice.resolve(session, provider, start.credentials)).facts.id
+      if (start) t.equal(known, chosen, JSON.stringify({ named, standing, beside }))
+      outcomes.add(`${opened?.kind}, ${chosen ? 'chosen' : 'refused'}`)
+    }
+  }
+  t.same([...outcomes].sort(), ['running, chosen', 'unsure, chosen', 'unsure, refused'])
 })

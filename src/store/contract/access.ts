@@ -43,8 +43,8 @@ export interface Credentials extends Claims<Credential> {
   ): Promise<Credential | null>
   delete(scope: Scope, id: string, entry?: AuditEntry): Promise<boolean>
   /**
-   * The owner's default for the provider, in any state; else its only active one; else, where none is
-   * active, the newest that needs a new login; else null.
+   * The owner's default for the provider, active or in need of a new login; else its only active one; else, where none is
+   * active, the newest that needs a new login; else null. Never a disabled one.
    */
   preferred(owner: string, provider: string): Promise<Credential | null>
   /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
