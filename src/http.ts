@@ -96,6 +96,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     done(null, payload)
   })
   closeUnanswerable(app, streams.closing)
+  closeQueued(app)
   giveUpUnread(app, STUCK_PINGS * (deps.pingMs ?? PING_MS))
   // A header `Expect` with an unknown value is ignored: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
@@ -153,6 +154,27 @@ function closeUnanswerable(app: App, closing: AbortSignal): void {
 function keepOpen<T extends Socket | ServerResponse>(all: Set<T>, one: T): void {
   all.add(one)
   one.once('close', () => all.delete(one))
+}
+
+/**
+ * Of a connection that closes Node tells only the response whose turn it is. Those to requests that were sent ahead would
+ * wait, and their streams be written to, for ever.
+ */
+function closeQueued(app: App): void {
+  const queues = new WeakMap<Socket, Set<ServerResponse>>()
+  app.server.on('connection', (socket) => {
+    const queue = new Set<ServerResponse>()
+    queues.set(socket, queue)
+    socket.once('close', () => {
+      for (const response of queue) response.destroy().emit('close')
+    })
+  })
+  app.server.on('request', ({ socket }, response) => {
+    if (response.socket) return
+    const queue = queues.get(socket)
+    queue?.add(response)
+    response.once('socket', () => queue?.delete(response))
+  })
 }
 
 /**
