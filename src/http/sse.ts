@@ -191,8 +191,10 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
   return {
     hurry,
     write(text) {
+      // All of a batch may have been told already: the headers still wait.
+      if (text === '') return null
       clearTimeout(greeting)
-      if (text === '' || raw.destroyed || raw.write(text)) return null
+      if (raw.destroyed || raw.write(text)) return null
       return new Promise<void>((resolve) => {
         drained = resolve
       })
