@@ -216,7 +216,8 @@ t.test('while the bus is away nobody is refused for it', async (t) => {
   const counted = createRateLimit({
     config: { rateLimitPerMinute: 1 },
     bus: {
-      async tally(name) {
+      async tally(name, seconds) {
+        t.equal(seconds, 60)
         counts.set(name, (counts.get(name) ?? 0) + 1)
         return counts.get(name) ?? 0
       },

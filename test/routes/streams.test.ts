@@ -21,6 +21,7 @@ t.test('the head leaves before there is any event', async (t) => {
     'cache-control': 'no-store, no-transform',
     'x-accel-buffering': 'no',
     'x-request-id': /^req_/,
+    'x-content-type-options': 'nosniff',
   })
   t.match(await until(stream, '\n\n'), /^: /, 'a comment')
   t.equal(await opened(), 1)
@@ -290,6 +291,15 @@ t.test('a reader too slow for its buffer is told so and closed', async (t) => {
     await all(await s.open('/v1/turns/turn_1/events')),
     new RegExp(`id: ${cursorAt('ses_1', 1)}\n.*\n.*\n\n: lagged\n\n$`),
   )
+})
+
+t.test('a stream that ends before there was any event is an empty one', async (t) => {
+  const s = await serve(t, turnRow())
+  scripted(async function* () {})(s)
+  t.equal(await all(await s.open('/v1/turns/turn_1/events')), '')
+  // Greeting what has ended would be an error that nobody hears.
+  await new Promise((resolve) => setTimeout(resolve, 30))
+  t.equal((await s.call('GET', '/healthz')).status, 200)
 })
 
 t.test('a bus that fails in the middle ends the stream and nothing else', async (t) => {
