@@ -99,6 +99,8 @@ t.test(
   "a session's snapshot holds the turn that goes on, else the latest one, and all messages",
   async (t) => {
     const s = await serve(t, turnRow())
+    const idle = { id: 'ses_1', owner: 'local', active_turn_id: null }
+    Object.assign(s.store.sessions, { get: async () => idle })
     scripted(async function* () {
       yield { gap: true, cursor: cursorAt('ses_1', 50) }
     })(s)
