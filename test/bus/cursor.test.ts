@@ -29,11 +29,14 @@ t.test('an id says its place, and what was told there', async (t) => {
   }
 })
 
+const MALFORMED = { code: 'invalid_cursor', param: 'after', message: /malformed/ }
+
 t.test('what is no id of the session is refused', async (t) => {
   for (const given of [
     'start',
     'now',
     `x${cursor}`,
+    `x.${cursor}`,
     `${cursor}0`,
     `${cursor}.`,
     `${cursor}.x`,
@@ -50,11 +53,7 @@ t.test('what is no id of the session is refused', async (t) => {
     `1-${'1'.repeat(16)}.${cursor.split('.')[1]}`,
     `-1-1.${cursor.split('.')[1]}`,
   ])
-    t.throws(
-      () => parseCursor(readId(given).after, 'ses_1'),
-      { code: 'invalid_cursor', param: 'after' },
-      given,
-    )
+    t.throws(() => parseCursor(readId(given).after, 'ses_1'), MALFORMED, given)
   t.throws(() => parseCursor(cursor, 'ses_2'), { code: 'invalid_cursor', message: /another session/ })
 })
 
