@@ -33,6 +33,7 @@ t.test('a place that is no longer kept is answered with a snapshot, then live ev
     at: String,
     snapshot: { turn: { id: 'turn_1', state: 'running' }, messages: [{ id: 'msg_1' }] },
   })
+  t.equal(JSON.parse(data).step, null, 'there, as in every event')
   t.notOk('owner' in JSON.parse(data).snapshot.turn, 'shown as it is read, not as it is stored')
 })
 
