@@ -37,6 +37,8 @@ t.test('pages of an allowed origin may read the answers, others get no leave', a
     'access-control-allow-methods': 'GET, POST, PUT, PATCH, DELETE',
     'access-control-allow-headers': 'authorization',
   })
+  const vague = { method: 'OPTIONS', url: '/v1/sessions', headers: { origin: 'https://app.test' } } as const
+  t.equal((await g.app.inject(vague)).statusCode, 204, 'also where it names no method')
   const { headers } = await g.call('GET', '/v1/sessions', undefined, {
     ...bearer(ADMIN),
     origin: 'https://app.test',

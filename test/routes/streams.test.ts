@@ -1,4 +1,5 @@
 /** What event streams tell: of a turn, of a session, after a cursor. */
+import { pino } from 'pino'
 import t from 'tap'
 import type { ReadOptions } from '../../src/bus/bus.ts'
 import { endedAt } from '../../src/bus/cursor.ts'
@@ -303,12 +304,15 @@ t.test('a stream that ends before there was any event is an empty one', async (t
 })
 
 t.test('a bus that fails in the middle ends the stream and nothing else', async (t) => {
-  const s = await serve(t, turnRow())
+  const lines: { msg: string }[] = []
+  const log = pino({ level: 'warn' }, { write: (line) => void lines.push(JSON.parse(line)) })
+  const s = await serve(t, turnRow(), { log })
   scripted(async function* () {
     yield { events: [event('content.delta', 1)] }
     throw new BatonError('unavailable', 'The event bus is away.')
   })(s)
   t.same(typesIn(await all(await s.open('/v1/turns/turn_1/events'))), ['content.delta'])
+  t.match(lines, [{ msg: 'an event stream broke', err: { message: /bus is away/ } }])
   t.equal((await s.call('GET', '/healthz')).status, 200)
 })
 
