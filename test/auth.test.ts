@@ -20,6 +20,8 @@ t.test('every call below /v1 needs a key; the process around it does not', async
   const none = await g.call('GET', '/v1/sessions')
   t.match(none, unauthenticated)
   t.equal(none.headers['www-authenticate'], 'Bearer')
+  for (const path of ['callback/openai', 'connectors/callback'])
+    t.not((await g.call('GET', `/v1/oauth/${path}?state=x`)).status, 401, 'no browser has a key')
   for (const headers of [
     bearer('bk_wrong'),
     { authorization: 'Basic YTpi' },
