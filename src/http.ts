@@ -199,7 +199,7 @@ async function harden(
   app.addHook('onRequest', async (_, reply) => void reply.headers(hardening))
   if (config.corsOrigins.length === 0) return
   await app.register(cors, {
-    origin: config.corsOrigins.includes('*') ? '*' : [...config.corsOrigins],
+    origin: [...config.corsOrigins],
     methods: ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'],
     exposedHeaders: EXPOSED,
     maxAge: 600,
