@@ -96,6 +96,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     done(null, payload)
   })
   closeUnanswerable(app, streams.closing)
+  closeQueued(app)
   giveUpUnread(app, STUCK_PINGS * (deps.pingMs ?? PING_MS))
   // A header `Expect` with an unknown value is ignored: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
@@ -156,6 +157,27 @@ function keepOpen<T extends Socket | ServerResponse>(all: Set<T>, one: T): void 
 }
 
 /**
+ * Of a connection that closes Node tells only the response whose turn it is. Those to requests that were sent ahead would
+ * wait, and their streams be written to, for ever.
+ */
+function closeQueued(app: App): void {
+  const queues = new WeakMap<Socket, Set<ServerResponse>>()
+  app.server.on('connection', (socket) => {
+    const queue = new Set<ServerResponse>()
+    queues.set(socket, queue)
+    socket.once('close', () => {
+      for (const response of queue) response.destroy().emit('close')
+    })
+  })
+  app.server.on('request', ({ socket }, response) => {
+    if (response.socket) return
+    const queue = queues.get(socket)
+    queue?.add(response)
+    response.once('socket', () => queue?.delete(response))
+  })
+}
+
+/**
  * What a client does not take of its answer is held in memory: like a stream, it is let go that takes nothing for so
  * long. The server's own limit counts the silence before an answer as well, which may be waited for.
  */
@@ -177,7 +199,7 @@ async function harden(
   app.addHook('onRequest', async (_, reply) => void reply.headers(hardening))
   if (config.corsOrigins.length === 0) return
   await app.register(cors, {
-    origin: config.corsOrigins.includes('*') ? '*' : [...config.corsOrigins],
+    origin: [...config.corsOrigins],
     methods: ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'],
     exposedHeaders: EXPOSED,
     maxAge: 600,

@@ -20,6 +20,8 @@ t.test('every call below /v1 needs a key; the process around it does not', async
   const none = await g.call('GET', '/v1/sessions')
   t.match(none, unauthenticated)
   t.equal(none.headers['www-authenticate'], 'Bearer')
+  for (const path of ['callback/openai', 'connectors/callback'])
+    t.not((await g.call('GET', `/v1/oauth/${path}?state=x`)).status, 401, 'no browser has a key')
   for (const headers of [
     bearer('bk_wrong'),
     { authorization: 'Basic YTpi' },
@@ -216,7 +218,8 @@ t.test('while the bus is away nobody is refused for it', async (t) => {
   const counted = createRateLimit({
     config: { rateLimitPerMinute: 1 },
     bus: {
-      async tally(name) {
+      async tally(name, seconds) {
+        t.equal(seconds, 60)
         counts.set(name, (counts.get(name) ?? 0) + 1)
         return counts.get(name) ?? 0
       },

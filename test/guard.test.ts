@@ -9,8 +9,8 @@ import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
 import { isPublicAddress, parseOpenings } from '../src/addresses.ts'
-import { BodyTooLargeError } from '../src/guard/body.ts'
-import { createGuard, type Guard, type GuardOptions } from '../src/guard.ts'
+import { BodyTooLargeError, capBody } from '../src/guard/body.ts'
+import { createGuard, createGuards, type Guard, type GuardOptions } from '../src/guard.ts'
 import type { Resolve } from '../src/resolve.ts'
 import type { SsrfReport } from './mcp/servers/ssrf.ts'
 
@@ -181,6 +181,7 @@ t.test('only http and https without user information are URLs to fetch', async (
   await t.rejects(assertUrl('no url'), { code: 'invalid_request', param: 'url' })
   await t.rejects(guard(t, { requireHttps: true }).assertUrl('http://public.test/'), REFUSED)
   await t.resolves(guard(t, { requireHttps: true }).assertUrl('https://public.test/'))
+  await t.rejects(guard(t, { requireHttps: true, allowPrivate: true }).fetch('http://127.0.0.1:1/'), REFUSED)
   const error = await assertUrl('https://user:secret@public.test/').catch((thrown) => thrown)
   t.notMatch(error.message, /secret/)
 })
@@ -294,6 +295,64 @@ t.test('redirects are followed within the origin only', async (t) => {
   t.equal(inner.connections(), 0)
 })
 
+t.test('what a redirect is, and which keep a request as it was', async (t) => {
+  const server = await serve(t, (request, response) => {
+    const [, status, location] = /^\/(\d+)(.*)$/.exec(request.url ?? '') ?? []
+    if (status === undefined) return response.end(`${request.method} arrived`)
+    // Far more than is read on by itself
+    const body = Buffer.alloc(4_000_000)
+    response.writeHead(Number(status), location ? { location: decodeURI(location.slice(1)) } : {}).end(body)
+  })
+  // One connection: a redirect's body must not hold it.
+  const { fetch } = guard(t, { allowPrivate: true, connections: 1 })
+  for (const status of [301, 302, 303, 307, 308]) {
+    const get = await fetch(`${server.origin}/${status}?/there`)
+    t.equal(await get.text(), 'GET arrived', `${status}`)
+    t.equal((await fetch(`${server.origin}/${status}?/there`, { method: 'head' })).status, 200)
+    const post = fetch(`${server.origin}/${status}?/there`, { method: 'POST', body: 'x' })
+    if (status < 307) await t.rejects(post, REFUSED, `${status}`)
+    else t.equal(await (await post).text(), 'POST arrived')
+  }
+  for (const path of ['/300?/there', '/302', '/302?http://[']) {
+    const response = await fetch(server.origin + path)
+    t.equal(response.status, Number(path.slice(1, 4)), `${path} is handed out`)
+    await response.body?.cancel()
+  }
+})
+
+t.test('guards are made once for each set of rules, with the same limits', async (t) => {
+  const server = await serve(t, (_, response) => response.end('more'))
+  const guards = createGuards({ resolve, maxBytes: 3 })
+  t.teardown(() => guards.close())
+  const open = guards.of({ allowPrivate: true })
+  t.equal(guards.of({ allowPrivate: true, requireHttps: false }), open)
+  t.not(guards.of({ allowPrivate: true, requireHttps: true }), open)
+  t.not(guards.of({ allowPrivate: ['127.0.0.1'] }), guards.of({ allowPrivate: ['127.0.0.2'] }))
+  await t.rejects((await open.fetch(server.origin)).text(), BodyTooLargeError)
+  await t.rejects(guards.of({ allowPrivate: true, requireHttps: true }).fetch(server.origin), REFUSED)
+  await guards.close()
+  await t.rejects(open.fetch(server.origin))
+})
+
+t.test('events are told apart however their bytes are cut', async (t) => {
+  const read = (type: string, chunks: string[]) => {
+    const body = ReadableStream.from(chunks.map((chunk) => Buffer.from(chunk)))
+    return capBody(new Response(body, { headers: { 'content-type': type } }), 8).text()
+  }
+  for (const chunks of [
+    ['123456\n\n', '123456\n\n'],
+    ['123456\n', '\n123456\n\n'],
+    ['12345\r\n', '\r\n123456'],
+    ['1234\r\n\r', '\n', '\r\n123456'],
+    ['123456\n', '\n', '12345678'],
+  ])
+    t.equal(await read('Text/Event-Stream; charset=utf-8', chunks), chunks.join(''), JSON.stringify(chunks))
+  for (const chunks of [['123456789'], ['1234\n', '1234\n'], ['12345\n\n123456', '789']])
+    await t.rejects(read('text/event-stream', chunks), BodyTooLargeError, JSON.stringify(chunks))
+  t.equal(await read('text/plain', ['1234', '5678']), '12345678', 'a body of just so many bytes')
+  await t.rejects(read('text/plain', ['123456\n\n', '1']), BodyTooLargeError)
+})
+
 t.test(
   'a body ends at the cap, compressed or not, and an event stream at the cap of one event',
   async (t) => {
@@ -327,6 +386,10 @@ t.test('the time limit covers the whole exchange', async (t) => {
   const patient = guard(t, { allowPrivate: true, timeoutMs: 0 }).fetch(server.origin, { signal: gone.signal })
   gone.abort()
   await t.rejects(patient, { name: 'AbortError' })
+  const { signal } = new AbortController()
+  await t.rejects(fetch(server.origin, { signal }), { name: 'TimeoutError' }, 'beside a signal, too')
+  const leaving = guard(t, { allowPrivate: true }).fetch(server.origin, { signal: AbortSignal.abort() })
+  await t.rejects(leaving, { name: 'AbortError' })
 })
 
 /** A network of its own, for which the kernel must allow it, and `ip` be there to set it up. */

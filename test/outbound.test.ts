@@ -90,6 +90,7 @@ t.test('behind the tunnel TLS is begun with the host that was asked for', async 
 const NAMES: Record<string, string[]> = {
   'public.test': ['93.184.215.14', '2606:2800:21f:cb07:6820:80da:af6b:8b2c'],
   'inner.test': ['10.0.0.7'],
+  'here.test': ['127.0.0.1'],
 }
 
 /** What a connector's request comes to, in words. */
@@ -153,7 +154,7 @@ t.test('connectors on plain http, on this machine or excepted are reached withou
   const { asked, port, url } = await proxy(t)
   const except = '.Excepted.test inner.test:444'
   const get = connectorGet(t, { allowPrivate: true, proxy: { url, except, asksFor: 'name' } })
-  t.equal(await get(`http://127.0.0.1:${port}/mcp`), '200')
+  for (const host of ['127.0.0.1', 'here.test']) t.equal(await get(`http://${host}:${port}/mcp`), '200')
   for (const host of [
     `127.0.0.1:${port}`,
     `[::1]:${port}`,

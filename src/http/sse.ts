@@ -97,7 +97,6 @@ export function createStreams({ log, metrics, authenticate, pingMs = PING_MS }: 
         // The server has closed its idle connections by then, and would wait for this one, which becomes idle later.
         raw.once('finish', () => socket?.end())
         over()
-        paced.hurry()
         // A client that reads no more must not keep the server from closing.
         setTimeout(() => raw.destroy(), CLOSE_MS).unref()
       }
@@ -149,8 +148,6 @@ async function copy(items: AsyncIterable<ReadItem>, source: StreamSource, { writ
 interface Paced {
   /** Null while the client keeps up; else resolves when it can take more. */
   write(text: string): Promise<void> | null
-  /** Lets whoever waits for the client go on. */
-  hurry(): void
   end(): void
 }
 
@@ -189,10 +186,11 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
     hurry()
   })
   return {
-    hurry,
     write(text) {
+      // All of a batch may have been told already: the headers still wait.
+      if (text === '') return null
       clearTimeout(greeting)
-      if (text === '' || raw.destroyed || raw.write(text)) return null
+      if (raw.destroyed || raw.write(text)) return null
       return new Promise<void>((resolve) => {
         drained = resolve
       })

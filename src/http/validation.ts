@@ -151,16 +151,10 @@ function prototypeIn(value: unknown, name = ''): string | null {
 
 const PACKED = 'Send the body without content-encoding: it is read as it comes.'
 
-/**
- * Without a body the content type is ignored. With a chunked body only the parser knows, so a malformed type must not
- * be refused earlier.
- */
+/** Without a body the content type is ignored. Only the parsers know, so a malformed one must not be refused earlier. */
 function plainContentType(request: FastifyRequest, _: unknown, done: () => void): void {
   const { headers } = request.raw
-  const isEmpty = (headers['content-length'] ?? '0') === '0' && headers['transfer-encoding'] === undefined
-  if (isEmpty) delete headers['content-type']
-  else if (!MEDIA_TYPE.test(headers['content-type'] ?? ''))
-    headers['content-type'] = 'application/octet-stream'
+  if (!MEDIA_TYPE.test(headers['content-type'] ?? '')) headers['content-type'] = 'application/octet-stream'
   done()
 }
 const MEDIA_TYPE = /^\s*[\w!#$%&'*+.^`|~-]+\/[\w!#$%&'*+.^`|~-]+\s*(;|$)/

@@ -34,9 +34,11 @@ t.test('pages of an allowed origin may read the answers, others get no leave', a
   t.equal(preflight.statusCode, 204)
   t.match(preflight.headers, {
     'access-control-allow-origin': 'https://app.test',
-    'access-control-allow-methods': /PATCH/,
+    'access-control-allow-methods': 'GET, POST, PUT, PATCH, DELETE',
     'access-control-allow-headers': 'authorization',
   })
+  const vague = { method: 'OPTIONS', url: '/v1/sessions', headers: { origin: 'https://app.test' } } as const
+  t.equal((await g.app.inject(vague)).statusCode, 204, 'also where it names no method')
   const { headers } = await g.call('GET', '/v1/sessions', undefined, {
     ...bearer(ADMIN),
     origin: 'https://app.test',
@@ -94,6 +96,18 @@ t.test('pages of an allowed origin may read the answers, others get no leave', a
     { status: 404, body: { error: { code: 'not_found' } } },
     'preflights make nothing be there',
   )
+})
+
+t.test('where every origin is allowed, any page may read every answer', async (t) => {
+  const open = await gateway(g.store, { ...KEYS, BATON_CORS_ORIGINS: '*' })
+  t.teardown(() => open.close())
+  for (const [url, status] of [
+    ['/v1/sessions', 401],
+    ['/v1/sessions/%zz', 400],
+  ] as const) {
+    const answer = await open.call('GET', url, undefined, { origin: 'https://page.test' })
+    t.match(answer, { status, headers: { 'access-control-allow-origin': '*' } }, url)
+  }
 })
 
 t.test('answers carry the headers that harden them', async (t) => {

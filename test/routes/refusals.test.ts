@@ -6,7 +6,9 @@ import { gzipSync } from 'node:zlib'
 import { pino } from 'pino'
 import t from 'tap'
 import { unavailable } from '../../src/store/db.ts'
+import { createMetrics } from '../../src/telemetry.ts'
 import { EMPTY } from '../patterns.ts'
+import { eventually } from '../waiting.ts'
 import { gateway } from './gateway.ts'
 import { gatewayOnStore } from './gateway-on-store.ts'
 
@@ -26,8 +28,10 @@ t.test('an answer carries the id of its request', async (t) => {
   t.equal(made.body.error.request_id, made.headers['x-request-id'])
   const given = await call('GET', '/healthz', undefined, { 'x-request-id': 'abc-1' })
   t.equal(given.headers['x-request-id'], 'abc-1')
-  const odd = await call('GET', '/healthz', undefined, { 'x-request-id': 'a b\tc' })
-  t.match(odd.headers['x-request-id'], /^req_/)
+  for (const odd of ['a b\tc', '', 'x'.repeat(129)]) {
+    const { headers } = await call('GET', '/healthz', undefined, { 'x-request-id': odd })
+    t.match(headers['x-request-id'], /^req_/, `'${odd}'`)
+  }
 })
 
 t.test('callers are not told where the database is', async (t) => {
@@ -165,10 +169,13 @@ t.test('a body is refused that is no JSON object, packed, too large or too deep'
   const plain = { ...json, 'content-encoding': 'Identity' }
   t.match(await raw('POST', url, '{"provider":"openai","model":"m"}', plain), { status: 201 })
   t.match(await raw('POST', url, `{"a":"${'x'.repeat(65_536)}"}`), refused('body_too_large', 413))
-  const deep = `{"provider":"openai","model":"m","metadata":{"a":${'['.repeat(5000)}${']'.repeat(5000)}}}`
-  t.match(await raw('POST', url, deep), refused('invalid_request', 400), 'nested too deep')
-  const fine = `{"provider":"openai","model":"m","metadata":{"a":${'['.repeat(100)}${']'.repeat(100)}}}`
-  t.match(await raw('POST', url, fine), { status: 201 })
+  const nested = (lists: string) => `{"provider":"openai","model":"m","metadata":{"a":${lists}}}`
+  const deep = (levels: number) => nested(`${'['.repeat(levels)}${']'.repeat(levels)}`)
+  for (const levels of [5000, 199])
+    t.match(await raw('POST', url, deep(levels)), refused('invalid_request', 400), 'nested too deep')
+  t.match(await raw('POST', url, deep(198)), { status: 201 }, '200 levels with the two around it')
+  for (const item of ['[]', '{}'])
+    t.match(await raw('POST', url, nested(`[${`${item},`.repeat(300)}0]`)), { status: 201 }, 'side by side')
   const words = `{"provider":"openai","model":"m","metadata":{"a":"\\"${'['.repeat(300)}"}}`
   t.match(await raw('POST', url, words), { status: 201 }, 'brackets in a text are no nesting')
   t.match(
@@ -281,6 +288,15 @@ t.test('what is no HTTP is answered in the same shape', async (t) => {
   }
 })
 
+t.test('a request that does not arrive in time is told so', async (t) => {
+  const late = connect(port, '127.0.0.1')
+  const [socket] = await once(g.app.server, 'connection')
+  const failure = Object.assign(new Error('Request timeout'), { code: 'ERR_HTTP_REQUEST_TIMEOUT' })
+  g.app.server.emit('clientError', failure, socket)
+  t.match(String((await once(late, 'data'))[0]), /^HTTP\/1\.1 408 .*did not arrive in time/s)
+  t.ok(g.app.server.requestTimeout > 0)
+})
+
 t.test('what names no host is told so', async (t) => {
   const answer = await say('GET /healthz HTTP/1.0\r\n\r\n')
   t.match(answer, /^HTTP\/1\.1 403 .*A Host header is required/s)
@@ -304,4 +320,21 @@ t.test('a failure of our own is a 500 that says nothing; the log names its reque
   t.match(lines, [{ request_id: answer.headers['x-request-id'], code: 'internal' }])
   t.notMatch(answer.text, /hunter2/)
   await other.close()
+})
+
+t.test('a client that leaves in the middle of its body is no failure of ours', async (t) => {
+  const lines: string[] = []
+  const metrics = createMetrics({ defaults: false })
+  const log = pino({ level: 'warn' }, { write: (line) => void lines.push(line) })
+  const other = await gateway(store, {}, { log, metrics })
+  t.teardown(() => other.close())
+  await other.app.listen({ host: '127.0.0.1', port: 0 })
+  const client = connect((other.app.server.address() as AddressInfo).port, '127.0.0.1')
+  const head = 'POST /v1/sessions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n'
+  client.write(`${head}content-length: 100\r\n\r\n{"prov`)
+  const [request] = await once(other.app.server, 'request')
+  await eventually(() => request.listenerCount('data') > 0)
+  client.destroy()
+  await eventually(async () => /route="\/v1\/sessions",status="400"\} 1$/m.test(await metrics.text()))
+  t.same(lines, [])
 })

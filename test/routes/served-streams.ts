@@ -63,7 +63,10 @@ function rows(turn: Turn, active: Turn): Store {
       },
       list: async () => ({ data: [turn], next_cursor: null }),
     },
-    messages: { ofTurn: async () => [message], after: async () => [message] },
+    messages: {
+      ofTurn: async () => [message],
+      after: async (_: unknown, seq: number) => [message].filter((one) => one.seq > seq),
+    },
     keys: { used: async () => {} },
   } as unknown as Store
 }

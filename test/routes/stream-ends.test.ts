@@ -54,6 +54,24 @@ t.test('a client that does not read is waited for; when it leaves, its reader is
   await eventually(async () => (await s.opened()) === 0)
 })
 
+t.test('a client that leaves is let go from all that it asked for ahead, too', async (t) => {
+  const waiting = { signal: null as AbortSignal | null }
+  const turns = {
+    async wait(_: unknown, __: string, ___: unknown, signal: AbortSignal) {
+      waiting.signal = signal
+      await aborted(signal)
+      return turnRow()
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turnRow(), { turns })
+  const client = connect(s.port, '127.0.0.1')
+  const ask = (path: string) => `GET ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n`
+  client.write(ask('/v1/sessions/ses_1/events').repeat(3) + ask('/v1/turns/turn_1?wait=500'))
+  await eventually(async () => waiting.signal !== null && (await s.opened()) === 3)
+  client.destroy()
+  await eventually(async () => waiting.signal?.aborted === true && (await s.opened()) === 0)
+})
+
 t.test('a client that never reads again is let go too', async (t) => {
   const s = await serve(t, turnRow(), { pingMs: 50 })
   const { state, script } = flood()

@@ -1,9 +1,19 @@
 /** What event streams tell where the log no longer holds it: a snapshot, and how they go on. */
 import t from 'tap'
 import { newId } from '../../src/chat/ids.ts'
-import type { ToolResultPart } from '../../src/chat/message.ts'
+import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { cursorAt } from './fake-bus.ts'
-import { aborted, all, event, messageRow, scripted, serve, turnRow, typesIn } from './served-streams.ts'
+import {
+  aborted,
+  all,
+  event,
+  messageRow,
+  scripted,
+  serve,
+  turnRow,
+  typesIn,
+  until,
+} from './served-streams.ts'
 
 t.test('a place that is no longer kept is answered with a snapshot, then live events', async (t) => {
   const s = await serve(t, turnRow())
@@ -23,6 +33,8 @@ t.test('a place that is no longer kept is answered with a snapshot, then live ev
     at: String,
     snapshot: { turn: { id: 'turn_1', state: 'running' }, messages: [{ id: 'msg_1' }] },
   })
+  t.equal(JSON.parse(data).step, null, 'there, as in every event')
+  t.notOk('owner' in JSON.parse(data).snapshot.turn, 'shown as it is read, not as it is stored')
 })
 
 t.test('how a turn began is told once, also where the log was lost under the reader', async (t) => {
@@ -88,6 +100,8 @@ t.test(
   "a session's snapshot holds the turn that goes on, else the latest one, and all messages",
   async (t) => {
     const s = await serve(t, turnRow())
+    const idle = { id: 'ses_1', owner: 'local', active_turn_id: null }
+    Object.assign(s.store.sessions, { get: async () => idle })
     scripted(async function* () {
       yield { gap: true, cursor: cursorAt('ses_1', 50) }
     })(s)
@@ -137,10 +151,12 @@ const RESULT: ToolResultPart = {
 
 t.test('what was committed behind the place of a gap is told by its snapshot alone', async (t) => {
   const s = await serve(t, turnRow())
+  const call = (call_id: string): ToolCallPart => ({ type: 'tool_call', call_id, name: 'x', arguments: {} })
   const messages = [
     messageRow(),
-    messageRow({ id: 'msg_2', role: 'assistant' }),
+    messageRow({ id: 'msg_2', role: 'assistant', parts: [call('call_1')] }),
     messageRow({ id: 'msg_3', role: 'tool', parts: [RESULT] }),
+    messageRow({ id: 'msg_4', role: 'assistant', parts: [call('call_2')] }),
   ]
   Object.assign(s.store.messages, { ofTurn: async () => messages })
   let n = 50
@@ -154,9 +170,10 @@ t.test('what was committed behind the place of a gap is told by its snapshot alo
     yield events(CALL, told)
     yield events(['message'], { step: 0, message: { id: 'msg_3' } })
     yield events(['tools.changed'], told)
-    yield events(CALL, { step: 0, call_id: 'call_2' })
     yield events(ANSWER, { step: 1, message: { id: 'msg_4' } })
-    yield events(['turn.completed'], {})
+    yield events(CALL, { step: 1, call_id: 'call_2' })
+    yield events(ANSWER, { step: 2, message: { id: 'msg_5' } })
+    yield events(['turn.completed'], { step: null })
   })(s)
   const types = typesIn(await all(await s.open('/v1/turns/turn_1/events')))
   t.strictSame(types, ['gap', 'tools.changed', ...CALL, ...ANSWER, 'turn.completed'])
@@ -216,4 +233,17 @@ t.test('whoever lost its connection right behind a gap is told no more of what t
   const over = await s.open(`/v1/turns/${turn.id}/events`, { 'last-event-id': id })
   t.equal(over.statusCode, 204, 'the same id is past the end of its turn')
   over.resume()
+})
+
+t.test('the head leaves though all that there is was told before', async (t) => {
+  const turn = turnRow({ id: newId('turn') })
+  // Else a ping would bring the head along.
+  const s = await serve(t, turn, { pingMs: 2 ** 30 })
+  scripted(async function* ({ signal }) {
+    yield { events: [{ ...event('turn.started', 51), turn_id: turn.id }] }
+    await aborted(signal)
+  })(s)
+  const behind = `${cursorAt('ses_1', 50)}.1b.${turn.id}`
+  const stream = await s.open(`/v1/turns/${turn.id}/events`, { 'last-event-id': behind })
+  t.equal(await until(stream, '\n\n'), ': baton\n\n')
 })

@@ -1,4 +1,5 @@
 /** What event streams tell: of a turn, of a session, after a cursor. */
+import { pino } from 'pino'
 import t from 'tap'
 import type { ReadOptions } from '../../src/bus/bus.ts'
 import { endId } from '../../src/bus/cursor.ts'
@@ -21,6 +22,7 @@ t.test('the head leaves before there is any event', async (t) => {
     'cache-control': 'no-store, no-transform',
     'x-accel-buffering': 'no',
     'x-request-id': /^req_/,
+    'x-content-type-options': 'nosniff',
   })
   t.match(await until(stream, '\n\n'), /^: /, 'a comment')
   t.equal(await opened(), 1)
@@ -288,13 +290,25 @@ t.test('a reader too slow for its buffer is told so and closed', async (t) => {
   )
 })
 
-t.test('a bus that fails in the middle ends the stream and nothing else', async (t) => {
+t.test('a stream that ends before there was any event is an empty one', async (t) => {
   const s = await serve(t, turnRow())
+  scripted(async function* () {})(s)
+  t.equal(await all(await s.open('/v1/turns/turn_1/events')), '')
+  // Greeting what has ended would be an error that nobody hears.
+  await new Promise((resolve) => setTimeout(resolve, 30))
+  t.equal((await s.call('GET', '/healthz')).status, 200)
+})
+
+t.test('a bus that fails in the middle ends the stream and nothing else', async (t) => {
+  const lines: { msg: string }[] = []
+  const log = pino({ level: 'warn' }, { write: (line) => void lines.push(JSON.parse(line)) })
+  const s = await serve(t, turnRow(), { log })
   scripted(async function* () {
     yield { events: [event('content.delta', 1)] }
     throw new BatonError('unavailable', 'The event bus is away.')
   })(s)
   t.same(typesIn(await all(await s.open('/v1/turns/turn_1/events'))), ['content.delta'])
+  t.match(lines, [{ msg: 'an event stream broke', err: { message: /bus is away/ } }])
   t.equal((await s.call('GET', '/healthz')).status, 200)
 })
 
