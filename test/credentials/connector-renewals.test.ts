@@ -212,16 +212,20 @@ t.test('what a server finds lacking is asked for by a login on any replica', asy
   )
 })
 
-t.test('closing waits for no claim of another process', async (t) => {
+t.test('another process’s claim is waited for within a bound, and by none that closes', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time } = await bench(t, guarded)
   const connector = await logIn()
-  const logins = replica()
+  const busy = { kind: 'unavailable', sent: false, message: /docs: its login is being renewed by another/ }
+  const [patient, leaving] = [replica(), replica()]
   time.ahead = 601_000
   await store.connectors.claim(connector.id, 'another', 60)
-  const asked = t.rejects(logins.authFor(connector).token(), NEEDED)
+  const asked = t.rejects(patient.authFor(connector).token(), busy)
+  const askedLast = t.rejects(leaving.authFor(connector).token(), busy)
   await sleepFor(20)
-  await logins.close()
+  await leaving.close()
+  await askedLast
+  time.ahead += 61_000
   await asked
 })
 
@@ -291,6 +295,30 @@ t.test(
     t.equal(guarded.grants.refresh_token, 1)
   },
 )
+
+t.test('a sibling that found the old tokens dead takes the new ones that were stored late', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time } = await bench(t, guarded)
+  const connector = await logIn()
+  time.ahead = 601_000
+  // The claim of the other has lapsed.
+  const claim = (id: string) => store.connectors.get(ANN, id)
+  const sibling = replica(undefined, { ...store, connectors: { ...store.connectors, claim } })
+  const again = sibling.authFor(connector)
+  const late: typeof store = {
+    ...store,
+    connectors: {
+      ...store.connectors,
+      async keep(...given) {
+        await t.rejects(again.token(), NEEDED)
+        return store.connectors.keep(...given)
+      },
+    },
+  }
+  const token = await replica(undefined, late).authFor(connector).token()
+  t.equal(await again.token(), token)
+  t.equal(again.held?.(), token)
+})
 
 t.test('closing stores what waits for the store', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
