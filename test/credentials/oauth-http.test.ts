@@ -3,6 +3,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
+import { suspendedWhenAsked } from '../suspended.ts'
 
 const server = createServer(async (request, response) => {
   if (request.url === '/endless') return void response.end(Buffer.alloc((1 << 20) + 1, 'x'))
@@ -34,4 +35,11 @@ t.test('a refusal that quotes the request shows none of its secrets', async (t) 
 
 t.test('an answer without end is given up', async (t) => {
   await t.rejects(http.send({ ...sent, url: `${root}/endless` }), { code: 'upstream_disconnected' })
+})
+
+t.test('what was answered while the process stood still is read, however late', async (t) => {
+  const url = await suspendedWhenAsked(t, 1_500)
+  const hasty = createOAuthHttp({ version: '0', timeoutMs: 1_000 })
+  t.teardown(() => hasty.close())
+  t.match(await hasty.send({ ...sent, url }), { status: 200, body: 'answered' })
 })
