@@ -69,7 +69,8 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
 
   /** Renews it, or takes over what another replica made of it. */
   function claimed(row: Credential, refused: number | null): Promise<Credential> {
-    const until = now() + (claimSeconds + 10) * 1000
+    // A process that dies keeps its claim for so long, and the next one needs its time.
+    const until = now() + 2 * claimSeconds * 1000
     return underClaim(store.credentials, {
       id: row.id,
       seconds: claimSeconds,

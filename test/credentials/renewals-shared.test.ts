@@ -58,6 +58,22 @@ t.test('a claim that nobody gives up is waited for within a bound', async (t) =>
   t.match(refused, { code: 'unavailable', message: /renewed by another process/, retryAfter: 2 })
 })
 
+t.test('a renewal that began once the claim of a dead process had lapsed is waited for, too', async (t) => {
+  const { id } = await login('anthropic', -5)
+  const row = await read(id)
+  const start = Date.now()
+  let clock = start
+  const sleep = async (ms: number) => {
+    clock += ms * 10
+    // 30 s of the dead one, and as long as the vendor may take to answer the next.
+    if (clock - start > 45_000)
+      await store.credentials.rotate(id, row.version, { ...row, expires_at: at(3600) })
+  }
+  const patient = world.replica({ now: () => clock, sleep })
+  t.ok(await store.credentials.claim(id, 'one after the other', 3600))
+  t.equal(await tokenOf(await chosen(patient, id, 'anthropic')), (await sealedOf(world, id)).access_token)
+})
+
 t.test('a replica whose token was spent by another uses the other’s', async (t) => {
   const { id } = await login('openai', -5)
   const row = await read(id)
