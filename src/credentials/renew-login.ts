@@ -111,7 +111,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     const renewed = await endpoints.renew(login, row.id, secret, call)
     // The old token stays, and so does its end.
     const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
-    if (renewed.problem && isSpent(saved, SPARE_MS, now())) throw renewed.problem
+    if (renewed.problem) throw renewed.problem
     if (isRefused) cured.put(saved.id, { version: saved.version, at: uptime() })
     log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
     return saved
