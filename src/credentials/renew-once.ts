@@ -18,7 +18,7 @@ export function shared<T>(
   if (found) return found
   const work = begin()
   works.set(key, work)
-  const forget = () => void (works.get(key) === work && works.delete(key))
+  const forget = () => void works.delete(key)
   work.then(forget, () => (failureMs > 0 ? setTimeout(forget, failureMs).unref() : forget()))
   return work
 }
