@@ -99,10 +99,12 @@ t.test('a service is called what its metadata’s address says, or its owner', a
 })
 
 t.test('a challenge is heard where the server knows no GET', async (t) => {
-  const guarded = await guardedServer(t, { hidden: '/metadata' })
-  const { logIn, tokenNow } = await bench(t, guarded)
+  const guarded = await guardedServer(t, { hidden: '/metadata', expires_in: 600 })
+  const { logIn, tokenNow, time } = await bench(t, guarded)
   await logIn()
-  t.ok(await tokenNow())
+  const first = await tokenNow()
+  time.ahead = 601_000
+  t.not(await tokenNow(), first, 'a renewal finds its metadata, too')
 })
 
 t.test('Google is asked for a refresh token in its own words', async (t) => {

@@ -169,6 +169,22 @@ t.test('a token goes to no other address than the one that the call was made for
   t.equal(guarded.grants.refresh_token, undefined)
 })
 
+t.test('nor does one that another process renewed in the meantime', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  time.ahead = 601_000
+  await store.connectors.claim(connector.id, 'another', 60)
+  const asked = t.rejects(replica().authFor(connector).token(), NEEDED)
+  await sleepFor(20)
+  const row = await read()
+  const held = openConnector(vault, row)
+  const oauth = { ...held.oauth, expires_at: Date.now() + 3_600_000 }
+  const secret = sealConnector(vault, row, { ...held, oauth })
+  await store.connectors.update(ANN, row, { url: `${guarded.url}?moved`, secret })
+  await asked
+})
+
 t.test('a renewal that says nothing of scope keeps what was granted', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
@@ -318,6 +334,21 @@ t.test('a sibling that found the old tokens dead takes the new ones that were st
   const token = await replica(undefined, late).authFor(connector).token()
   t.equal(await again.token(), token)
   t.equal(again.held?.(), token)
+})
+
+t.test('a refused token costs the login only where the login service says so', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, read } = await bench(t, guarded)
+  const auth = replica().authFor(await logIn())
+  const token = await auth.token()
+  const refused = async () => auth.onUnauthorized?.()
+  guarded.outage(503)
+  await t.rejects(refused(), { code: 'upstream_overloaded' })
+  t.equal(await auth.token(), token)
+  guarded.outage(null)
+  guarded.revoke({ refresh: true })
+  await t.rejects(refused(), NEEDED)
+  t.equal(openConnector(vault, await read()).oauth?.tokens, undefined, 'the refused token is not kept')
 })
 
 t.test('closing stores what waits for the store', async (t) => {
