@@ -7,6 +7,7 @@ import { suspendedWhenAsked } from '../suspended.ts'
 
 const server = createServer(async (request, response) => {
   if (request.url === '/endless') return void response.end(Buffer.alloc((1 << 20) + 1, 'x'))
+  if (request.url === '/echo') return void response.end(JSON.stringify(request.headers))
   let body = ''
   for await (const chunk of request) body += chunk
   const isRefused = request.url === '/refused'
@@ -31,6 +32,13 @@ t.test('a refusal that quotes the request shows none of its secrets', async (t) 
   t.notMatch(body, /secret-of-the-login/)
   t.match(body, 'baton', 'what is public stays')
   t.match((await http.send({ ...sent, url: `${root}/taken` })).body, /rt-secret/, 'an answer is left alone')
+})
+
+t.test('a login service hears who asks, and what is read', async (t) => {
+  const named = createOAuthHttp({ version: '1.2.3' })
+  t.teardown(() => named.close())
+  const { body } = await named.send({ method: 'GET', url: `${root}/echo`, headers: { 'x-beta': 'on' } })
+  t.match(JSON.parse(body), { 'user-agent': 'baton/1.2.3', accept: 'application/json', 'x-beta': 'on' })
 })
 
 t.test('an answer without end is given up', async (t) => {
