@@ -253,6 +253,22 @@ t.test('after a 401 there is one other token to try with', async (t) => {
   t.match(await refusal(unauthorized(third)), { code: 'credential_needs_reauth' })
 })
 
+t.test('none that nobody uses is renewed any more once the process closes', async (t) => {
+  const leaving = world.replica()
+  const logins = [await login('openai', -5), await login('openai', -5)]
+  const answered = gate()
+  const before = openai.tokenRequests().length
+  const asked = openai.request(openai.requests.length)
+  openai.hold(answered.opened)
+  const tended = leaving.renewals.tend()
+  await asked
+  const closed = leaving.renewals.close()
+  answered.open()
+  await Promise.all([closed, tended])
+  t.equal(openai.tokenRequests().length - before, 1)
+  for (const { id } of logins) await store.credentials.delete(ME, id)
+})
+
 t.test('closing waits for a renewal under way', async (t) => {
   const leaving = world.replica()
   const { id } = await login('openai', -5)
