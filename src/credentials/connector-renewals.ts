@@ -102,6 +102,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     return underClaim(store.connectors, {
       id,
       seconds: CLAIM_SECONDS,
+      now,
       sleep: (ms) => sleep(ms, ending.signal).catch(() => {}),
       work: (row) => renewHeld(connector, row, refused),
       async elsewhere() {

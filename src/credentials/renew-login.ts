@@ -74,6 +74,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     return underClaim(store.credentials, {
       id: row.id,
       seconds: claimSeconds,
+      now,
       sleep,
       work: (held) => renewHeld(held, held.version === refused),
       async elsewhere() {

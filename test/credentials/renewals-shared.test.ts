@@ -46,6 +46,27 @@ t.test('a renewal whose process died before the vendor was asked costs a wait, n
   t.match(await read(id), { state: 'active' })
 })
 
+t.test('nobody is asked under a claim that was told of late: a sibling may have it by now', async (t) => {
+  const { id } = await login('openai', -5)
+  const before = openai.renewals()
+  let clock = Date.now()
+  const asked: number[] = []
+  const suspended = world.replica({
+    now: () => clock,
+    store: storeWith({
+      async claim(...given) {
+        const row = await store.credentials.claim(...given)
+        asked.push(openai.renewals() - before)
+        if (asked.length === 1) clock += 26_000
+        return row
+      },
+    }),
+  })
+  t.ok(openai.isLive(await tokenOf(await chosen(suspended, id, 'openai'))))
+  t.same(asked, [0, 0], 'it is claimed anew')
+  t.equal(openai.renewals() - before, 1)
+})
+
 t.test('a claim that nobody gives up is waited for within a bound', async (t) => {
   let clock = Date.now()
   const sleep = async (ms: number) => {
