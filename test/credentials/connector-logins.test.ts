@@ -205,8 +205,13 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   await t.rejects(finish(mixed), { code: 'upstream_rejected', message: /issuer/ })
   const wrong = await begin()
   wrong.searchParams.set('code', 'made-up')
+  const before = guarded.grants.authorization_code ?? 0
   await t.rejects(finish(wrong), { code: 'upstream_rejected' })
+  t.equal(guarded.grants.authorization_code, before + 1, 'no code is sent twice')
   await t.rejects(finish(wrong), { code: 'invalid_request', message: /used already/ })
+  guarded.told(() => ({ token_type: 'Bearer' }))
+  await t.rejects(finish(await begin()), { code: 'upstream_rejected', message: /gave no token/ })
+  guarded.told(null)
 
   const late = await begin()
   await store.connectors.update(ANN, await read(), { pin: 'block' })
