@@ -11,6 +11,7 @@ import { capBody } from './guard/body.ts'
 import { type ConnectorProxy, createDialer, knownAddresses } from './guard/dial.ts'
 import { assertPasses, bareHostname, checkUrl, refused } from './guard/rules.ts'
 import { type Resolve, systemResolve } from './resolve.ts'
+import { timeLimit } from './within.ts'
 
 /** Of one answer where nobody says otherwise. */
 export const DEFAULT_MAX_BYTES = 8 * 1024 * 1024
@@ -91,7 +92,7 @@ export function createGuard(options: GuardOptions): Guard {
 
   return {
     async fetch(url, init = {}) {
-      const deadline = timeoutMs > 0 ? AbortSignal.timeout(timeoutMs) : null
+      const deadline = timeoutMs > 0 ? timeLimit(timeoutMs) : null
       const signals = [init.signal, deadline].filter((signal) => signal != null)
       const request =
         signals.length < 2

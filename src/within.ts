@@ -6,3 +6,14 @@ export async function within<T>(ms: number, answer: Promise<T>): Promise<T | nul
   })
   return Promise.race([answer, over]).finally(() => clearTimeout(timer))
 }
+
+/**
+ * A signal that aborts after so many milliseconds, but not before what has arrived by then was read. Where the whole process
+ * was suspended, its timers are due before the answers that came meanwhile: AbortSignal.timeout throws those away.
+ */
+export function timeLimit(ms: number): AbortSignal {
+  const controller = new AbortController()
+  const end = () => controller.abort(new DOMException(`no answer within ${ms} ms`, 'TimeoutError'))
+  setTimeout(() => setImmediate(end), ms).unref()
+  return controller.signal
+}

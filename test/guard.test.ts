@@ -13,6 +13,7 @@ import { BodyTooLargeError, capBody } from '../src/guard/body.ts'
 import { createGuard, createGuards, type Guard, type GuardOptions } from '../src/guard.ts'
 import type { Resolve } from '../src/resolve.ts'
 import type { SsrfReport } from './mcp/servers/ssrf.ts'
+import { suspendedWhenAsked } from './suspended.ts'
 
 const PUBLIC_V4 = '93.184.215.14'
 const PUBLIC_V6 = '2606:2800:21f:cb07:6820:80da:af6b:8b2c'
@@ -390,6 +391,12 @@ t.test('the time limit covers the whole exchange', async (t) => {
   await t.rejects(fetch(server.origin, { signal }), { name: 'TimeoutError' }, 'beside a signal, too')
   const leaving = guard(t, { allowPrivate: true }).fetch(server.origin, { signal: AbortSignal.abort() })
   await t.rejects(leaving, { name: 'AbortError' })
+})
+
+t.test('what was answered while the process stood still is read, however late', async (t) => {
+  const url = await suspendedWhenAsked(t, 1_500)
+  const { fetch } = guard(t, { allowPrivate: true, timeoutMs: 1_000 })
+  t.equal(await (await fetch(url)).text(), 'answered')
 })
 
 /** A network of its own, for which the kernel must allow it, and `ip` be there to set it up. */

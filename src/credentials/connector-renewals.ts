@@ -45,6 +45,8 @@ interface Known {
   challenge: McpChallenge | null
 }
 
+type SignedIn = McpLogin & { tokens: McpTokens }
+
 export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRenewals {
   const { store, vault, oauth, allowPrivate } = deps
   const now = deps.now ?? Date.now
@@ -63,6 +65,19 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     const fresh: Known = { login, challenge: null }
     known.put(key, fresh)
     return fresh
+  }
+
+  /** The login that is known, or else the stored one: a replica that was late may have stored new tokens since. */
+  async function signedIn(connector: Connector): Promise<SignedIn> {
+    const found = entry(connector)
+    if (!found.login?.tokens) {
+      const { id, owner } = connector
+      const row = await store.connectors.get({ owner, admin: false }, id)
+      found.login = row && loginAt(connector, row)
+    }
+    const { login } = found
+    if (!login?.tokens) throw needed(connector)
+    return { ...login, tokens: login.tokens }
   }
 
   const isFresh = ({ tokens, expires_at }: McpLogin, refused: string | null): boolean =>
@@ -87,13 +102,15 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     return underClaim(store.connectors, {
       id,
       seconds: CLAIM_SECONDS,
+      now,
       sleep: (ms) => sleep(ms, ending.signal).catch(() => {}),
       work: (row) => renewHeld(connector, row, refused),
       async elsewhere() {
         const seen = await store.connectors.get({ owner, admin: false }, id)
         const login = seen && openConnector(vault, seen).oauth
         if (seen && login && isFresh(login, refused)) return loginAt(connector, seen)
-        if (!seen || now() > until || ending.signal.aborted) throw needed(connector)
+        if (!seen) throw needed(connector)
+        if (now() > until || ending.signal.aborted) throw busy(connector)
         return null
       },
     })
@@ -166,15 +183,13 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
   function authFor(connector: Connector): McpAuth {
     return {
       async token() {
-        const { login } = entry(connector)
-        if (!login?.tokens) throw needed(connector)
+        const login = await signedIn(connector)
         if (isFresh(login, null)) return login.tokens.access_token
         return (await renewed(connector, null)).tokens?.access_token
       },
       async onUnauthorized() {
-        const { login } = entry(connector)
-        if (!login?.tokens) throw needed(connector)
-        await renewed(connector, login.tokens.access_token)
+        const { tokens } = await signedIn(connector)
+        await renewed(connector, tokens.access_token)
       },
       held: () => known.get(connectorKey(connector))?.login?.tokens?.access_token,
       onChallenge(challenge) {
@@ -222,5 +237,8 @@ function aheadMs({ expires_in, refresh_token }: McpTokens): number {
 /** The words end up in the registry's reason, and in what a model is told. */
 const needed = ({ name, id }: Pick<Connector, 'name' | 'id'>): McpError =>
   new McpError('auth_required', `${name} needs a login: POST ${loginPath(id)}`, { sent: false })
+const busy = ({ name }: Pick<Connector, 'name'>): McpError =>
+  new McpError('unavailable', `${name}: its login is being renewed by another process`, { sent: false })
+
 /** Where a login is begun over HTTP. */
 export const loginPath = (id: string): string => `/v1/connectors/${encodeURIComponent(id)}/login`

@@ -8,6 +8,7 @@ import { BatonError } from '../errors.ts'
 import { flatHeaders, withoutSecrets } from '../foreign.ts'
 import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
 import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
+import { timeLimit } from '../within.ts'
 
 export interface OAuthHttp {
   /**
@@ -45,7 +46,7 @@ export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
             ...typeOf(call),
           },
           body: bodyOf(call),
-          signal: AbortSignal.timeout(timeoutMs),
+          signal: timeLimit(timeoutMs),
         })
         const text = await read(body)
         return {

@@ -69,10 +69,12 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
 
   /** Renews it, or takes over what another replica made of it. */
   function claimed(row: Credential, refused: number | null): Promise<Credential> {
-    const until = now() + (claimSeconds + 10) * 1000
+    // A process that dies keeps its claim for so long, and the next one needs its time.
+    const until = now() + 2 * claimSeconds * 1000
     return underClaim(store.credentials, {
       id: row.id,
       seconds: claimSeconds,
+      now,
       sleep,
       work: (held) => renewHeld(held, held.version === refused),
       async elsewhere() {
@@ -110,7 +112,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     const renewed = await endpoints.renew(login, row.id, secret, call)
     // The old token stays, and so does its end.
     const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
-    if (renewed.problem && isSpent(saved, SPARE_MS, now())) throw renewed.problem
+    if (renewed.problem) throw renewed.problem
     if (isRefused) cured.put(saved.id, { version: saved.version, at: uptime() })
     log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
     return saved

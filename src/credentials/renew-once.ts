@@ -18,7 +18,7 @@ export function shared<T>(
   if (found) return found
   const work = begin()
   works.set(key, work)
-  const forget = () => void (works.get(key) === work && works.delete(key))
+  const forget = () => void works.delete(key)
   work.then(forget, () => (failureMs > 0 ? setTimeout(forget, failureMs).unref() : forget()))
   return work
 }
@@ -29,21 +29,27 @@ interface Claimed<Row, T> {
   seconds: number
   /** `row` as it was when the claim was made */
   work(row: Row): Promise<T>
+  now(): number
   /** Asked while another has the claim: what came of its work, null to wait on. Throws when that takes too long. */
   elsewhere(): Promise<T | null>
   sleep(ms: number): Promise<unknown>
 }
 
 const LONGEST_PAUSE_MS = 500
+/** A claim that took longer to be told of, as to a process that was suspended, may lapse in the middle of the work. */
+const LATE_MS = 5_000
 
 /** Does the work under the row's claim, or answers with what came of it elsewhere. */
 export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row, T>): Promise<T> {
-  const { id, seconds, work, elsewhere, sleep } = claimed
+  const { id, seconds, work, now, elsewhere, sleep } = claimed
   const by = randomUUID()
+  // If that fails, the claim lapses.
+  const release = () => rows.release(id, by).catch(() => {})
   for (let pause = 50; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
+    const asked = now()
     const row = await rows.claim(id, by, seconds)
-    // If the release fails, the claim lapses.
-    if (row) return work(row).finally(() => rows.release(id, by).catch(() => {}))
+    if (row && now() - asked < LATE_MS) return work(row).finally(release)
+    if (row) await release()
     const outcome = await elsewhere()
     if (outcome !== null) return outcome
     await sleep(pause)

@@ -26,7 +26,7 @@ export interface Renewals {
   open(row: Credential): OpenLogin
   /** Renews what ends soon although nobody uses it; how many. The timer's work. */
   tend(): Promise<number>
-  /** Stops the timer and waits for renewals under way, so that no new token is lost. */
+  /** Begins none on its own any more, and waits for those under way, so that no new token is lost. */
   close(): Promise<void>
 }
 
@@ -46,6 +46,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const renewer = createLoginRenewer({ ...deps, now, uptime, sleep })
   const setups = createSetups({ store, vault, http, sleep, renewer })
+  let isClosing = false
 
   function open(row: Credential): OpenLogin {
     const login = table.row(row.provider)
@@ -75,6 +76,8 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     if (providers.length === 0) return 0
     let count = 0
     for (const { id, owner } of await store.credentials.due(providers, aheadSeconds, MOST_PER_ROUND)) {
+      // The process would end in the middle of it.
+      if (isClosing) break
       const row = await store.credentials.get({ owner, admin: false }, id)
       if (row?.state !== 'active' || renewer.isPaused(id)) continue
       // A failure is logged where it happens, and tried again once its pause is over.
@@ -89,6 +92,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     open,
     tend,
     async close() {
+      isClosing = true
       renewer.end()
       await timer.stop()
       await Promise.allSettled([...renewer.underWay(), ...setups.underWay()])

@@ -133,10 +133,10 @@ const passing = (status: number, { code, message }: TokenFailure, retryMs: numbe
     retryAfter: Math.ceil(Math.max(retryMs, SHORTEST_PAUSE_MS) / 1000),
   })
 
-/** What Retry-After asks for, within bounds; 0 where there is none. */
+/** What Retry-After asks for, within a bound; 0 where there is none. */
 function wantedPauseMs({ headers }: OAuthAnswer, now: number): number {
   const told = retryAfterMs(headers['retry-after'], now)
-  return told === undefined ? 0 : Math.min(Math.max(told, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)
+  return Math.min(told ?? 0, LONGEST_PAUSE_MS)
 }
 
 // ---------------------------------------------------------------- the breaker

@@ -24,6 +24,21 @@ t.test('after five failures in a row one asks at a time, and no sooner than the 
   for (const _ of [1, 2]) t.equal(breaker.waitMs(), 0)
 })
 
+t.test('a write that fails oddly is tried a few times', async (t) => {
+  for (const [failures, outcome] of [
+    [3, 'written'],
+    [4, 'failed'],
+  ] as const) {
+    let left = failures
+    const write = async () => {
+      if (left-- > 0) throw new Error('deadlock detected')
+      return 'written'
+    }
+    const insisting = insist(write, async () => {}, new AbortController().signal)
+    t.equal(await insisting.catch(() => 'failed'), outcome)
+  }
+})
+
 t.test('when the process ends, what the store does not take is tried once more and no longer', async (t) => {
   const ending = new AbortController()
   let tries = 0

@@ -54,6 +54,9 @@ t.test('a turn takes the named one, the default, the only active one, then the e
   await world.store.credentials.fail(ended, 1, 'refresh_lost')
   t.equal(await refusal('openai'), 'credential_needs_reauth', 'a default is not passed over in silence')
   await credentials.delete(scope, ended)
+  await credentials.delete(scope, b)
+  await world.store.credentials.fail(a, 1, 'refresh_lost')
+  t.equal((await pick('openai')).id, 'cred_env_openai', 'the only one, which is no default, gives way')
   await credentials.delete(scope, a)
   t.equal((await pick('openai')).id, 'cred_env_openai')
   const login = await credentials.create(owner, {

@@ -151,6 +151,23 @@ t.test('a renewal and a change of the connector leave each other’s work in pla
   t.equal((await read()).config_revision, again.config_revision + 1)
 })
 
+t.test('a login is its owner’s to make, is on record, and leaves the other secrets in place', async (t) => {
+  const guarded = await guardedServer(t)
+  const { replica, logIn, read } = await bench(t, guarded)
+  const given = { headers: { 'x-tenant': 'acme' }, env: {} }
+  await store.connectors.update(ANN, await read(), { secret: sealConnector(vault, await read(), given) })
+  const admin = { owner: 'root', admin: true }
+  await t.rejects(replica().begin(admin, await read()), { code: 'forbidden', message: /Only ann/ })
+  const none = { ...(await read()), auth: { type: 'none' } as const }
+  await t.rejects(replica().begin(ANN, none), { code: 'invalid_request', message: /needs no login/ })
+  await logIn()
+  const kept = openConnector(vault, await read())
+  t.same(kept.headers, given.headers)
+  t.ok(kept.oauth?.tokens)
+  const { data } = await store.audit.list({ limit: 1 })
+  t.match(data, [{ act: 'connector.login', subject: 'con_1' }])
+})
+
 t.test('a login that does not fit ends in words, and in no token', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, read } = await bench(t, guarded)
@@ -188,8 +205,13 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   await t.rejects(finish(mixed), { code: 'upstream_rejected', message: /issuer/ })
   const wrong = await begin()
   wrong.searchParams.set('code', 'made-up')
+  const before = guarded.grants.authorization_code ?? 0
   await t.rejects(finish(wrong), { code: 'upstream_rejected' })
+  t.equal(guarded.grants.authorization_code, before + 1, 'no code is sent twice')
   await t.rejects(finish(wrong), { code: 'invalid_request', message: /used already/ })
+  guarded.told(() => ({ token_type: 'Bearer' }))
+  await t.rejects(finish(await begin()), { code: 'upstream_rejected', message: /gave no token/ })
+  guarded.told(null)
 
   const late = await begin()
   await store.connectors.update(ANN, await read(), { pin: 'block' })

@@ -40,8 +40,10 @@ t.test('whoever may not register is told to do so by hand, and an outage is none
   })
   guarded.instead('/register', { status: 400, body: '{"error":"invalid_redirect_uri"}' })
   await t.rejects(begin(), { message: /\(HTTP 400, invalid_redirect_uri\)/ })
-  guarded.instead('/register', { status: 503 })
-  await t.rejects(begin(), { code: 'upstream_overloaded' })
+  for (const status of [503, 429]) {
+    guarded.instead('/register', { status })
+    await t.rejects(begin(), { code: 'upstream_overloaded' }, `${status}`)
+  }
 })
 
 t.test(
@@ -63,6 +65,18 @@ t.test(
     t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
   },
 )
+
+t.test('a life of no length, or none told, is no reason to renew', async (t) => {
+  for (const expires_in of [0, null]) {
+    const guarded = await guardedServer(t)
+    const { logIn, tokenNow } = await bench(t, guarded)
+    guarded.told((answer) => ({ ...answer, expires_in }))
+    await logIn()
+    for (const _ of [1, 2]) t.ok(await tokenNow(), `${expires_in}`)
+    t.same(guarded.grants, { authorization_code: 1 })
+    await store.connectors.delete(ANN, 'con_1')
+  }
+})
 
 t.test('a slash at the end makes no other issuer', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, named: (address) => `${address}/` })
@@ -99,10 +113,12 @@ t.test('a service is called what its metadata’s address says, or its owner', a
 })
 
 t.test('a challenge is heard where the server knows no GET', async (t) => {
-  const guarded = await guardedServer(t, { hidden: '/metadata' })
-  const { logIn, tokenNow } = await bench(t, guarded)
+  const guarded = await guardedServer(t, { hidden: '/metadata', expires_in: 600 })
+  const { logIn, tokenNow, time } = await bench(t, guarded)
   await logIn()
-  t.ok(await tokenNow())
+  const first = await tokenNow()
+  time.ahead = 601_000
+  t.not(await tokenNow(), first, 'a renewal finds its metadata, too')
 })
 
 t.test('Google is asked for a refresh token in its own words', async (t) => {

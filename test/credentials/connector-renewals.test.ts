@@ -169,6 +169,22 @@ t.test('a token goes to no other address than the one that the call was made for
   t.equal(guarded.grants.refresh_token, undefined)
 })
 
+t.test('nor does one that another process renewed in the meantime', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  time.ahead = 601_000
+  await store.connectors.claim(connector.id, 'another', 60)
+  const asked = t.rejects(replica().authFor(connector).token(), NEEDED)
+  await sleepFor(20)
+  const row = await read()
+  const held = openConnector(vault, row)
+  const oauth = { ...held.oauth, expires_at: Date.now() + 3_600_000 }
+  const secret = sealConnector(vault, row, { ...held, oauth })
+  await store.connectors.update(ANN, row, { url: `${guarded.url}?moved`, secret })
+  await asked
+})
+
 t.test('a renewal that says nothing of scope keeps what was granted', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
@@ -212,16 +228,20 @@ t.test('what a server finds lacking is asked for by a login on any replica', asy
   )
 })
 
-t.test('closing waits for no claim of another process', async (t) => {
+t.test('another process’s claim is waited for within a bound, and by none that closes', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time } = await bench(t, guarded)
   const connector = await logIn()
-  const logins = replica()
+  const busy = { kind: 'unavailable', sent: false, message: /docs: its login is being renewed by another/ }
+  const [patient, leaving] = [replica(), replica()]
   time.ahead = 601_000
   await store.connectors.claim(connector.id, 'another', 60)
-  const asked = t.rejects(logins.authFor(connector).token(), NEEDED)
+  const asked = t.rejects(patient.authFor(connector).token(), busy)
+  const askedLast = t.rejects(leaving.authFor(connector).token(), busy)
   await sleepFor(20)
-  await logins.close()
+  await leaving.close()
+  await askedLast
+  time.ahead += 61_000
   await asked
 })
 
@@ -291,6 +311,45 @@ t.test(
     t.equal(guarded.grants.refresh_token, 1)
   },
 )
+
+t.test('a sibling that found the old tokens dead takes the new ones that were stored late', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time } = await bench(t, guarded)
+  const connector = await logIn()
+  time.ahead = 601_000
+  // The claim of the other has lapsed.
+  const claim = (id: string) => store.connectors.get(ANN, id)
+  const sibling = replica(undefined, { ...store, connectors: { ...store.connectors, claim } })
+  const again = sibling.authFor(connector)
+  const late: typeof store = {
+    ...store,
+    connectors: {
+      ...store.connectors,
+      async keep(...given) {
+        await t.rejects(again.token(), NEEDED)
+        return store.connectors.keep(...given)
+      },
+    },
+  }
+  const token = await replica(undefined, late).authFor(connector).token()
+  t.equal(await again.token(), token)
+  t.equal(again.held?.(), token)
+})
+
+t.test('a refused token costs the login only where the login service says so', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, read } = await bench(t, guarded)
+  const auth = replica().authFor(await logIn())
+  const token = await auth.token()
+  const refused = async () => auth.onUnauthorized?.()
+  guarded.outage(503)
+  await t.rejects(refused(), { code: 'upstream_overloaded' })
+  t.equal(await auth.token(), token)
+  guarded.outage(null)
+  guarded.revoke({ refresh: true })
+  await t.rejects(refused(), NEEDED)
+  t.equal(openConnector(vault, await read()).oauth?.tokens, undefined, 'the refused token is not kept')
+})
 
 t.test('closing stores what waits for the store', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })

@@ -3,6 +3,7 @@ import { pino } from 'pino'
 import t from 'tap'
 import { openaiLogins } from '../../providers/openai/oauth.ts'
 import { createDevices, type DevicesDeps } from '../../src/credentials/logins/device.ts'
+import { BatonError } from '../../src/errors.ts'
 import type { DeviceGrant } from '../../src/oauth-vendor.ts'
 import type { OAuthLogin } from '../../src/store/store.ts'
 
@@ -31,6 +32,67 @@ t.test('a vendor that is asked too fast is asked less often, and once for a logi
   await isGranted
   await devices.close()
   t.same(slept, [5_000, 10_000, 10_000])
+})
+
+t.test('a device login outlives what fails on the way, and ends with its refusal or its time', async (t) => {
+  const login = { state_hash: 'hash', provider: 'openai' } as OAuthLogin
+  const answers = [new Error('connect ECONNREFUSED'), 'pending', 'refused']
+  const rows = [login, login, null, login, null]
+  const seen = [
+    { state: 'pending', is_expired: false },
+    { state: 'pending', is_expired: true },
+  ]
+  const finished: unknown[] = []
+  let polls = 0
+  const watching = (): [DevicesDeps, Promise<unknown>] => {
+    let over = () => {}
+    const isOver = new Promise<void>((resolve) => {
+      over = resolve
+    })
+    const readPoll = ({ body }: { body: string }) => {
+      if (body === 'refused') throw new BatonError('upstream_rejected', 'It was declined.')
+      return { state: 'pending', isTooFast: false }
+    }
+    const deps = {
+      rows: {
+        async poll() {
+          polls++
+          return rows.shift()
+        },
+        get: async () => {
+          const row = seen.shift()
+          if (row?.is_expired) over()
+          return row
+        },
+        finish: async (hash: string, result: object) => {
+          finished.push({ hash, ...result })
+          over()
+        },
+      },
+      table: { row: () => ({ vendor: { device: { poll: () => ({}), readPoll } } }) },
+      http: {
+        send: async () => {
+          const body = answers.shift()
+          if (body instanceof Error) throw body
+          return { status: 200, headers: {}, body }
+        },
+      },
+      log: pino({ level: 'silent' }),
+      sleep: () => new Promise(setImmediate),
+      granted: async () => t.fail('nobody granted it'),
+    }
+    return [deps as unknown as DevicesDeps, isOver]
+  }
+  for (const asked of [4, 5]) {
+    const [deps, isOver] = watching()
+    const devices = createDevices(deps)
+    devices.watch(login, { intervalSeconds: 5 } as DeviceGrant)
+    await isOver
+    for (const _ of [1, 2, 3]) await new Promise(setImmediate)
+    t.equal(polls, asked, 'it is not asked for again')
+    await devices.close()
+  }
+  t.same(finished, [{ hash: 'hash', error: 'It was declined.' }])
 })
 
 t.test("OpenAI's answers to a device login are read in each of their forms", async (t) => {

@@ -7,6 +7,7 @@ t.test('pasted texts are read as people copy them', async (t) => {
   t.same(read('<https://x.test/cb#code=c&state=s>'), { code: 'c', state: 's' })
   t.same(read('http://[broken'), {})
   t.same(read('?error=access_denied&state=s'), { error: 'access_denied', state: 's' })
+  t.same(read('#code=c&state=s'), { code: 'c', state: 's' })
   t.same(read('4/0Ab_c-d#s'), { code: '4/0Ab_c-d', state: 's' })
   t.same(read('code'), { code: 'code' })
   t.same(read('<<code>"\''), { code: 'code' })

@@ -34,6 +34,12 @@ t.test('what the vendor refuses is said in words, on the page too', async (t) =>
     await refusal(one.logins.exchange(ME, 'anthropic', { state: third.state, pasted: third.at.href })),
     { code: 'upstream_overloaded' },
   )
+  anthropic.answer({ status: 429, body: { error: { type: 'rate_limit_error' } } })
+  const limited = await begun(one, 'anthropic')
+  t.match(
+    await refusal(one.logins.exchange(ME, 'anthropic', { state: limited.state, pasted: limited.at.href })),
+    { code: 'upstream_rate_limited', retryAfter: 30 },
+  )
   anthropic.answer({ status: 200, body: { token_type: 'Bearer' } })
   const fourth = await begun(one, 'anthropic')
   t.match(

@@ -27,6 +27,15 @@ t.test('the mode that fits where Baton runs is the default', async (t) => {
   }
   t.match(await refusal(one.logins.authorize(ME, 'anthropic', 'device')), invalid('mode', /loopback, paste/))
   t.match(openaiLogins.loopback, { host: 'localhost', ports: [1455, 1457], path: '/auth/callback' })
+  for (const provider of ['openai', 'anthropic']) {
+    const { authorization_url } = await local.logins.authorize(ME, provider, null)
+    const redirect = new URL(authorization_url).searchParams.get('redirect_uri')
+    t.match(
+      redirect,
+      /^http:\/\/localhost:\d+\/(auth\/)?callback$/,
+      'it takes no other path, not even the gateway’s own',
+    )
+  }
   await local.close()
 })
 
@@ -114,6 +123,13 @@ t.test('logins that begin at once share a port', async (t) => {
   await t.rejects(answers())
   await hold('d')
   t.equal(await answers(), 'done', 'and again for the next login')
+  loopback.release('d')
+  await loopback.hold('e', vendor, 0.05, async () => ({ status: 200, html: 'done' }))
+  const closed = await eventually(
+    () => answers().catch(() => 'closed'),
+    (answer) => answer === 'closed',
+  )
+  t.equal(closed, 'closed', 'and no longer than a login may take')
 })
 
 t.test('the gateway’s own callback serves vendors that take any address', async (t) => {
@@ -149,6 +165,18 @@ t.test('a device login ends once a person has granted it', async (t) => {
   )
   t.match(done, { state: 'done' })
   t.ok(await store.credentials.delete(ME, done.credential_id ?? ''))
+})
+
+t.test('nobody needs to ask for the status of a device login', async (t) => {
+  const before = Date.now()
+  const { user_code = '', expires_at } = await one.logins.authorize(ME, 'openai', 'device')
+  t.ok(Math.abs(Date.parse(expires_at) - before - 900_000) < 30_000, 'it has fifteen minutes')
+  openai.grantDevice(user_code)
+  const [made] = await eventually(
+    async () => (await store.credentials.list(ME, { limit: 1 })).data,
+    ([latest]) => latest?.provider === 'openai',
+  )
+  t.ok(await store.credentials.delete(ME, made?.id ?? ''))
 })
 
 t.test('another replica goes on with a device login whose first one is gone', async (t) => {
@@ -292,6 +320,18 @@ t.test('login files are taken over', async (t) => {
   t.match(await refusal(take('gemini', 'gemini-cli', dead)), invalid('content', /invalid_grant/))
   for (const { id } of (await one.credentials.list(ME, { limit: 100 })).data)
     await store.credentials.delete(ME, id)
+})
+
+t.test('a login file that holds a refresh token alone is renewed as it is taken over', async (t) => {
+  const { state, at } = await begun(one, 'gemini')
+  const { id } = await one.logins.exchange(ME, 'gemini', { state, pasted: at.href })
+  const { refresh_token } = await sealedOf(world, id)
+  await store.credentials.delete(ME, id)
+  const content = { refresh_token }
+  const view = await one.logins.importFile(ME, { provider: 'gemini', format: 'gemini-cli', content })
+  t.match(view, { state: 'active', project_id: 'acme-dev-482910' })
+  t.ok(google.isLive((await sealedOf(world, view.id)).access_token ?? ''))
+  await store.credentials.delete(ME, view.id)
 })
 
 t.test('a workload’s assertion stands in for a refresh token', async (t) => {

@@ -167,6 +167,32 @@ t.test('a login whose outcome cannot be written down is one all the same', async
   )
 })
 
+t.test('a fault of ours is no word of a login’s outcome', async (t) => {
+  const create = () => Promise.reject(new Error('column "secret" is out of space'))
+  const broken = world.replica({ store: { ...store, credentials: { ...store.credentials, create } } })
+  const { state, at } = await begun(broken, 'openai')
+  await t.rejects(broken.logins.exchange(ME, 'openai', { state, pasted: at.href }))
+  t.same(await one.logins.status(ME, 'openai', state), {
+    state: 'failed',
+    error: 'An internal error occurred.',
+  })
+})
+
+t.test('a login that begins clears away those whose outcome nobody asks for any more', async (t) => {
+  const stale = {
+    owner: ME.owner,
+    provider: 'openai',
+    mode: 'paste',
+    redirect_uri: '',
+    sealed: Buffer.of(1),
+  } as const
+  await store.logins.create({ ...stale, state_hash: 'stale', seconds: -90_000 }, 100)
+  await store.logins.create({ ...stale, state_hash: 'ended', seconds: -80_000 }, 100)
+  await one.logins.authorize(ME, 'openai', 'paste')
+  t.equal(await store.logins.get('stale'), null)
+  t.ok(await store.logins.get('ended'), 'an outcome is kept for a day')
+})
+
 t.test('logins are off until the operator names the vendor, and need a client', async (t) => {
   const off = world.replica({ env: { BATON_ENABLE_OAUTH: 'openai' } })
   t.match(await refusal(off.logins.authorize(ME, 'gemini', null)), { code: 'oauth_not_enabled' })

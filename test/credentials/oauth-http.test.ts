@@ -3,9 +3,11 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
+import { suspendedWhenAsked } from '../suspended.ts'
 
 const server = createServer(async (request, response) => {
   if (request.url === '/endless') return void response.end(Buffer.alloc((1 << 20) + 1, 'x'))
+  if (request.url === '/echo') return void response.end(JSON.stringify(request.headers))
   let body = ''
   for await (const chunk of request) body += chunk
   const isRefused = request.url === '/refused'
@@ -32,6 +34,20 @@ t.test('a refusal that quotes the request shows none of its secrets', async (t) 
   t.match((await http.send({ ...sent, url: `${root}/taken` })).body, /rt-secret/, 'an answer is left alone')
 })
 
+t.test('a login service hears who asks, and what is read', async (t) => {
+  const named = createOAuthHttp({ version: '1.2.3' })
+  t.teardown(() => named.close())
+  const { body } = await named.send({ method: 'GET', url: `${root}/echo`, headers: { 'x-beta': 'on' } })
+  t.match(JSON.parse(body), { 'user-agent': 'baton/1.2.3', accept: 'application/json', 'x-beta': 'on' })
+})
+
 t.test('an answer without end is given up', async (t) => {
   await t.rejects(http.send({ ...sent, url: `${root}/endless` }), { code: 'upstream_disconnected' })
+})
+
+t.test('what was answered while the process stood still is read, however late', async (t) => {
+  const url = await suspendedWhenAsked(t, 1_500)
+  const hasty = createOAuthHttp({ version: '0', timeoutMs: 1_000 })
+  t.teardown(() => hasty.close())
+  t.match(await hasty.send({ ...sent, url }), { status: 200, body: 'answered' })
 })

@@ -167,6 +167,17 @@ t.test('a token that names no end is renewed after its vendor’s time', async (
   t.equal(await tokenOf(choice), secret.access_token)
   days = 9
   t.not(await tokenOf(choice), secret.access_token)
+
+  const claude = await login('anthropic', 3600)
+  const endless = await read(claude.id)
+  await store.credentials.delete(ME, claude.id)
+  await store.credentials.create({ ...endless, expires_at: null })
+  const kept = await chosen(replica, claude.id, 'anthropic')
+  t.equal(
+    await tokenOf(kept),
+    claude.secret.access_token,
+    'where the vendor’s last, it is not renewed by age',
+  )
 })
 
 t.test('each login is renewed where and by whom it was issued', async (t) => {
@@ -243,6 +254,14 @@ t.test('an answer without an access token is stored, and not asked for again at 
     t.match(await sealedOf(world, id), { refresh_token: 'rt_second', access_token })
     t.equal(openai.requests.length - before, 1)
   }
+})
+
+t.test('after a 401, an answer without an access token is no other token to try with', async (t) => {
+  const { id } = await login('anthropic', 3600)
+  anthropic.answer({ status: 200, body: { refresh_token: 'sk-ant-ort01-acme-alone' } })
+  const choice = await chosen(world.replica(), id, 'anthropic')
+  t.match(await refusal(unauthorized(choice)), { code: 'upstream_rejected', message: /no_tokens/ })
+  t.match(await sealedOf(world, id), { refresh_token: 'sk-ant-ort01-acme-alone' })
 })
 
 t.test('the set-up of a given login happens at its first use, once', async (t) => {

@@ -46,6 +46,27 @@ t.test('a renewal whose process died before the vendor was asked costs a wait, n
   t.match(await read(id), { state: 'active' })
 })
 
+t.test('nobody is asked under a claim that was told of late: a sibling may have it by now', async (t) => {
+  const { id } = await login('openai', -5)
+  const before = openai.renewals()
+  let clock = Date.now()
+  const asked: number[] = []
+  const suspended = world.replica({
+    now: () => clock,
+    store: storeWith({
+      async claim(...given) {
+        const row = await store.credentials.claim(...given)
+        asked.push(openai.renewals() - before)
+        if (asked.length === 1) clock += 26_000
+        return row
+      },
+    }),
+  })
+  t.ok(openai.isLive(await tokenOf(await chosen(suspended, id, 'openai'))))
+  t.same(asked, [0, 0], 'it is claimed anew')
+  t.equal(openai.renewals() - before, 1)
+})
+
 t.test('a claim that nobody gives up is waited for within a bound', async (t) => {
   let clock = Date.now()
   const sleep = async (ms: number) => {
@@ -56,6 +77,22 @@ t.test('a claim that nobody gives up is waited for within a bound', async (t) =>
   t.ok(await store.credentials.claim(id, 'the stuck one', 3600))
   const refused = await refusal((await chosen(patient, id, 'anthropic')).secret())
   t.match(refused, { code: 'unavailable', message: /renewed by another process/, retryAfter: 2 })
+})
+
+t.test('a renewal that began once the claim of a dead process had lapsed is waited for, too', async (t) => {
+  const { id } = await login('anthropic', -5)
+  const row = await read(id)
+  const start = Date.now()
+  let clock = start
+  const sleep = async (ms: number) => {
+    clock += ms * 10
+    // 30 s of the dead one, and as long as the vendor may take to answer the next.
+    if (clock - start > 45_000)
+      await store.credentials.rotate(id, row.version, { ...row, expires_at: at(3600) })
+  }
+  const patient = world.replica({ now: () => clock, sleep })
+  t.ok(await store.credentials.claim(id, 'one after the other', 3600))
+  t.equal(await tokenOf(await chosen(patient, id, 'anthropic')), (await sealedOf(world, id)).access_token)
 })
 
 t.test('a replica whose token was spent by another uses the other’s', async (t) => {

@@ -1,9 +1,11 @@
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import t from 'tap'
 import { BatonError } from '../../src/errors.ts'
+import { jwt } from '../emulators/oauth.ts'
+import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { gate } from '../waiting.ts'
 import { chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
-import { refusal, sealedOf } from './world.ts'
+import { ME, refusal, sealedOf } from './world.ts'
 
 const { world, emulators, one, two, read, login, ends, storeWith } = await spentLogins(t)
 const { store, openai, anthropic } = world
@@ -59,6 +61,11 @@ t.test('how long a token lives may be told as text', async (t) => {
   anthropic.answer({ status: 200, body: { access_token: 'sk-ant-oat01-acme-text', expires_in: '3600' } })
   t.equal(await tokenOf(await chosen(one, id, 'anthropic')), 'sk-ant-oat01-acme-text')
   t.ok(Math.abs(Date.parse((await read(id)).expires_at ?? '') - Date.now() - 3_600_000) < 10_000)
+
+  await ends(id, -5)
+  anthropic.answer({ status: 200, body: { access_token: 'sk-ant-oat01-acme-aeon', expires_in: 1e16 } })
+  t.equal(await tokenOf(await chosen(one, id, 'anthropic')), 'sk-ant-oat01-acme-aeon')
+  t.match(await read(id), { expires_at: null }, 'no date is so far away')
 })
 
 t.test('a rotated refresh token is kept though no access token came with it', async (t) => {
@@ -80,6 +87,35 @@ t.test('a vendor that does not answer is given up in time', async (t) => {
     message: /did not answer within 100 ms/,
   })
   t.match(await read(id), { state: 'active' })
+  const asked = openai.tokenRequests().length
+  t.match(await refusal((await chosen(hasty, id, 'openai')).secret()), { code: 'upstream_timeout' })
+  t.equal(openai.tokenRequests().length, asked, 'and left alone for a while')
+})
+
+t.test('a claim that cannot be given back costs no turn', async (t) => {
+  const { id } = await login('openai', -5)
+  const release = () => Promise.reject(new BatonError('unavailable', 'The database is not available.'))
+  const shaky = world.replica({ store: storeWith({ release }) })
+  t.ok(openai.isLive(await tokenOf(await chosen(shaky, id, 'openai'))))
+})
+
+t.test('what renewed tokens say of their account and their end is kept', async (t) => {
+  const { secret } = await login('openai', 3600)
+  const { refresh_token = '' } = secret
+  const given = { provider: 'openai', kind: 'oauth' as const, access_token: jwt({ exp: 1 }), refresh_token }
+  const { id } = await one.credentials.create(ME.owner, given)
+  const ends = Math.floor(Date.now() / 1000) + 7200
+  const claims = { exp: ends, 'https://api.openai.com/auth': { chatgpt_account_id: ACCOUNT } }
+  openai.answer({ status: 200, body: { access_token: jwt(claims), expires_in: 60 } })
+  await tokenOf(await chosen(one, id, 'openai'))
+  const row = await read(id)
+  t.match(row.facts, { account_id: ACCOUNT })
+  t.equal(Date.parse(row.expires_at ?? ''), ends * 1000, 'its own word counts before the answer’s')
+
+  const named = await one.credentials.create(ME.owner, { ...given, account_id: 'workspace-2' })
+  openai.answer({ status: 200, body: { access_token: jwt(claims) } })
+  await tokenOf(await chosen(one, named.id, 'openai'))
+  t.match((await read(named.id)).facts, { account_id: 'workspace-2' }, 'nothing overrules what was given')
 })
 
 t.test(
@@ -199,9 +235,38 @@ t.test('after a 401 there is one other token to try with', async (t) => {
   t.equal(await unauthorized(here), false, 'a token that is refused right after helps nobody')
   t.equal(anthropic.renewals() - before, 1)
 
+  const later = world.replica({ now: () => Date.now() + ahead })
+  let ahead = 0
+  const again = await chosen(later, (await login('anthropic', -5)).id, 'anthropic')
+  await tokenOf(again)
+  t.equal(
+    await unauthorized(again),
+    true,
+    'a token that was renewed for its age alone is renewed for a refusal',
+  )
+  t.equal(await unauthorized(again), false)
+  ahead = 301_000
+  t.equal(await unauthorized(again), true, 'once more when some minutes have passed')
+
   anthropic.revoke((await sealedOf(world, id)).refresh_token ?? '')
   const third = await chosen(two, id, 'anthropic')
   t.match(await refusal(unauthorized(third)), { code: 'credential_needs_reauth' })
+})
+
+t.test('none that nobody uses is renewed any more once the process closes', async (t) => {
+  const leaving = world.replica()
+  const logins = [await login('openai', -5), await login('openai', -5)]
+  const answered = gate()
+  const before = openai.tokenRequests().length
+  const asked = openai.request(openai.requests.length)
+  openai.hold(answered.opened)
+  const tended = leaving.renewals.tend()
+  await asked
+  const closed = leaving.renewals.close()
+  answered.open()
+  await Promise.all([closed, tended])
+  t.equal(openai.tokenRequests().length - before, 1)
+  for (const { id } of logins) await store.credentials.delete(ME, id)
 })
 
 t.test('closing waits for a renewal under way', async (t) => {

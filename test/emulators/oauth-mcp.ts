@@ -264,8 +264,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     const proof = createHash('sha256')
       .update(form.get('code_verifier') ?? '')
       .digest('base64url')
-    // Without metadata of the resource there is none to name.
-    const named = instead.get(resource)?.status === 404 ? null : made.url
+    const named = nameable()
     const fits =
       found?.challenge === proof &&
       found.redirect_uri === form.get('redirect_uri') &&
@@ -274,7 +273,11 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     return fits ? { user: found.user, client_id: found.client_id } : null
   }
 
+  /** Without metadata of the resource there is none to name. */
+  const nameable = () => (instead.get(resource)?.status === 404 ? null : made.url)
+
   function renewed(form: URLSearchParams): Grant | null {
+    if (form.get('resource') !== nameable()) return null
     const old = form.get('refresh_token') ?? ''
     const grant = refresh.get(old) ?? null
     refresh.delete(old)
