@@ -2,7 +2,7 @@
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -158,6 +158,10 @@ t.test('a data folder that is no database is refused in words', async (t) => {
   mkdirSync(join(dataDir, 'pg'), { recursive: true })
   writeFileSync(join(dataDir, 'pg', 'PG_VERSION'), '9.6\n')
   t.match(await rejection(openEmbedded(dataDir)), { message: /embedded database in .* does not open/ })
+  rmSync(join(dataDir, 'pg', 'PG_VERSION'))
+  symlinkSync('PG_VERSION', join(dataDir, 'pg', 'PG_VERSION'))
+  const refused = { message: /does not open: one of its files cannot be used \(WASI error 32\)/ }
+  t.match(await rejection(openEmbedded(dataDir)), refused, 'its file system throws no Error')
 })
 
 t.test('a thread that ends by itself is told, one that is closed is not', async (t) => {
