@@ -19,7 +19,7 @@ import { readTemplate } from '../../src/store/template.ts'
 import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
-import { id, message, newSession, owner, rejection } from '../contracts/store-rows.ts'
+import { id, LEASE, message, newSession, owner, rejection, runningTurn } from '../contracts/store-rows.ts'
 import { scratch } from '../scratch.ts'
 import { emptyDatabase, inMemory } from './in-memory.ts'
 
@@ -80,6 +80,18 @@ t.test('a folder is one process’s, and a kill loses nothing that was acknowled
   )
   const inProcess = await rejection(openEmbedded(dataDir))
   t.match(inProcess, { message: /in use/ }, 'the same process counts as another')
+  await store.close()
+})
+
+t.test('a process that begins on a folder waits for no lease of the one before', async (t) => {
+  const open = () => openStore({ databaseUrl: null, dataDir: join(folder, 'leases'), poolSize: 1 })
+  let store = await open()
+  const { turn } = await runningTurn(store, owner(), { owner: 'dead', seconds: 3_600 })
+  const taken = async () => (await store.turns.recover(LEASE, 10)).map((one) => one.turn.id)
+  t.strictSame(await taken(), [])
+  await store.close()
+  store = await open()
+  t.strictSame(await taken(), [turn.id])
   await store.close()
 })
 
