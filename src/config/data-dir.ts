@@ -14,10 +14,10 @@ export function makeDataDir(folder: string): void {
   }
 }
 
-/** The error of a data folder that cannot be used, with the remedy. */
-export function unusable(folder: string, failure: unknown): ConfigError {
+/** The error of a data folder, or of a file in it, that cannot be used, with the remedy. */
+export function unusable(path: string, failure: unknown): ConfigError {
   const why = failure instanceof Error ? failure.message : String(failure)
-  const problem = `Baton cannot keep its data in ${folder} (${why})`
+  const problem = `Baton cannot keep its data in ${path} (${why})`
   const remedy = 'Name a folder on a local disk that Baton may write to, or use DATABASE_URL'
   return new ConfigError([{ path: 'BATON_DATA_DIR', problem, remedy }])
 }

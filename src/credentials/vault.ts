@@ -7,7 +7,7 @@ import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
 import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Config } from '../config/config.ts'
-import { makeDataDir } from '../config/data-dir.ts'
+import { makeDataDir, unusable } from '../config/data-dir.ts'
 import { KEY_ID } from '../config/readers.ts'
 import { BatonError } from '../errors.ts'
 import type { Store } from '../store/store.ts'
@@ -126,14 +126,25 @@ const KEY_FILE = 'encryption.key'
 /**
  * The key of an installation without BATON_ENCRYPTION_KEYS: `<id>:<base64>` in a file of the data folder,
  * the form of that variable, made on the first start with mode 0600. Of two processes that make it at
- * once, both read the same one.
+ * once, both read the same one. Throws ConfigError where it can be neither read nor made, BatonError `internal`
+ * where it holds no key.
  */
 export function loadKeyFile(dataDir: string): VaultKey[] {
   makeDataDir(dataDir)
   const path = join(dataDir, KEY_FILE)
-  const known = readIfThere(path)
-  if (known !== null) return [parseKey(known, path)]
-  // Written under a name of its own and then linked: whoever sees the file sees all of it.
+  return [parseKey(readOrMake(path), path)]
+}
+
+function readOrMake(path: string): string {
+  try {
+    return readIfThere(path) ?? made(path)
+  } catch (failure) {
+    throw unusable(path, failure)
+  }
+}
+
+/** Written under a name of its own and then linked: whoever sees the file sees all of it. */
+function made(path: string): string {
   const draft = `${path}.${randomBytes(6).toString('hex')}`
   const file = openSync(draft, 'wx', 0o600)
   try {
@@ -146,7 +157,7 @@ export function loadKeyFile(dataDir: string): VaultKey[] {
     closeSync(file)
     rmSync(draft, { force: true })
   }
-  return [parseKey(readFileSync(path, 'utf8'), path)]
+  return readFileSync(path, 'utf8')
 }
 
 function readIfThere(path: string): string | null {

@@ -45,6 +45,7 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
   try {
     // Not watched: a table that is held is no database that is away.
     await migrate(opened, migrations)
+    if (opened.kind === 'embedded') await opened.query(END_ALL_LEASES)
   } catch (err) {
     await opened.close()
     throw options.databaseUrl ? atServer(options.databaseUrl, err) : err
@@ -68,6 +69,15 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
     close: db.close,
   }
 }
+
+/**
+ * The embedded database is this process's alone: whoever has a lease is dead. Under a clock that was set back meanwhile it
+ * would keep its turns for that much longer.
+ */
+const END_ALL_LEASES = `
+  update session set lease_until = '-infinity'
+   where id in (select session_id from turn where state in ('queued', 'running', 'awaiting_input'))
+     and lease_until > clock_timestamp()`
 
 /** Says when the database goes away and when it is back: everyone who needs it fails meanwhile. */
 function watched(db: Db, log: Logger): Db {

@@ -189,6 +189,12 @@ async function answer(
   }
 }
 
+/** What PGlite's file system throws is no Error: it has WASI's number for what the system refused. */
+function inWords(thrown: unknown): string {
+  const { errno } = thrown as { errno?: number }
+  return `one of its files cannot be used (${errno === 2 ? 'permission denied' : `WASI error ${errno}`}). All must be there, and belong to the user that Baton runs as.`
+}
+
 async function serve(port: MessagePort, data: WorkerData): Promise<void> {
   const report = (message: Report) => port.postMessage(message)
   try {
@@ -210,7 +216,7 @@ async function serve(port: MessagePort, data: WorkerData): Promise<void> {
     })
     report({ ready: true })
   } catch (err) {
-    report({ ready: false, why: err instanceof Error ? err.message : String(err) })
+    report({ ready: false, why: err instanceof Error ? err.message : inWords(err) })
     port.close()
   }
 }

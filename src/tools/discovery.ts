@@ -3,11 +3,12 @@
  * server that is late or away is asked again behind the callers, for as long as a session uses it, and
  * `onNews` says when it is there.
  */
+import { connectorKey } from '../credentials/connector-secret.ts'
 import { connectBudgetMs, type Mcp, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
 import type { Binding, Connector, Store } from '../store/store.ts'
 import { within } from '../within.ts'
 import type { KnownServer } from './registry.ts'
-import { dateOf, INTEREST_MS, type Wanted, Watch, type WatchDeps } from './watch.ts'
+import { dateOf, INTEREST_MS, presentList, type Wanted, Watch, type WatchDeps } from './watch.ts'
 
 interface DiscoveryDeps extends WatchDeps {
   mcp: Mcp
@@ -15,7 +16,7 @@ interface DiscoveryDeps extends WatchDeps {
 }
 
 /** A server as it is known, its accepted definitions aside. */
-interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
+export interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
   /** Of the list that it shows (see `marks`) */
   mark: string | null
 }
@@ -37,6 +38,8 @@ export interface LookUp extends Wanted {
 export interface Discovery {
   /** Settles within the deadline, whatever the servers do. */
   lookUp(bindings: readonly Asked[], options: LookUp): Promise<ListedServer[]>
+  /** What this process has heard already: no server is asked, and one that it has no present list of is `pending`. */
+  heard(bindings: readonly Asked[], seen: NonNullable<Wanted['seen']>): ListedServer[]
   /** Waits, no longer than told, for lists that are expected. */
   announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
@@ -124,8 +127,19 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     }
   }
 
+  /** A list from before the newest that some replica has seen is not the present one. */
+  function heardOf(binding: Asked, seen: NonNullable<Wanted['seen']>): ListedServer {
+    const { id, name } = binding.connector
+    const key = connectorKey(binding.connector)
+    const list = watches.get(key)?.failure ? null : presentList(mcp, key)
+    return list && dateOf(list) >= (seen.get(id) ?? '')
+      ? serverWith(binding, list, 'live', null)
+      : serverWith(binding, null, 'pending', `${name} is not ready yet`)
+  }
+
   return {
     lookUp: (bindings, options) => Promise.all(bindings.map((binding) => safely(binding, options))),
+    heard: (bindings, seen) => bindings.map((binding) => heardOf(binding, seen)),
     async announced(bindings, deadlineMs) {
       const watched = bindings.map(({ connector }) => latest.get(connector.id))
       const asked = watched.map(async (watch) => {

@@ -194,6 +194,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     if (upkeep.standing(session, bindings) === 'rebound')
       await bringUpToDate(session, SERVER_WAIT_MS, bindings)
     else if (isBehind(session)) await bringUpToDate(session, SERVER_WAIT_MS)
+    // The process before this one may have had another configuration.
+    if (upkeep.standing(session) === 'unknown') return (await upkeep.recall(session)).row
     return registries.newest(session)
   }
 

@@ -4,7 +4,7 @@ import { BoundedMap } from '../bounded-map.ts'
 import type { Binding, RegistryRow, RegistryTool, Store } from '../store/store.ts'
 import { createBatches } from './batches.ts'
 import type { Builtin } from './builtin.ts'
-import type { Bound, Discovery } from './discovery.ts'
+import type { Bound, Discovery, ListedServer } from './discovery.ts'
 import { createFirstUse } from './first-use.ts'
 import type { Change, Ground, Next, Registries } from './registries.ts'
 import { type KnownServer, nextRegistry } from './registry.ts'
@@ -14,6 +14,11 @@ import type { ToolboxPolicy } from './toolbox.ts'
 interface Upkeep {
   /** One session by itself. Throws session_not_found. */
   update(session: string): Promise<Change>
+  /**
+   * One session whose registry was made elsewhere, for a reader: what was bound or configured otherwise since then is taken
+   * over. No server is asked, and none is found to be away. Throws session_not_found.
+   */
+  recall(session: string): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before all that merely follow. */
   bringUp(session: string): Promise<void>
   /** The same without haste, for those that `isBehind` names when it is their turn, by default for all. Never rejects. */
@@ -39,7 +44,7 @@ type Standing =
 
 export interface UpkeepDeps {
   store: Pick<Store, 'connectors'>
-  discovery: Pick<Discovery, 'lookUp' | 'announced' | 'marks' | 'isExpected'>
+  discovery: Pick<Discovery, 'lookUp' | 'heard' | 'announced' | 'marks' | 'isExpected'>
   registries: Pick<Registries, 'change' | 'changeTogether' | 'weightOf'>
   builtins: readonly Builtin[]
   policy: Pick<ToolboxPolicy, 'admit'>
@@ -66,8 +71,17 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   })
 
   /** The registry that the bound servers' lists make of it now. */
-  async function look({ row, bindings, pins }: Ground): Promise<Next> {
+  async function look(ground: Ground): Promise<Next> {
+    const { row, bindings } = ground
     const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: datesOf(row.tools) })
+    const made: Look = { bound: bindings.map(boundIn), marks: servers.map(({ mark }) => mark) }
+    return { ...(await nextOf(ground, servers)), onStored: () => looks.put(row.session_id, made) }
+  }
+
+  const recalled = (ground: Ground): Promise<Next> =>
+    nextOf(ground, discovery.heard(ground.bindings, datesOf(ground.row.tools)))
+
+  async function nextOf({ row, bindings, pins }: Ground, servers: readonly ListedServer[]): Promise<Next> {
     const pinning = servers.map(async (server, i): Promise<KnownServer> => {
       const { connector, tools } = server
       const off = bindings[i]?.off ?? []
@@ -76,8 +90,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     const known = await Promise.all(pinning)
     const next = nextRegistry(row.tools, known, rules.builtins, rules.policy, new Date().toISOString())
     await keepOff(row, next.removed, bindings)
-    const made: Look = { bound: bindings.map(boundIn), marks: servers.map(({ mark }) => mark) }
-    return { ...next, onStored: () => looks.put(row.session_id, made) }
+    return next
   }
 
   /** Former versions noted on the tool alone that it is switched off: before it goes, that is noted with its binding. */
@@ -100,6 +113,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
 
   return {
     update,
+    recall: (session) => registries.change(session, recalled),
     bringUp: (session) => batches.join(session, { isUrgent: true }),
     async follow(sessions, isBehind) {
       const all = await Promise.allSettled(sessions.map((id) => batches.join(id, isBehind && { isBehind })))

@@ -155,10 +155,7 @@ export class Watch {
 
   /** The last list of a server that is not known to be away, and has announced no other. */
   #present(): ToolList | null {
-    const { mcp } = this.#deps
-    const { key } = this.spec
-    const isAway = this.failure !== null || DOWN.has(mcp.status(key).state)
-    return isAway || mcp.isOutdated(key) ? null : mcp.cached(key)
+    return this.failure === null ? presentList(this.#deps.mcp, this.spec.key) : null
   }
 
   /** Another replica has listed newer tools, which the list here would take away again. */
@@ -235,6 +232,12 @@ export class Watch {
 }
 
 const isRecent = (list: ToolList): boolean => performance.now() < list.fresh_until
+
+/** The last list of a server, unless the door knows that it is away or has another one by now. */
+export const presentList = (
+  mcp: Pick<Mcp, 'cached' | 'status' | 'isOutdated'>,
+  key: string,
+): ToolList | null => (DOWN.has(mcp.status(key).state) || mcp.isOutdated(key) ? null : mcp.cached(key))
 
 /** When the server listed it, RFC 3339. */
 export const dateOf = ({ fetched_at }: ToolList): string => new Date(fetched_at).toISOString()

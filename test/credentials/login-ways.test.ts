@@ -6,7 +6,7 @@ import { createLoopback } from '../../src/credentials/logins/loopback.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { freePort } from '../servers.ts'
-import { eventually } from '../waiting.ts'
+import { eventually, gate } from '../waiting.ts'
 import { begun, createWorld, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
 
 const world = await createWorld()
@@ -130,6 +130,32 @@ t.test('logins that begin at once share a port', async (t) => {
     (answer) => answer === 'closed',
   )
   t.equal(closed, 'closed', 'and no longer than a login may take')
+})
+
+t.test('a login whose answer has come is finished before its listener closes', async (t) => {
+  const loopback = createLoopback()
+  const { opened: granted, open: grant } = gate()
+  const { opened: arrived, open: arrive } = gate()
+  const vendor = {
+    provider: 'openai',
+    loopback: { host: 'localhost', ports: [], path: '/auth', anyPath: false },
+  } as const
+  const address = await loopback.hold('a', vendor, 60, async () => {
+    arrive()
+    await granted
+    return { status: 200, html: 'done' }
+  })
+  const page = fetch(address.replace('localhost', '127.0.0.1')).then((answer) => answer.text())
+  await arrived
+  let isClosed = false
+  const closing = loopback.close().then(() => {
+    isClosed = true
+  })
+  await new Promise(setImmediate)
+  t.notOk(isClosed)
+  grant()
+  t.equal(await page, 'done')
+  await closing
 })
 
 t.test('the gateway’s own callback serves vendors that take any address', async (t) => {

@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import fc from 'fast-check'
@@ -140,6 +140,16 @@ t.test('the key file', async (t) => {
       /^internal: The key file .*encryption\.key is damaged/,
     )
     t.equal(readFileSync(path, 'utf8'), 'k1:c2hvcnQ=\n')
+  })
+
+  await t.test('is named where it cannot be read', async (t) => {
+    const data = join(dir, 'mounted')
+    // What Docker makes where the file that is to be mounted is not there.
+    mkdirSync(join(data, 'encryption.key'), { recursive: true })
+    t.throws(() => loadKeyFile(data), {
+      name: 'ConfigError',
+      message: /^BATON_DATA_DIR: .* in .*encryption\.key \(EISDIR.*Name a folder/,
+    })
   })
 })
 

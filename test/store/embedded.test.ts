@@ -2,7 +2,7 @@
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -19,7 +19,7 @@ import { readTemplate } from '../../src/store/template.ts'
 import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
-import { id, message, newSession, owner, rejection } from '../contracts/store-rows.ts'
+import { id, LEASE, message, newSession, owner, rejection, runningTurn } from '../contracts/store-rows.ts'
 import { scratch } from '../scratch.ts'
 import { emptyDatabase, inMemory } from './in-memory.ts'
 
@@ -80,6 +80,18 @@ t.test('a folder is one process’s, and a kill loses nothing that was acknowled
   )
   const inProcess = await rejection(openEmbedded(dataDir))
   t.match(inProcess, { message: /in use/ }, 'the same process counts as another')
+  await store.close()
+})
+
+t.test('a process that begins on a folder waits for no lease of the one before', async (t) => {
+  const open = () => openStore({ databaseUrl: null, dataDir: join(folder, 'leases'), poolSize: 1 })
+  let store = await open()
+  const { turn } = await runningTurn(store, owner(), { owner: 'dead', seconds: 3_600 })
+  const taken = async () => (await store.turns.recover(LEASE, 10)).map((one) => one.turn.id)
+  t.strictSame(await taken(), [])
+  await store.close()
+  store = await open()
+  t.strictSame(await taken(), [turn.id])
   await store.close()
 })
 
@@ -158,6 +170,10 @@ t.test('a data folder that is no database is refused in words', async (t) => {
   mkdirSync(join(dataDir, 'pg'), { recursive: true })
   writeFileSync(join(dataDir, 'pg', 'PG_VERSION'), '9.6\n')
   t.match(await rejection(openEmbedded(dataDir)), { message: /embedded database in .* does not open/ })
+  rmSync(join(dataDir, 'pg', 'PG_VERSION'))
+  symlinkSync('PG_VERSION', join(dataDir, 'pg', 'PG_VERSION'))
+  const refused = { message: /does not open: one of its files cannot be used \(WASI error 32\)/ }
+  t.match(await rejection(openEmbedded(dataDir)), refused, 'its file system throws no Error')
 })
 
 t.test('a thread that ends by itself is told, one that is closed is not', async (t) => {

@@ -167,6 +167,47 @@ t.test('a list and a preview wait for a changed server that is being asked alrea
   t.ok(found((await present).tools, 's.b'))
 })
 
+t.test(
+  'who looks after a start sees what was configured otherwise meanwhile, and no server is asked',
+  async (t) => {
+    const { create, add, connectors, said } = setUp(t)
+    const session = sessionOf('ses_1')
+    const all = ['gone', 'moved', 'narrowed', 'still'].map((name) =>
+      add(name, { tools: [tool('a'), tool('b')] }),
+    )
+    await create().open(session, all)
+    connectors.delete('con_gone')
+    add('moved', { tools: [tool('b'), tool('c')] }, { config_revision: 2 })
+    add('narrowed', {}, { config_revision: 2, deny_tools: ['b'] })
+    const next = createDoor()
+    next.servers.set('con_moved@2', { tools: [tool('b'), tool('c')] })
+    // As the start does with the servers of the configuration.
+    await next.mcp.list({ key: 'con_moved@2' } as never)
+    const tools = create(next.mcp)
+    const { revision, tools: shown } = await tools.list(session, null)
+    t.strictSame(
+      shown.map(({ canonical_name, status }) => `${canonical_name} ${status}`),
+      [
+        'look_up available',
+        'moved.b available',
+        'narrowed.a available',
+        'still.a available',
+        'still.b available',
+        'moved.c available',
+      ],
+    )
+    t.equal((await tools.present(session.id)).revision, revision)
+    t.strictSame(next.asked, ['con_moved@2'])
+    t.match(said.at(-1)?.delta, {
+      added: ['moved.c'],
+      removed: ['gone.a', 'gone.b', 'moved.a', 'narrowed.b'],
+      changed: NONE,
+    })
+    await tools.bringUpToDate(session.id, 1_000)
+    t.ok(next.asked.includes('con_still@1'), 'the next turn asks them')
+  },
+)
+
 t.test('who only looks writes nothing of a server that this replica alone cannot reach', async (t) => {
   const { create, add, written } = setUp(t)
   const session = sessionOf('ses_1')

@@ -18,6 +18,7 @@ export interface Loopback {
   hold(login: string, vendor: Vendor, seconds: number, answer: Answer): Promise<string>
   /** Idempotent. A listener closes with the last login that holds it. */
   release(login: string): void
+  /** Resolves once who came already has its page: its code is good for one try. */
   close(): Promise<void>
 }
 
@@ -32,12 +33,18 @@ export function createLoopback(): Loopback {
   const shared = new Map<string, Listener>()
   /** How each login lets go of its listener */
   const holds = new Map<string, () => void>()
+  const underWay = new Set<Promise<unknown>>()
+
+  const serving: Serve = (...request) => {
+    const served = serve(...request).finally(() => underWay.delete(served))
+    underWay.add(served)
+  }
 
   function listener(vendor: Vendor, answer: Answer): Listener {
     const { provider, loopback } = vendor
     const known = shared.get(provider)
     if (known) return known
-    const made = { bound: bind(loopback, answer), holders: 0 }
+    const made = { bound: bind(loopback, answer, serving), holders: 0 }
     if (loopback.ports.length > 0) shared.set(provider, made)
     return made
   }
@@ -79,13 +86,16 @@ export function createLoopback(): Loopback {
     },
     async close() {
       for (const login of [...holds.keys()]) release(login)
+      await Promise.all(underWay)
     },
   }
 }
 
-async function bind({ ports, path }: Vendor['loopback'], answer: Answer) {
+type Serve = (...request: Parameters<typeof serve>) => void
+
+async function bind({ ports, path }: Vendor['loopback'], answer: Answer, serving: Serve) {
   for (const wanted of ports.length > 0 ? ports : [0]) {
-    const server = createServer((request, response) => void serve(path, answer, request, response))
+    const server = createServer((request, response) => serving(path, answer, request, response))
     const port = await listen(server, wanted)
     if (port !== null) return { server, port }
   }
@@ -114,6 +124,7 @@ async function serve(
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
+  const over = new Promise((resolve) => response.once('close', resolve))
   const [pathname, query] = (request.url ?? '').split('?', 2)
   if (request.method !== 'GET' || pathname !== path) return void response.writeHead(404).end()
   try {
@@ -125,4 +136,5 @@ async function serve(
       .writeHead(503, { 'content-type': 'text/plain' })
       .end('Baton cannot finish the login at the moment.')
   }
+  await over
 }
