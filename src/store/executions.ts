@@ -3,7 +3,7 @@ import type { ToolResultPart } from '../chat/message.ts'
 import { type Db, type Param, value, values } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
-import type { Parts } from './parts.ts'
+import type { Lost, Parts } from './parts.ts'
 import { ownRow, visibleTo } from './sql.ts'
 import {
   type Execution,
@@ -24,8 +24,8 @@ interface StoredExecution extends Omit<Execution, 'result' | 'approval'> {
 }
 
 export function createExecutions(db: Db, parts: Parts): Executions {
-  const toExecution = (stored: StoredExecution): Execution => {
-    const [result] = stored.result === null ? [] : parts.open(stored.result, stored.session_id)
+  const toExecution = (stored: StoredExecution, lost?: Lost): Execution => {
+    const [result] = stored.result === null ? [] : parts.open(stored.result, stored.session_id, lost)
     return { ...toShown(stored), result: (result as ToolResultPart | undefined) ?? null }
   }
   return {
@@ -67,13 +67,13 @@ export function createExecutions(db: Db, parts: Parts): Executions {
       )
       return row ?? null
     },
-    ofTurn: async (turn) => {
+    ofTurn: async (turn, lost) => {
       const found = await values<StoredExecution>(
         db,
         'select execution_json(e) from execution e where turn_id = $1 order by id',
         [turn],
       )
-      return found.map(toExecution)
+      return found.map((stored) => toExecution(stored, lost && (() => lostResult(stored))))
     },
     begin: (fence, id) => fenced(db, 'select begin_execution($1, $2)', [record(fence), id]),
     settle: (fence, settlement) =>
@@ -117,6 +117,16 @@ export function createExecutions(db: Db, parts: Parts): Executions {
 const toShown = ({ result: _, approval, ...row }: StoredExecution): ShownExecution => ({
   ...row,
   approval: approval && { ...approval, sealed_arguments: bytesOf(approval.sealed_arguments) },
+})
+
+/** What a model is told of a call whose result does not open. */
+const lostResult = ({ call_id, tool, outcome, is_error }: StoredExecution): ToolResultPart => ({
+  type: 'tool_result',
+  call_id,
+  name: tool,
+  content: [{ type: 'text', text: 'The result of this call cannot be read any more.' }],
+  is_error: is_error ?? true,
+  outcome: outcome ?? 'outcome_unknown',
 })
 
 /** A statement that deletes a year at once would hold its locks, and the embedded store's thread, for minutes. */

@@ -16,7 +16,7 @@ export interface PartsCodec {
   seal(parts: Part[], context: string): unknown
   open(stored: unknown, context: string, lost?: Lost): Part[]
 }
-type Lost = (cause: unknown) => Part
+export type Lost = (cause: unknown) => Part
 
 /** Parts are stored as they are. */
 export const PLAIN_PARTS: PartsCodec = {
@@ -47,8 +47,8 @@ export interface Parts {
   shown(stored: StoredMessage): Message
   /** Any parts as a document's text. */
   seal(parts: Part[], session: string): string
-  // The verbs that open throw Unreadable; those that show do not.
-  open(stored: unknown, session: string): Part[]
+  // The verbs that open throw Unreadable, unless they are given what stands in place of what is lost; those that show do not.
+  open(stored: unknown, session: string, lost?: Lost): Part[]
   edits(edits: ContextEdit[], session: string): string
   turn(stored: StoredTurn): Turn
   shownTurn(stored: StoredTurn): Turn

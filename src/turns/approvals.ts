@@ -15,7 +15,7 @@ export async function recordDecision(
   given: Decision,
 ): Promise<void> {
   const { store, sealed } = deps
-  const row = (await store.executions.ofTurn(turn.id)).find((one) => one.call_id === call)
+  const row = (await store.executions.ofTurn(turn.id, 'told')).find((one) => one.call_id === call)
   if (!row) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
   const edited = given.arguments
   if (edited) await assertFitting(deps, row, edited)
@@ -45,7 +45,7 @@ export async function expireRemoved(
   removed: readonly string[],
 ): Promise<boolean> {
   if (removed.length === 0) return false
-  const rows = await store.executions.ofTurn(turn)
+  const rows = await store.executions.ofTurn(turn, 'told')
   const waiting = rows.filter((row) => row.state === 'awaiting_approval' && removed.includes(row.tool))
   for (const { call_id } of waiting) {
     const decision = {

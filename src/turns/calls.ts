@@ -89,7 +89,7 @@ export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Prom
 export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boolean> {
   const open = openCalls(run)
   if (!open) return false
-  const rows = await ledgerOf(run)
+  const rows = await ledgerOf(run, 'told')
   const jobs = open.calls.map(async (call, i) => {
     const row = rows.get(call.call_id)
     const job = newJob(call, row?.id ?? newId('exec'))
@@ -111,8 +111,11 @@ function openCalls({ history, active }: Pick<Run, 'history' | 'active'>) {
 }
 
 /** The turn's rows in the ledger, by call id. */
-async function ledgerOf({ deps, active }: Pick<Run, 'deps' | 'active'>): Promise<Map<string, Execution>> {
-  const rows = await deps.store.executions.ofTurn(active.turn.id)
+async function ledgerOf(
+  { deps, active }: Pick<Run, 'deps' | 'active'>,
+  lost?: 'told',
+): Promise<Map<string, Execution>> {
+  const rows = await deps.store.executions.ofTurn(active.turn.id, lost)
   return new Map(rows.map((row) => [row.call_id, row]))
 }
 

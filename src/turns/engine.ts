@@ -130,7 +130,7 @@ export function createEngine(deps: EngineDeps): Engine {
     },
     async answer(caller, id, call) {
       await findTurn(store, caller, id)
-      const isKnown = (await store.executions.ofTurn(id)).some(({ call_id }) => call_id === call)
+      const isKnown = (await store.executions.ofTurn(id, 'told')).some(({ call_id }) => call_id === call)
       if (!isKnown) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
       throw new BatonError('not_awaiting', `Tool call ${call} is not asking for input.`)
     },

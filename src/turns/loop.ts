@@ -96,10 +96,7 @@ const isLeft = ({ stop }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
 /** What the end of a turn needs that could not be loaded: it may have waited, or been lost, with calls open. */
 async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
   const { turn } = active
-  const history = await deps.store.messages.after(turn.session_id, turn.base_seq).catch((thrown: unknown) => {
-    if (thrown instanceof Unreadable) return []
-    throw thrown
-  })
+  const history = await deps.store.messages.after(turn.session_id, turn.base_seq, 'told')
   return { deps, active, writer, history, index: committedSteps(turn), inFlight: null }
 }
 

@@ -34,8 +34,9 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
   async function assertMayYet({ id, state, restarts }: Turn): Promise<void> {
     await bus.ready()
     if (restarts >= RESTART_LIMIT) throw refusal('limit')
-    const isCalling = async () => (await store.executions.ofTurn(id)).some((row) => row.state !== 'settled')
-    if (state !== 'running' || (await isCalling())) throw refusal('not_restartable')
+    const calls = await store.executions.ofTurn(id, 'told')
+    const isCalling = calls.some((row) => row.state !== 'settled')
+    if (state !== 'running' || isCalling) throw refusal('not_restartable')
   }
 
   /** The session's turn that runs or waits for a person. */

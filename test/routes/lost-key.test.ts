@@ -99,4 +99,9 @@ t.test('a call whose result is sealed with a lost key is in the ledger all the s
   t.match(await call('GET', '/v1/tool-executions'), { status: 200, body: { data: [shown] } })
   t.match(await call('GET', `/v1/tool-executions/${one.id}`), { status: 200, body: shown })
   await t.rejects(store.executions.ofTurn(turn.id), { name: 'Unreadable' }, 'a turn needs its results')
+  const { call_id, tool: name } = one
+  const content = [{ type: 'text', text: 'The result of this call cannot be read any more.' }]
+  t.match(await store.executions.ofTurn(turn.id, 'told'), [
+    { result: { type: 'tool_result', call_id, name, content, outcome: 'ok', is_error: false } },
+  ])
 })

@@ -1,23 +1,38 @@
 /** Turns that cannot be read for want of their encryption key. */
 import t, { type Test } from 'tap'
-import type { Part } from '../../src/chat/message.ts'
+import type { Part, TextPart, ToolCallPart } from '../../src/chat/message.ts'
 import { createLog } from '../../src/log.ts'
 import { openStore } from '../../src/store/open.ts'
+import type { PartsCodec } from '../../src/store/parts.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import { append, event } from '../../src/turns/events.ts'
-import { COMPLETED, LAPSED, message, newSession, openRequest, text } from '../contracts/store-rows.ts'
+import { execution, resultOf, settlement } from '../contracts/store-ledger.ts'
+import {
+  COMPLETED,
+  LAPSED,
+  message,
+  newSession,
+  openRequest,
+  runningTurn,
+  step,
+  text,
+} from '../contracts/store-rows.ts'
 import { eventually } from '../waiting.ts'
-import { asked, CALLER, follow, world } from './engines.ts'
+import { asked, CALLER, follow, toolsThat, world } from './engines.ts'
 
 /** A store without its key while that is lost: what has the word `broken` in it opens no more. */
 async function keyedStore(t: Test) {
   /** `unread`: how often something did not open; `scans`: how often a replica looked at `scanned` for work */
   const state = { isLost: false, unread: 0, scans: 0 }
-  const open = (stored: unknown): Part[] => {
-    if (!state.isLost || !JSON.stringify(stored).includes('broken')) return stored as Part[]
-    state.unread++
-    throw new Error('it cannot be opened')
+  const open: PartsCodec['open'] = (stored, _, lost) => {
+    return (stored as Part[]).map((part) => {
+      if (!state.isLost || !JSON.stringify(part).includes('broken')) return part
+      state.unread++
+      const cause = new Error('it cannot be opened')
+      if (lost) return lost(cause)
+      throw cause
+    })
   }
   const codec = { seal: (parts: Part[]) => parts, open }
   const own = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
@@ -169,4 +184,59 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   for (const id of left) await eventually(async () => (await state(id)) === 'completed')
   await eventually(() => types.includes('turn.completed'))
   t.ok(types.includes('step.discarded'), 'what its lost owner streamed is taken back')
+})
+
+t.test('what cannot be read of a turn’s calls keeps nobody from what needs none of it', async (t) => {
+  const { own, state: key } = await keyedStore(t)
+  /** Its first call came to something that will not open, and a person is to say whether its second may run. */
+  const asking = async ({ words = 'whole', waits = true } = {}) => {
+    const { session, turn, fence } = await runningTurn(own, CALLER)
+    const call = (name: string): ToolCallPart => {
+      return { type: 'tool_call', call_id: `call_${name}`, name, arguments: {} }
+    }
+    const row = (tool: string) => execution(turn.id, { call_id: `call_${tool}`, tool, connector: null })
+    const ran = row('a.b')
+    await own.turns.commit(fence, {
+      turn_id: turn.id,
+      messages: [
+        message('', {
+          turn_id: turn.id,
+          role: 'assistant',
+          parts: [...text(words), call('a.b'), call('a.c')],
+        }),
+      ],
+      step: step(0, { finish_reason: 'tool_calls' }),
+      executions: [ran, { ...row('a.c'), state: 'awaiting_approval', lapses_in: 600 }],
+    })
+    const result = { ...resultOf(ran.call_id), content: text('broken') as TextPart[] }
+    await own.executions.settle(fence, settlement(ran, { result }))
+    if (waits) await own.turns.commit(fence, { turn_id: turn.id, state: 'awaiting_input' })
+    return { session, id: turn.id }
+  }
+  const [changed, decided, running] = [await asking(), await asking(), await asking({ waits: false })]
+  const cancelled = [await asking(), await asking({ words: 'broken' })]
+  key.isLost = true
+  const { replica } = world(t)
+  const one = replica({ ...toolsThat(() => null), store: own })
+  const ledger = async (turn_id: string) =>
+    (await own.executions.list(CALLER, { turn_id }, { limit: 10 })).data
+
+  const move = { tools_revision: 1, removed: ['a.c'], isMoved: true }
+  const effect = await one.toolsChanged(changed.session, move, 'now')
+  t.match(effect, { effective: { turn_id: changed.id, from: 'next_step' } })
+  t.match(await ledger(changed.id), [{ approval: { decision: 'expired' } }, { approval: null }])
+  await t.rejects(one.answer(CALLER, decided.id, 'call_a.c', ''), { code: 'not_awaiting' })
+  await one.decide(CALLER, decided.id, 'call_a.c', { decision: 'approve' })
+  t.match(await ledger(decided.id), [{ approval: { decision: 'approve' } }, { approval: null }])
+  await t.rejects(one.restart(CALLER, running.id), { code: 'not_restartable' })
+
+  const never = new AbortController().signal
+  for (const { id, session } of cancelled) {
+    t.match(await one.cancel(CALLER, id, never), { state: 'cancelled' })
+    t.match((await own.messages.after(session.id, 0, 'told')).at(-1)?.parts, [
+      { call_id: 'call_a.b', outcome: 'ok', content: [{ text: /cannot be read any more/ }] },
+      { call_id: 'call_a.c', outcome: 'cancelled' },
+    ])
+    t.match(await ledger(id), [{ outcome: 'cancelled' }, { outcome: 'ok' }])
+  }
 })

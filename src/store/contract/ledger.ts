@@ -83,8 +83,8 @@ export interface Executions {
   >
   /** Null where the call is not to be seen, or has not ended. */
   output(scope: Scope, id: string): Promise<{ output: string; structured: boolean } | null>
-  /** In the order of their ids. Throws Unreadable. */
-  ofTurn(turn: string): Promise<Execution[]>
+  /** In the order of their ids. Throws Unreadable, unless a result that is lost is `told` in its place. */
+  ofTurn(turn: string, lost?: 'told'): Promise<Execution[]>
   /** Marks a started execution as begun again (recovery) or moves an approved one to started. */
   begin(fence: Fence, id: string): Promise<void>
   settle(fence: Fence, settlement: Settlement): Promise<void>
