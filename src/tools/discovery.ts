@@ -37,8 +37,8 @@ export interface LookUp extends Wanted {
 export interface Discovery {
   /** Settles within the deadline, whatever the servers do. */
   lookUp(bindings: readonly Asked[], options: LookUp): Promise<ListedServer[]>
-  /** Waits, no longer than told, for lists that are expected. */
-  announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
+  /** Waits, no longer than told, for lists that are expected (`isExpected`). */
+  awaitExpected(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
    * For each binding, which list its server shows now, over which connection, under which alias and since which
    * acceptance; null where there is no list, or an old one. Where all are as before, there is nothing to take over.
@@ -126,7 +126,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
 
   return {
     lookUp: (bindings, options) => Promise.all(bindings.map((binding) => safely(binding, options))),
-    async announced(bindings, deadlineMs) {
+    async awaitExpected(bindings, deadlineMs) {
       const watched = bindings.map(({ connector }) => latest.get(connector.id))
       const asked = watched.map(async (watch) => {
         if (watch?.isExpected()) await watch.answer({}, deadlineMs)

@@ -89,9 +89,9 @@ export function createExecutor(deps: ExecutorDeps): Executor {
   async function attempt(call: ExecutorCall): Promise<Attempt> {
     const { declared } = call
     if (!declared)
-      return said('error', `There is no tool ${call.call.name} in this conversation; it was not called.`)
+      return failure('error', `There is no tool ${call.call.name} in this conversation; it was not called.`)
     if (call.call.arguments_text !== undefined) {
-      return said(
+      return failure(
         'error',
         `The arguments are not a JSON object (${jsonProblem(call.call.arguments_text)}); nothing was called.`,
       )
@@ -99,8 +99,8 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     // Calls of steps that an earlier build stored have the names that the model was given.
     const args = ownNames(call.call.arguments, declared.rename)
     const misfit = await misfits(declared.tool, args, declared.rename)
-    if (misfit) return said('error', `${misfit} Nothing was called.`)
-    if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
+    if (misfit) return failure('error', `${misfit} Nothing was called.`)
+    if (call.signal.aborted) return failure('cancelled', 'The call was cancelled before it was sent.')
     return send(call, declared, args)
   }
 
@@ -125,9 +125,9 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     try {
       giveBack = await deps.place(declared.tool, call.connector, call.signal)
     } catch (thrown) {
-      if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
+      if (call.signal.aborted) return failure('cancelled', 'The call was cancelled before it was sent.')
       if (thrown instanceof ToolBusy)
-        return said('error', `${thrown.message} The call was not sent; try again later.`)
+        return failure('error', `${thrown.message} The call was not sent; try again later.`)
       throw thrown
     }
     try {
@@ -136,7 +136,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
       const { tool } = declared
       const error = asMcpError(thrown, tool, deps.log)
       const isRepeatable = deps.isRepeatable(tool, call.connector)
-      return failed(error, tool.server ?? 'the server', call.timeoutMs, isRepeatable)
+      return failureOf(error, tool.server ?? 'the server', call.timeoutMs, isRepeatable)
     } finally {
       giveBack()
     }
@@ -175,11 +175,11 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         return await settle(call.call, call.exec_id, done, duration(), call.canInspect)
       } catch (thrown) {
         deps.log.error({ err: thrown, exec_id: call.exec_id, tool: call.call.name }, 'a tool call broke')
-        const broken = said('outcome_unknown', `${BROKEN} Whether it took effect is not known.`)
+        const broken = failure('outcome_unknown', `${BROKEN} Whether it took effect is not known.`)
         return settle(call.call, call.exec_id, broken, duration(), call.canInspect)
       }
     },
-    settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, false),
+    settleUnrun: (call, execId, outcome, text) => settle(call, execId, failure(outcome, text), 0, false),
     misfits,
     close: () => validator.close(),
   }
@@ -245,13 +245,13 @@ interface Attempt {
   raw: McpResult
 }
 
-const said = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
+const failure = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
   outcome,
   raw: { content: [{ type: 'text', text }], is_error: true },
 })
 
-/** What a failed call means: whether it may have taken effect is never hidden. */
-function failed(error: McpError, server: string, timeoutMs: number, isRepeatable: boolean): Attempt {
+/** What became of a call that failed: whether it may have taken effect is never hidden. */
+function failureOf(error: McpError, server: string, timeoutMs: number, isRepeatable: boolean): Attempt {
   const unknown: Outcome = error.sent && !isRepeatable ? 'outcome_unknown' : 'error'
   const effect = !error.sent
     ? 'The call was not sent.'
@@ -261,27 +261,27 @@ function failed(error: McpError, server: string, timeoutMs: number, isRepeatable
   const away = `The server ${server} is not available: ${error.message} ${effect}`
   switch (error.kind) {
     case 'cancelled':
-      return said(
+      return failure(
         'cancelled',
         `The call was cancelled. ${error.sent ? 'Whether it took effect is not known.' : effect}`,
       )
     case 'timeout':
       // Not sent: it is the connection that took too long. That limit is another one, which the error names.
       return error.sent
-        ? said(unknown, `No answer came from ${server} within ${timeoutMs / 1000} s. ${effect}`)
-        : said('error', away)
+        ? failure(unknown, `No answer came from ${server} within ${timeoutMs / 1000} s. ${effect}`)
+        : failure('error', away)
     case 'disconnected':
-      return said(unknown, `The connection to ${server} broke during the call. ${effect}`)
+      return failure(unknown, `The connection to ${server} broke during the call. ${effect}`)
     case 'too_large':
-      return said('error', `The tool ran, but its answer is too large to take: ${error.message}`)
+      return failure('error', `The tool ran, but its answer is too large to take: ${error.message}`)
     case 'auth_required':
-      return said('error', `The server ${server} asks for a login first. ${effect}`)
+      return failure('error', `The server ${server} asks for a login first. ${effect}`)
     case 'unavailable':
-      return said(unknown, away)
+      return failure(unknown, away)
     case 'protocol':
       return error.rpcCode === undefined
-        ? said(unknown, `The answer of ${server} could not be read: ${error.message} ${effect}`)
-        : said('error', `The server ${server} answered with an error: ${error.message}`)
+        ? failure(unknown, `The answer of ${server} could not be read: ${error.message} ${effect}`)
+        : failure('error', `The server ${server} answered with an error: ${error.message}`)
     default:
       return error.kind satisfies never
   }
@@ -291,13 +291,13 @@ function failed(error: McpError, server: string, timeoutMs: number, isRepeatable
 async function settle(
   call: ToolCallPart,
   execId: string,
-  { outcome, raw }: Attempt,
+  { outcome: attempted, raw }: Attempt,
   durationMs: number,
   canInspect: boolean,
 ): Promise<Settled> {
   const shaped = await shapeResult(raw, execId, canInspect)
-  const told: Outcome = outcome === 'ok' && raw.is_error ? 'error' : outcome
-  const is_error = told !== 'ok'
+  const outcome: Outcome = attempted === 'ok' && raw.is_error ? 'error' : attempted
+  const is_error = outcome !== 'ok'
   const result: ToolResultPart = {
     type: 'tool_result',
     call_id: call.call_id,
@@ -305,14 +305,14 @@ async function settle(
     content: shaped.content,
     ...(shaped.structured === undefined ? {} : { structured: shaped.structured }),
     is_error,
-    outcome: told,
+    outcome,
     ...(shaped.spill ? { spill: shaped.spill } : {}),
   }
   return {
     result,
     settlement: {
       id: execId,
-      outcome: told,
+      outcome,
       is_error,
       error: is_error ? (await redactText(firstText(shaped.content))).slice(0, 2_000) : null,
       duration_ms: durationMs,

@@ -1,8 +1,12 @@
 /**
  * The tools of sessions as a live thing: binds and unbinds servers, switches tools, and follows what servers
- * announce. Below it: discovery.ts (what servers list; watch.ts is one of them), registry.ts (what that makes of a
- * registry), registries.ts (keeping and writing them; announced.ts is their order), upkeep.ts (bringing them up to date,
- * many at a time), change-queue.ts (callers' changes in turn), shown-registry.ts (what callers see).
+ * announce. Below it:
+ * - discovery.ts: what servers list; watch.ts is one of them
+ * - registry.ts: what that makes of a registry (pure); registries.ts keeps and writes them, announced-revisions.ts has
+ *   their order
+ * - upkeep.ts: bringing registries up to date, many at a time (batches.ts), with definitions accepted at first-use.ts
+ * - change-queue.ts: callers' changes in turn
+ * - shown-registry.ts, overlay.ts: what callers see, and what a deployment's model sees
  */
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
@@ -111,7 +115,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     const move = { tools_revision, removed: [...removed, ...off], isMoved }
     const [effect, isKept] = await Promise.all([
       // Whether or not it moved: what was changed for the next step may be wanted now.
-      apply === 'now' ? changes.tell(session, move) : deps.takeEffect(session, move, apply),
+      apply === 'now' ? changes.applyNow(session, move) : deps.takeEffect(session, move, apply),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
@@ -172,13 +176,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   async function bringUpToDate(session: string, deadlineMs: number, known?: readonly Binding[]) {
-    await changes.empty(session)
+    await changes.whenEmpty(session)
     const standing = upkeep.standing(session, known)
     if (standing === 'current') return 0
     const from = performance.now()
     if (known || standing === 'unknown')
       await discovery.lookUp(known ?? (await store.connectors.bindings(session)), { deadlineMs })
-    else await upkeep.announced(session, deadlineMs)
+    else await upkeep.awaitExpected(session, deadlineMs)
     const waited = performance.now() - from
     await upkeep.bringUp(session).catch((err: unknown) => {
       const isGone = err instanceof BatonError && err.code === 'session_not_found'

@@ -21,7 +21,7 @@ interface Upkeep {
   /** Whether its registry is what its servers list now. `bindings`: its own, where they were read a moment ago. */
   standing(session: string, bindings?: readonly Bound[]): Standing
   /** Waits, no longer than told, for lists of its servers that are on their way. */
-  announced(session: string, deadlineMs: number): Promise<void>
+  awaitExpected(session: string, deadlineMs: number): Promise<void>
 }
 
 /** How a registry stands to the servers that it was last made of; the first that holds. */
@@ -39,7 +39,7 @@ type Standing =
 
 export interface UpkeepDeps {
   store: Pick<Store, 'connectors'>
-  discovery: Pick<Discovery, 'lookUp' | 'announced' | 'marks' | 'isExpected'>
+  discovery: Pick<Discovery, 'lookUp' | 'awaitExpected' | 'marks' | 'isExpected'>
   registries: Pick<Registries, 'change' | 'changeTogether' | 'weightOf'>
   builtins: readonly Builtin[]
   policy: Pick<ToolboxPolicy, 'admit'>
@@ -119,7 +119,8 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       if (isOther || bound.some(({ connector: { id } }) => discovery.isExpected(id))) return 'moved'
       return now.includes(null) ? 'doubtful' : 'current'
     },
-    announced: (session, deadlineMs) => discovery.announced(looks.get(session)?.bound ?? [], deadlineMs),
+    awaitExpected: (session, deadlineMs) =>
+      discovery.awaitExpected(looks.get(session)?.bound ?? [], deadlineMs),
   }
 }
 

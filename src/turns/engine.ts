@@ -27,7 +27,7 @@ const GATHER_MS = 200
 
 export interface Engine
   extends Turns,
-    Pick<Restarts, 'toolsChanged'>,
+    Pick<Restarts, 'takeEffect'>,
     Pick<Owned, 'isDraining' | 'handedOver'> {
   /** Takes over what crashed owners left, and keeps doing so. */
   begin(): void
@@ -122,7 +122,7 @@ export function createEngine(deps: EngineDeps): Engine {
     wait,
     cancel,
     restart: restarts.restart,
-    toolsChanged: restarts.toolsChanged,
+    takeEffect: restarts.takeEffect,
     async decide(caller, id, call, decision) {
       await recordDecision(deps, caller, await findTurn(store, caller, id), call, decision)
       await owned.resume(id)

@@ -18,8 +18,8 @@ type Effect = Pick<ToolsChange, 'effective' | 'restarted_turn_id'>
 
 export interface Restarts {
   restart: Turns['restart']
-  /** A session's registry moved: tells when it takes effect, and restarts the step in flight for `now`. */
-  toolsChanged(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
+  /** A session's tools changed: answers when that takes effect, and restarts the step in flight for `now`. */
+  takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
   /** What another replica wishes: nothing happens, and nobody is answered, where its turn does not run here. */
   grant(wish: Wish): void
   /** What another replica made of a wish of this one's. */
@@ -59,7 +59,7 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
       if (answer === null) await assertMayYet(now)
       return now
     },
-    async toolsChanged(session, { removed, tools_revision: revision, isMoved }, apply) {
+    async takeEffect(session, { removed, tools_revision: revision, isMoved }, apply) {
       const mine = active.get(session.id)
       const turn = mine?.turn ?? (await begunTurn(session.id))
       if (!turn) return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }

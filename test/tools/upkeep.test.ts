@@ -20,7 +20,7 @@ t.test('what is remembered is bounded by servers, not by sessions alone', async 
   const deps: Partial<UpkeepDeps> = {
     discovery: {
       lookUp: async (asked) => asked.map(({ connector }) => ({ connector, server: connector.name, ...away })),
-      announced: async () => {},
+      awaitExpected: async () => {},
       marks: () => [],
       isExpected: () => false,
     },
