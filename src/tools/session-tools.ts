@@ -4,7 +4,7 @@
  * - discovery.ts: what servers list; watch.ts is one of them
  * - registry.ts: what that makes of a registry (pure); registries.ts keeps and writes them, announced-revisions.ts has
  *   their order
- * - upkeep.ts: bringing registries up to date, many at a time (batches.ts), with definitions accepted at first-use.ts
+ * - upkeep.ts: bringing registries up to date, many at a time (batches.ts); first-use.ts accepts what is seen first
  * - change-queue.ts: callers' changes in turn
  * - shown-registry.ts, overlay.ts: what callers see, and what a deployment's model sees
  */

@@ -43,7 +43,7 @@ export interface Engine
 /** Until `begin` it runs what it is asked for, and hears of nothing else. */
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps
-  const announced = gathering(
+  const endsAnnounced = gathering(
     (turns) =>
       store.turns
         .forgetAnnouncements(turns)
@@ -60,14 +60,14 @@ export function createEngine(deps: EngineDeps): Engine {
   let leases: Leases | null = null
   const owned = createOwned({
     deps,
-    loopDeps: createLoopDeps(deps, { noteAnnounced: announced.add, keepHistory: histories.keep }),
+    loopDeps: createLoopDeps(deps, { noteEndAnnounced: endsAnnounced.add, keepHistory: histories.keep }),
     slots,
     onUnreadable: (turn, why) => leases?.leave(turn, why),
   })
   const open = createOpening(deps, histories)
   const wait = createWait(store, bus)
-  const cancel = createCancel(owned, wait, announced.add)
-  const restarts = createRestarts(owned)
+  const cancel = createCancel(deps, owned, wait, endsAnnounced.add)
+  const restarts = createRestarts(deps, owned)
 
   function obey(message: string): void {
     const control = JSON.parse(message) as Control
@@ -142,21 +142,22 @@ export function createEngine(deps: EngineDeps): Engine {
           .startNext(session_id)
           .catch((err: unknown) => log.warn({ err, session_id }, 'a queued turn is left to the scan'))
       })
-      leases = startLeases(owned)
+      leases = startLeases(deps, owned)
     },
     async drain(ms) {
       await owned.drain(ms)
       leases?.stop()
       room.close()
-      await announced.flush()
+      await endsAnnounced.flush()
     },
     isDraining: owned.isDraining,
     handedOver: owned.handedOver,
     async sayToolsChanged(session_id, delta, turn) {
       const id = owned.active.get(session_id)?.turn.id ?? turn
-      const word = event({ id, session_id }, null, { type: 'tools.changed', ...delta })
-      const alone = { alone: JSON.stringify({ ...word, turn_id: null }) }
-      await bus.append(session_id, [{ type: word.type, turn_id: id, data: JSON.stringify(word), ...alone }])
+      const changed = event({ id, session_id }, null, { type: 'tools.changed', ...delta })
+      const data = JSON.stringify(changed)
+      const alone = JSON.stringify({ ...changed, turn_id: null })
+      await bus.append(session_id, [{ type: changed.type, turn_id: id, data, alone }])
       await tell(bus, { op: 'revision', session_id, revision: delta.tools_revision })
     },
   }

@@ -95,8 +95,8 @@ export function terminalEvent(end: TurnEnd, usage: Step['usage']): TurnEventBody
   return { type: 'turn.failed', error: end.error ?? asBatonError(null).toBody() }
 }
 
-/** Says something of a turn without a writer: of one that does not run here, or not yet. */
-export const append = (
+/** Says something of a turn that has no writer here: it does not run here, or not yet. */
+export const sayDirectly = (
   bus: Pick<Bus, 'append'>,
   { key, event }: Pick<AnnouncedEvent, 'event'> & { key?: string },
 ): Promise<string[]> => {
@@ -107,6 +107,8 @@ export const append = (
 
 /** Of a turn that does not begin yet. */
 export async function sayCreated({ bus, log }: Pick<EngineDeps, 'bus' | 'log'>, turn: Turn): Promise<void> {
-  const word = { key: `${turn.id}:created`, event: event(turn, null, { type: 'turn.created' }) }
-  await append(bus, word).catch((err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'))
+  const created = { key: `${turn.id}:created`, event: event(turn, null, { type: 'turn.created' }) }
+  await sayDirectly(bus, created).catch((err: unknown) =>
+    log.warn({ err, turn_id: turn.id }, 'an event was lost'),
+  )
 }

@@ -11,6 +11,7 @@ import {
 } from './active.ts'
 import { expireRemoved } from './approvals.ts'
 import { createAsks, type ToolsWish, tell, type Wish } from './control.ts'
+import type { EngineDeps } from './deps.ts'
 import type { Owned } from './owned.ts'
 import { findTurn } from './wait.ts'
 
@@ -26,8 +27,10 @@ export interface Restarts {
   answered(ask: string, answer: RestartAnswer): void
 }
 
-export function createRestarts({ deps, active, resume }: Owned): Restarts {
-  const { store, bus } = deps
+export function createRestarts(
+  { store, bus }: Pick<EngineDeps, 'store' | 'bus'>,
+  { active, resume }: Owned,
+): Restarts {
   const asks = createAsks(bus)
 
   /** Nobody answered: while the bus works the owner may only be slow. Throws where the store shows that it cannot restart. */
@@ -68,7 +71,7 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
       const isElsewhere = !mine && turn.state === 'running'
       const answer = mine ? applyNow(mine, wish) : isElsewhere ? await asks.ask(wish) : null
       // Also of one that runs: it may have read its tools before the change, and begin to wait after it.
-      if (await expireRemoved(deps, turn.id, removed)) await resume(turn.id)
+      if (await expireRemoved(store, turn.id, removed)) await resume(turn.id)
       return effect(turn.id, answer)
     },
     grant(wish) {

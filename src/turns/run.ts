@@ -145,7 +145,7 @@ export async function commit(
   // Once all is in the stream, that is noted, so that nobody says it again. While the bus is away, the scan says it later.
   void sayAll(run, announce, stored)
     .then(async () => {
-      if (rest.end) deps.noteAnnounced(active.turn.id)
+      if (rest.end) deps.noteEndAnnounced(active.turn.id)
       // At once, not gathered: the turn may go on, and a late note would cover what it announces then as well.
       else if (rest.state === 'awaiting_input') await deps.store.turns.forgetAnnouncements([active.turn.id])
     })

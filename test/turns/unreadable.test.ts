@@ -5,7 +5,7 @@ import { createLog } from '../../src/log.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
-import { append, event } from '../../src/turns/events.ts'
+import { event, sayDirectly } from '../../src/turns/events.ts'
 import { COMPLETED, LAPSED, message, newSession, openRequest, text } from '../contracts/store-rows.ts'
 import { eventually } from '../waiting.ts'
 import { asked, CALLER, follow, world } from './engines.ts'
@@ -81,7 +81,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   key.isLost = true
   const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
-  await append(bus, { event: event(silent.turn, null, { type: 'turn.created' }) })
+  await sayDirectly(bus, { event: event(silent.turn, null, { type: 'turn.created' }) })
   const lines: { level: number; turn_id?: string; reason?: string }[] = []
   const log = createLog('warn', { write: (line) => void lines.push(JSON.parse(line)) })
   const first = createMetrics({ defaults: false })
