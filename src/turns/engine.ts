@@ -1,6 +1,13 @@
 /**
- * The engine as the rest of Baton sees it: starts turns, and carries wishes to whoever owns them (cancel.ts,
- * restart.ts). Those that this process owns are owned.ts, the loop of one is loop.ts; leases.ts and rescue.ts take over others.
+ * The engine as the rest of Baton sees it. What lies behind it:
+ * - a turn is asked for: opening.ts, with histories.ts and room.ts (whether this replica takes one more)
+ * - it is owned and run: owned.ts, and its loop in loop.ts: a model step (step.ts, prepare.ts), then the step's calls
+ *   (calls.ts, job.ts is one of them, fate.ts one that was left open). run.ts is what the loop carries and how it commits
+ * - its events: events.ts
+ * - wishes from outside: cancel.ts, restart.ts, approvals.ts. They meet the loop in active.ts, and reach other replicas
+ *   by control.ts
+ * - its owner is lost: leases.ts, rescue.ts
+ * - nothing runs: preview.ts (`/render`), wait.ts
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'

@@ -106,7 +106,7 @@ export function sayAhead({ deps, active, writer }: Run, said: AnnouncedEvent, on
 }
 
 /** Of the same server: not one of another server that took over its name. */
-export const isSame = (declared: RegistryTool, newest: RegistryTool | undefined): boolean =>
+export const isSameTool = (declared: RegistryTool, newest: RegistryTool | undefined): boolean =>
   newest?.canonical_name === declared.canonical_name && newest.connector_id === declared.connector_id
 
 async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
@@ -115,7 +115,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
   const registry = await deps.tools.current(active.session.id)
   const named = (name: string) => registry.tools.find((tool) => tool.canonical_name === name)
   const newest = named(call.name)
-  if (job.declared && !(isDeclarable(newest) && isSame(job.declared.tool, newest))) {
+  if (job.declared && !(isDeclarable(newest) && isSameTool(job.declared.tool, newest))) {
     const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }
