@@ -9,7 +9,7 @@ const WRITE_MS = 1_000
 const GATHER_MS = 400
 
 /** Each session has its own, in this process. */
-interface ChangeQueue<Effect> {
+export interface ChangeQueue<Effect> {
   /**
    * One change at a time; the compare-and-swap of the registry guards against other processes. Nobody waits for a
    * server here: all that come after would wait along.

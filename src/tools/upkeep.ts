@@ -11,7 +11,7 @@ import { type KnownServer, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** What is known now: no verb waits for a server, since whoever writes a registry keeps others from it. */
-interface Upkeep {
+export interface Upkeep {
   /** One session by itself. Throws session_not_found. */
   update(session: string): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before all that merely follow. */
