@@ -20,6 +20,7 @@ interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
   mark: string | null
 }
 
+/** As much of a binding as a look-up needs. */
 export type Asked = Omit<Binding, 'off'>
 
 /** As much of a binding as tells whether its server's list has moved. */

@@ -27,6 +27,7 @@ export interface Change {
   before: RegistryRow
   delta: ToolsDelta
 }
+/** Makes a session's next registry of what the store has; once more where another writer came first. */
 export type Make = (ground: Ground) => Promise<Next>
 export interface Next extends NextRegistry {
   /** Called once the store holds this registry, or where it held it already */

@@ -46,27 +46,27 @@ export interface UpkeepDeps {
   log: Logger
 }
 
-/** What a registry was last made of. */
-interface Look {
+/** What a registry was last made of: the bindings, and the mark of each one's list (Discovery.marks). */
+interface MadeOf {
   bound: Bound[]
   marks: (string | null)[]
 }
 
-/** Servers of all sessions whose last look is known, each session one more: some 40 MB. */
-const MOST_LOOKED_AT = 100_000
+/** Bindings of all sessions that are kept here, each session one more: some 40 MB. */
+const MOST_KNOWN = 100_000
 
 export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
-  const looks = new BoundedMap<Look>(MOST_LOOKED_AT, ({ bound }) => 1 + bound.length)
+  const madeOf = new BoundedMap<MadeOf>(MOST_KNOWN, ({ bound }) => 1 + bound.length)
   const firstUse = createFirstUse(store)
   const batches = createBatches({
     weightOf: registries.weightOf,
-    together: (sessions) => registries.changeTogether(sessions, look),
+    together: (sessions) => registries.changeTogether(sessions, remake),
     alone: update,
   })
 
   /** The registry that the bound servers' lists make of it now. */
-  async function look({ row, bindings, pins }: Ground): Promise<Next> {
+  async function remake({ row, bindings, pins }: Ground): Promise<Next> {
     const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: datesOf(row.tools) })
     const pinning = servers.map(async (server, i): Promise<KnownServer> => {
       const { connector, tools } = server
@@ -76,8 +76,8 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     const known = await Promise.all(pinning)
     const next = nextRegistry(row.tools, known, rules.builtins, rules.policy, new Date().toISOString())
     await keepOff(row, next.removed, bindings)
-    const made: Look = { bound: bindings.map(boundIn), marks: servers.map(({ mark }) => mark) }
-    return { ...next, onStored: () => looks.put(row.session_id, made) }
+    const made: MadeOf = { bound: bindings.map(boundIn), marks: servers.map(({ mark }) => mark) }
+    return { ...next, onStored: () => madeOf.put(row.session_id, made) }
   }
 
   /** Former versions noted on the tool alone that it is switched off: before it goes, that is noted with its binding. */
@@ -95,7 +95,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   }
 
   function update(session: string): Promise<Change> {
-    return registries.change(session, look)
+    return registries.change(session, remake)
   }
 
   return {
@@ -110,7 +110,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
         log.warn({ err: first.reason, sessions: failed.length }, 'tools could not be brought up to date')
     },
     standing(session, bindings) {
-      const last = looks.get(session)
+      const last = madeOf.get(session)
       if (!last) return 'unknown'
       const { bound, marks } = last
       if (bindings && JSON.stringify(bound) !== JSON.stringify(bindings.map(boundIn))) return 'rebound'
@@ -120,7 +120,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       return now.includes(null) ? 'doubtful' : 'current'
     },
     awaitExpected: (session, deadlineMs) =>
-      discovery.awaitExpected(looks.get(session)?.bound ?? [], deadlineMs),
+      discovery.awaitExpected(madeOf.get(session)?.bound ?? [], deadlineMs),
   }
 }
 

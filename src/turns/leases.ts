@@ -26,8 +26,8 @@ export function startLeases(deps: RescueDeps, owned: Owned): Leases {
     if (isUnavailable(err)) storeAwayAt = performance.now()
     log.warn({ err }, message)
   }
-  const beat = alone(() => heartbeat(deps, owned), failed('heartbeat failed'))
-  const look = alone(async () => {
+  const beat = oneAtATime(() => heartbeat(deps, owned), failed('heartbeat failed'))
+  const look = oneAtATime(async () => {
     if (owned.isDraining()) return
     // A process that was frozen wakes here: it must not take its own turns for somebody's.
     await heartbeat(deps, owned)
@@ -50,8 +50,8 @@ export function startLeases(deps: RescueDeps, owned: Owned): Leases {
   }
 }
 
-/** One at a time, and once more for all that came meanwhile: a slow store must not pile up scans. */
-function alone(work: () => Promise<void>, failed: (err: unknown) => void): () => Promise<void> {
+/** Does the work once more for all that asked meanwhile: a slow store must not pile up scans. */
+function oneAtATime(work: () => Promise<void>, failed: (err: unknown) => void): () => Promise<void> {
   let isBusy = false
   let isAskedAgain = false
   return async () => {
