@@ -51,7 +51,7 @@ const RETRY_MS = { first: 1_000, last: 60_000 }
 export class Watch {
   connector: Connector
   spec: McpServerSpec
-  /** Of the last attempt in words, or of one that takes longer than callers wait; null after a success */
+  /** In words why the last attempt failed, or that it takes longer than callers wait; null after a success */
   failure: string | null = null
   readonly #deps: WatchDeps
   /** The last list that came from the server */

@@ -30,9 +30,9 @@ export interface Run {
   /** History up to acceptance with the turn's context edits applied */
   edited: readonly MessageInput[]
   registry: RegistryRow | null
-  /** The bound connectors, as they were at a registry's revision and under a `bound` */
+  /** The bound connectors, and the registry's revision and `bound` that they were read under */
   connectors: { revision: number; bound: string; byId: ReadonlyMap<string, Connector> } | null
-  /** As the step was read (StepRead.bound) */
+  /** What was bound when the step was read: a text to compare, StepRead.bound */
   bound: string
   /** How long the turn may still wait for servers of its session */
   serverWaitMs: number
