@@ -69,10 +69,10 @@ export async function sayAll(
 }
 
 /** Puts the stored message into an announcement that named it; null where it has been deleted since. */
-export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent | null {
-  if (said.type !== 'message') return said
-  const message = stored.find((candidate) => candidate.id === said.message.id)
-  return message ? { ...said, message } : null
+export function hydrate(announced: TurnEvent, stored: readonly Message[]): TurnEvent | null {
+  if (announced.type !== 'message') return announced
+  const message = stored.find((candidate) => candidate.id === announced.message.id)
+  return message ? { ...announced, message } : null
 }
 
 export function announcedMessage(turn: Turn, step: number, { id, role }: NewMessage): AnnouncedEvent {

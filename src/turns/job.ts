@@ -90,18 +90,21 @@ export async function recordEnd(
 }
 
 export function sayCompleted(run: Run, job: Job): void {
-  for (const said of completion(run, job)) {
-    sayAhead(run, said, () => {
+  for (const announced of completion(run, job)) {
+    sayAhead(run, announced, () => {
       job.isSaid = true
     })
   }
 }
 
 /** Said at once; the commit that follows says it again unless it is known by then to be in the stream. */
-export function sayAhead({ deps, active, writer }: Run, said: AnnouncedEvent, onSaid: () => void): void {
-  writer.emit(said.event, said.key).then(onSaid, (err: unknown) => {
-    const { type } = said.event
-    deps.log.warn({ err, turn_id: active.turn.id, type }, 'an event is left to the commit')
+export function sayAhead(
+  { deps, active, writer }: Run,
+  { key, event }: AnnouncedEvent,
+  onSaid: () => void,
+): void {
+  writer.emit(event, key).then(onSaid, (err: unknown) => {
+    deps.log.warn({ err, turn_id: active.turn.id, type: event.type }, 'an event is left to the commit')
   })
 }
 
