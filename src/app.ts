@@ -245,9 +245,9 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
         return deployments.viewFor(id, await choice.resolve(session, id).catch(() => null))
       },
       providers: deployments.providers,
-      emit: (session, delta, turn) => engine().sayToolsChanged(session, delta, turn),
+      sayToolsChanged: (session, delta, turn) => engine().sayToolsChanged(session, delta, turn),
       onMoved: rules.note,
-      takeEffect: (session, move, apply) => engine().toolsChanged(session, move, apply),
+      takeEffect: (session, move, apply) => engine().takeEffect(session, move, apply),
       log,
     }),
   )

@@ -13,9 +13,9 @@ export interface BusEvent {
   turn_id: string | null
   data: string
   /**
-   * `data` once more, as an event of the session alone: for what others than its owner say of a turn. It is logged in place
-   * of `data`, with no turn, where the log does not know the turn or has its end already, since nothing of a turn may stand
-   * before its first event or after its last.
+   * `data` once more, without the turn: for what somebody else than its owner says of a turn. It is logged in place of
+   * `data`, as an event of the session alone, where the log does not know the turn or has its end already: nothing of a
+   * turn may stand before its first event or after its last.
    */
   alone?: string
   /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */

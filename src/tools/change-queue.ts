@@ -1,30 +1,30 @@
-/** Callers' changes of a session's tools: made one after the other, and told together. */
+/** Callers' changes of a session's tools: made one after the other, and brought to the turn under way together. */
 import type { ToolsMove } from '../ports.ts'
 import type { Session } from '../store/store.ts'
 import { within } from '../within.ts'
 
 /** Longest that anybody waits for changes that are being written. */
 const WRITE_MS = 1_000
-/** Longest that a change which is to hold at once waits for the servers of others: told together they are one restart. */
+/** Longest that a change which is to hold at once waits for the servers of others: together they are one restart. */
 const GATHER_MS = 400
 
 /** Each session has its own, in this process. */
-interface ChangeQueue<Effect> {
+export interface ChangeQueue<Effect> {
   /**
    * One change at a time; the compare-and-swap of the registry guards against other processes. Nobody waits for a
    * server here: all that come after would wait along.
    */
   take<T>(session: string, work: () => Promise<T>): Promise<T>
   isTaken(session: string): boolean
-  /** Nothing is being written any more, or that takes too long. */
-  empty(session: string): Promise<void>
+  /** Settles once nothing is being written any more, or that takes too long. */
+  whenEmpty(session: string): Promise<void>
   /** A change that is to hold at once waits for its servers. */
   awaits(session: string, servers: Promise<unknown>): void
   /**
-   * Makes a change hold at once. Those that come together are told together, once nothing more is under way and no
-   * server is waited for, or that takes too long: each telling may be a restart.
+   * Makes a change hold at once. Those that come together take effect together, once nothing more is under way and no
+   * server is waited for, or that takes too long: each effect may be a restart.
    */
-  tell(session: Session, move: ToolsMove): Promise<Effect>
+  applyNow(session: Session, move: ToolsMove): Promise<Effect>
 }
 
 export function createChangeQueue<Effect>(
@@ -32,16 +32,16 @@ export function createChangeQueue<Effect>(
 ): ChangeQueue<Effect> {
   const last = new Map<string, Promise<unknown>>()
   const servers = new Map<string, Promise<unknown>>()
-  const untold = new Map<string, { move: ToolsMove; effect: Promise<Effect> }>()
+  const pending = new Map<string, { move: ToolsMove; effect: Promise<Effect> }>()
 
-  async function empty(session: string): Promise<void> {
-    await gone(last, session, WRITE_MS)
+  async function whenEmpty(session: string): Promise<void> {
+    await whenGone(last, session, WRITE_MS)
   }
 
-  async function quiet(session: string): Promise<void> {
-    await empty(session)
+  async function whenQuiet(session: string): Promise<void> {
+    await whenEmpty(session)
     // Whoever has heard from its servers goes on in the queue.
-    await gone(servers, session, GATHER_MS, empty)
+    await whenGone(servers, session, GATHER_MS, whenEmpty)
   }
 
   return {
@@ -52,21 +52,21 @@ export function createChangeQueue<Effect>(
       return mine
     },
     isTaken: (session) => last.has(session),
-    empty,
+    whenEmpty,
     awaits: (session, more) => put(servers, session, Promise.allSettled([servers.get(session), more])),
-    tell(session, move) {
-      const known = untold.get(session.id)
+    applyNow(session, move) {
+      const known = pending.get(session.id)
       if (known) {
         known.move.removed.push(...move.removed)
         known.move.tools_revision = Math.max(known.move.tools_revision, move.tools_revision)
         known.move.isMoved ||= move.isMoved
         return known.effect
       }
-      const effect = quiet(session.id).then(() => {
-        untold.delete(session.id)
+      const effect = whenQuiet(session.id).then(() => {
+        pending.delete(session.id)
         return takeEffect(session, move)
       })
-      untold.set(session.id, { move, effect })
+      pending.set(session.id, { move, effect })
       return effect
     },
   }
@@ -81,7 +81,7 @@ function put(map: Map<string, Promise<unknown>>, session: string, work: Promise<
 }
 
 /** Waits until the session has nothing there, and no longer than told; `then` follows what it waited for. */
-async function gone(
+async function whenGone(
   map: ReadonlyMap<string, Promise<unknown>>,
   session: string,
   ms: number,

@@ -21,6 +21,7 @@ export interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
   mark: string | null
 }
 
+/** As much of a binding as a look-up needs. */
 export type Asked = Omit<Binding, 'off'>
 
 /** As much of a binding as tells whether its server's list has moved. */
@@ -40,8 +41,8 @@ export interface Discovery {
   lookUp(bindings: readonly Asked[], options: LookUp): Promise<ListedServer[]>
   /** What this process has heard already: no server is asked, and one that it has no present list of is `pending`. */
   heard(bindings: readonly Asked[], seen: NonNullable<Wanted['seen']>): ListedServer[]
-  /** Waits, no longer than told, for lists that are expected. */
-  announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
+  /** Waits, no longer than told, for lists that are expected (`isExpected`). */
+  awaitExpected(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
    * For each binding, which list its server shows now, over which connection, under which alias and since which
    * acceptance; null where there is no list, or an old one. Where all are as before, there is nothing to take over.
@@ -140,7 +141,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   return {
     lookUp: (bindings, options) => Promise.all(bindings.map((binding) => safely(binding, options))),
     heard: (bindings, seen) => bindings.map((binding) => heardOf(binding, seen)),
-    async announced(bindings, deadlineMs) {
+    async awaitExpected(bindings, deadlineMs) {
       const watched = bindings.map(({ connector }) => latest.get(connector.id))
       const asked = watched.map(async (watch) => {
         if (watch?.isExpected()) await watch.answer({}, deadlineMs)

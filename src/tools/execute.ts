@@ -62,7 +62,7 @@ export class ToolBusy extends Error {}
 
 /** How long progress may stretch a call: ten times its timeout, and no longer than a timer can run. */
 const longest = (timeoutMs: number): number => Math.min(timeoutMs * 10, LONGEST_MS)
-/** How often one call's progress is told, and the most bytes of its message: a flood would push all else out of the logs. */
+/** How often a call's progress is reported, and most bytes of its message: a flood would push all else out of the logs. */
 const PROGRESS = { everyMs: 100, bytes: 2_000 }
 
 /** Runs calls that have a row in the ledger. */
@@ -86,22 +86,22 @@ export function createExecutor(deps: ExecutorDeps): Executor {
   const validator = createValidator()
   const builtins = new Map(deps.builtins.map((builtin) => [builtin.name, builtin]))
 
-  async function attempt(call: ExecutorCall): Promise<Attempt> {
-    const { declared } = call
+  async function attempt(execution: ExecutorCall): Promise<Attempt> {
+    const { call, declared, signal } = execution
     if (!declared)
-      return said('error', `There is no tool ${call.call.name} in this conversation; it was not called.`)
-    if (call.call.arguments_text !== undefined) {
-      return said(
+      return failure('error', `There is no tool ${call.name} in this conversation; it was not called.`)
+    if (call.arguments_text !== undefined) {
+      return failure(
         'error',
-        `The arguments are not a JSON object (${jsonProblem(call.call.arguments_text)}); nothing was called.`,
+        `The arguments are not a JSON object (${jsonProblem(call.arguments_text)}); nothing was called.`,
       )
     }
     // Calls of steps that an earlier build stored have the names that the model was given.
-    const args = ownNames(call.call.arguments, declared.rename)
+    const args = ownNames(call.arguments, declared.rename)
     const misfit = await misfits(declared.tool, args, declared.rename)
-    if (misfit) return said('error', `${misfit} Nothing was called.`)
-    if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
-    return send(call, declared, args)
+    if (misfit) return failure('error', `${misfit} Nothing was called.`)
+    if (signal.aborted) return failure('cancelled', 'The call was cancelled before it was sent.')
+    return send(execution, declared, args)
   }
 
   /** Of a model's call, in the names that the model was given. */
@@ -117,69 +117,71 @@ export function createExecutor(deps: ExecutorDeps): Executor {
   }
 
   async function send(
-    call: ExecutorCall,
+    execution: ExecutorCall,
     declared: DeclaredTool,
     args: Record<string, unknown>,
   ): Promise<Attempt> {
     let giveBack: () => void
     try {
-      giveBack = await deps.place(declared.tool, call.connector, call.signal)
+      giveBack = await deps.place(declared.tool, execution.connector, execution.signal)
     } catch (thrown) {
-      if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
+      if (execution.signal.aborted) return failure('cancelled', 'The call was cancelled before it was sent.')
       if (thrown instanceof ToolBusy)
-        return said('error', `${thrown.message} The call was not sent; try again later.`)
+        return failure('error', `${thrown.message} The call was not sent; try again later.`)
       throw thrown
     }
     try {
-      return { outcome: 'ok', raw: await invoke(call, declared.tool, args) }
+      return { outcome: 'ok', raw: await invoke(execution, declared.tool, args) }
     } catch (thrown) {
       const { tool } = declared
       const error = asMcpError(thrown, tool, deps.log)
-      const isRepeatable = deps.isRepeatable(tool, call.connector)
-      return failed(error, tool.server ?? 'the server', call.timeoutMs, isRepeatable)
+      const isRepeatable = deps.isRepeatable(tool, execution.connector)
+      return failureOf(error, tool.server ?? 'the server', execution.timeoutMs, isRepeatable)
     } finally {
       giveBack()
     }
   }
 
   async function invoke(
-    call: ExecutorCall,
+    execution: ExecutorCall,
     tool: RegistryTool,
     args: Record<string, unknown>,
   ): Promise<McpResult> {
+    const { scope, session_id, connector, signal, timeoutMs } = execution
     const builtin = tool.source === 'builtin' ? builtins.get(tool.canonical_name) : undefined
     if (builtin) {
-      const context = { store: deps.store, scope: call.scope, session_id: call.session_id }
-      return bounded(builtin.run(args, context), call)
+      const work = builtin.run(args, { store: deps.store, scope, session_id })
+      return bounded(work, execution)
     }
-    if (!call.connector || tool.mcp_tool_name === null) {
+    if (!connector || tool.mcp_tool_name === null) {
       throw new McpError('unavailable', 'its server is no longer bound', { sent: false })
     }
-    const progress = paced(call.onProgress)
+    const progress = paced(execution.onProgress)
     return deps.mcp
-      .call(deps.specFor(call.connector), tool.mcp_tool_name, args, {
-        timeoutMs: call.timeoutMs,
-        maxTotalMs: longest(call.timeoutMs),
-        signal: call.signal,
-        onProgress: progress.tell,
+      .call(deps.specFor(connector), tool.mcp_tool_name, args, {
+        timeoutMs,
+        maxTotalMs: longest(timeoutMs),
+        signal,
+        onProgress: progress.report,
       })
       .finally(progress.end)
   }
 
   return {
-    async run(call) {
+    async run(execution) {
+      const { call, exec_id, canInspect } = execution
       const started = performance.now()
       const duration = () => Math.round(performance.now() - started)
       try {
-        const done = await attempt(call)
-        return await settle(call.call, call.exec_id, done, duration(), call.canInspect)
+        const done = await attempt(execution)
+        return await settle(call, exec_id, done, duration(), canInspect)
       } catch (thrown) {
-        deps.log.error({ err: thrown, exec_id: call.exec_id, tool: call.call.name }, 'a tool call broke')
-        const broken = said('outcome_unknown', `${BROKEN} Whether it took effect is not known.`)
-        return settle(call.call, call.exec_id, broken, duration(), call.canInspect)
+        deps.log.error({ err: thrown, exec_id, tool: call.name }, 'a tool call broke')
+        const broken = failure('outcome_unknown', `${BROKEN} Whether it took effect is not known.`)
+        return settle(call, exec_id, broken, duration(), canInspect)
       }
     },
-    settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, false),
+    settleUnrun: (call, execId, outcome, text) => settle(call, execId, failure(outcome, text), 0, false),
     misfits,
     close: () => validator.close(),
   }
@@ -208,26 +210,29 @@ async function bounded<T>(work: Promise<T>, { timeoutMs, signal }: ExecutorCall)
   return deadline.race(work).finally(deadline.clear)
 }
 
-/** Progress that comes too soon after the last waits, and gives way to newer. At the end what still waits is told. */
-function paced(tell: ExecutorCall['onProgress']): { tell: ExecutorCall['onProgress']; end: () => void } {
+/** Progress that comes too soon after the last waits, and gives way to newer. At the end what waits is reported. */
+function paced(report: ExecutorCall['onProgress']): {
+  report: ExecutorCall['onProgress']
+  end: () => void
+} {
   let held: McpProgress | undefined
   let pause: NodeJS.Timeout | undefined
-  const say = (): void => {
+  const flush = (): void => {
     pause = undefined
     if (!held) return
     const { message, ...done } = held
     held = undefined
-    pause = setTimeout(say, PROGRESS.everyMs)
-    tell({ ...done, ...(message === undefined ? {} : { message: cutUtf8(message, PROGRESS.bytes) }) })
+    pause = setTimeout(flush, PROGRESS.everyMs)
+    report({ ...done, ...(message === undefined ? {} : { message: cutUtf8(message, PROGRESS.bytes) }) })
   }
   return {
-    tell(progress) {
+    report(progress) {
       held = progress
-      if (!pause) say()
+      if (!pause) flush()
     },
     end() {
       clearTimeout(pause)
-      say()
+      flush()
       clearTimeout(pause)
     },
   }
@@ -245,13 +250,13 @@ interface Attempt {
   raw: McpResult
 }
 
-const said = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
+const failure = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
   outcome,
   raw: { content: [{ type: 'text', text }], is_error: true },
 })
 
-/** What a failed call means: whether it may have taken effect is never hidden. */
-function failed(error: McpError, server: string, timeoutMs: number, isRepeatable: boolean): Attempt {
+/** What became of a call that failed: whether it may have taken effect is never hidden. */
+function failureOf(error: McpError, server: string, timeoutMs: number, isRepeatable: boolean): Attempt {
   const unknown: Outcome = error.sent && !isRepeatable ? 'outcome_unknown' : 'error'
   const effect = !error.sent
     ? 'The call was not sent.'
@@ -261,27 +266,27 @@ function failed(error: McpError, server: string, timeoutMs: number, isRepeatable
   const away = `The server ${server} is not available: ${error.message} ${effect}`
   switch (error.kind) {
     case 'cancelled':
-      return said(
+      return failure(
         'cancelled',
         `The call was cancelled. ${error.sent ? 'Whether it took effect is not known.' : effect}`,
       )
     case 'timeout':
       // Not sent: it is the connection that took too long. That limit is another one, which the error names.
       return error.sent
-        ? said(unknown, `No answer came from ${server} within ${timeoutMs / 1000} s. ${effect}`)
-        : said('error', away)
+        ? failure(unknown, `No answer came from ${server} within ${timeoutMs / 1000} s. ${effect}`)
+        : failure('error', away)
     case 'disconnected':
-      return said(unknown, `The connection to ${server} broke during the call. ${effect}`)
+      return failure(unknown, `The connection to ${server} broke during the call. ${effect}`)
     case 'too_large':
-      return said('error', `The tool ran, but its answer is too large to take: ${error.message}`)
+      return failure('error', `The tool ran, but its answer is too large to take: ${error.message}`)
     case 'auth_required':
-      return said('error', `The server ${server} asks for a login first. ${effect}`)
+      return failure('error', `The server ${server} asks for a login first. ${effect}`)
     case 'unavailable':
-      return said(unknown, away)
+      return failure(unknown, away)
     case 'protocol':
       return error.rpcCode === undefined
-        ? said(unknown, `The answer of ${server} could not be read: ${error.message} ${effect}`)
-        : said('error', `The server ${server} answered with an error: ${error.message}`)
+        ? failure(unknown, `The answer of ${server} could not be read: ${error.message} ${effect}`)
+        : failure('error', `The server ${server} answered with an error: ${error.message}`)
     default:
       return error.kind satisfies never
   }
@@ -291,13 +296,13 @@ function failed(error: McpError, server: string, timeoutMs: number, isRepeatable
 async function settle(
   call: ToolCallPart,
   execId: string,
-  { outcome, raw }: Attempt,
+  { outcome: attempted, raw }: Attempt,
   durationMs: number,
   canInspect: boolean,
 ): Promise<Settled> {
   const shaped = await shapeResult(raw, execId, canInspect)
-  const told: Outcome = outcome === 'ok' && raw.is_error ? 'error' : outcome
-  const is_error = told !== 'ok'
+  const outcome: Outcome = attempted === 'ok' && raw.is_error ? 'error' : attempted
+  const is_error = outcome !== 'ok'
   const result: ToolResultPart = {
     type: 'tool_result',
     call_id: call.call_id,
@@ -305,14 +310,14 @@ async function settle(
     content: shaped.content,
     ...(shaped.structured === undefined ? {} : { structured: shaped.structured }),
     is_error,
-    outcome: told,
+    outcome,
     ...(shaped.spill ? { spill: shaped.spill } : {}),
   }
   return {
     result,
     settlement: {
       id: execId,
-      outcome: told,
+      outcome,
       is_error,
       error: is_error ? (await redactText(firstText(shaped.content))).slice(0, 2_000) : null,
       duration_ms: durationMs,

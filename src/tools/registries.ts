@@ -9,7 +9,7 @@ import { isRecord } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
 import { BatonError } from '../errors.ts'
 import type { Binding, RegistryRow, Store } from '../store/store.ts'
-import { createAnnounced } from './announced.ts'
+import { createAnnouncedRevisions } from './announced-revisions.ts'
 import { hasMoved, type NextRegistry } from './registry.ts'
 
 /** What a session's registry is made of, as the store had it. */
@@ -27,6 +27,7 @@ export interface Change {
   before: RegistryRow
   delta: ToolsDelta
 }
+/** Makes a session's next registry of what the store has; once more where another writer came first. */
 export type Make = (ground: Ground) => Promise<Next>
 export interface Next extends NextRegistry {
   /** Called once the store holds this registry, or where it held it already */
@@ -64,7 +65,7 @@ export interface Registries {
 export interface RegistriesDeps {
   store: Pick<Store, 'registry'>
   /** A revision is written: say it on the session's stream and to the other replicas */
-  emit(session: string, delta: ToolsDelta, turn: string | null): Promise<void>
+  sayToolsChanged(session: string, delta: ToolsDelta, turn: string | null): Promise<void>
   log: Logger
 }
 
@@ -81,10 +82,10 @@ const MOST_TRIES = 10
 /** Another writer came first each time. The store itself is there, so nobody is to wait for it to come back. */
 export class Overtaken extends BatonError {}
 
-export function createRegistries({ store, emit, log }: RegistriesDeps): Registries {
+export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps): Registries {
   const rows = new BoundedMap<RegistryRow>(MOST_CACHED, sizeOf)
   const newest = new BoundedMap<number>(MOST_NOTED)
-  const announced = createAnnounced()
+  const announced = createAnnouncedRevisions()
 
   function keep(row: RegistryRow): RegistryRow {
     const cached = rows.get(row.session_id)
@@ -140,19 +141,21 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
       onStored?.()
       return [session_id, { before, row: isMoved ? row : kept, delta }] as const
     })
-    const telling = moved.map(async ({ session_id, before, delta }) => {
+    const announcing = moved.map(async ({ session_id, before, delta }) => {
       const turn = turns.get(session_id)
-      if (turn !== undefined) await tell(before, delta, turn)
+      if (turn !== undefined) await announce(before, delta, turn)
     })
-    await Promise.all(telling)
+    await Promise.all(announcing)
     return new Map(changes)
   }
 
-  /** Says what was written, after the revision before it. */
-  async function tell(before: RegistryRow, delta: ToolsDelta, turn: string | null): Promise<void> {
+  /** Announces what was written, after the revision before it. */
+  async function announce(before: RegistryRow, delta: ToolsDelta, turn: string | null): Promise<void> {
     const { session_id } = before
-    await announced.heard(before)
-    await emit(session_id, delta, turn).catch((err: unknown) => log.warn({ err }, 'an event was lost'))
+    await announced.whenAnnounced(before)
+    await sayToolsChanged(session_id, delta, turn).catch((err: unknown) =>
+      log.warn({ err }, 'an event was lost'),
+    )
     announced.note(session_id, delta.tools_revision)
   }
 

@@ -105,8 +105,8 @@ const UNBEARABLE = `[The structured result is nested more than ${BEARABLE.depth}
 
 function isSame(text: string, structured: unknown): boolean {
   try {
-    const told: unknown = JSON.parse(text)
-    return isWithin(told, BEARABLE) && canonicalJson(told) === canonicalJson(structured)
+    const parsed: unknown = JSON.parse(text)
+    return isWithin(parsed, BEARABLE) && canonicalJson(parsed) === canonicalJson(structured)
   } catch {
     return false
   }

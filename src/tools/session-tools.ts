@@ -1,49 +1,38 @@
 /**
- * The tools of sessions as a live thing: binds and unbinds servers, switches tools, and follows what servers
- * announce. Below it: discovery.ts (what servers list; watch.ts is one of them), registry.ts (what that makes of a
- * registry), registries.ts (keeping and writing them; announced.ts is their order), upkeep.ts (bringing them up to date,
- * many at a time), change-queue.ts (callers' changes in turn), shown-registry.ts (what callers see).
+ * The tools of sessions as a live thing: what callers change, what servers announce, and what a turn takes over of both.
+ * Below it:
+ * - discovery.ts: what servers list; watch.ts is one of them
+ * - registry.ts: what that makes of a registry (pure); registries.ts keeps and writes them, announced-revisions.ts has
+ *   their order
+ * - upkeep.ts: bringing registries up to date, many at a time (batches.ts); first-use.ts accepts what is seen first
+ * - caller-changes.ts: binding and unbinding servers, switching tools; change-queue.ts makes that one after the other
+ * - shown-registry.ts, overlay.ts: what callers see, and what a deployment's model sees
  */
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
-import type { Apply, Caller, SessionTools, ToolsChange, ToolsMove } from '../ports.ts'
+import type { Caller, SessionTools } from '../ports.ts'
 import type { Deployment } from '../provider.ts'
-import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
+import type { Binding, Connector, RegistryRow, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
+import { type CallerChangesDeps, createCallerChanges } from './caller-changes.ts'
 import { createChangeQueue } from './change-queue.ts'
 import { hashOf } from './definition.ts'
-import { type Asked, createDiscovery, type LookUp, lastList } from './discovery.ts'
+import { createDiscovery, lastList } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
-import {
-  type Change,
-  createRegistries,
-  type Ground,
-  Overtaken,
-  type Registries,
-  type RegistriesDeps,
-} from './registries.ts'
-import { difference, hasMoved, switched } from './registry.ts'
-import { declared, shownRegistry, type View } from './shown-registry.ts'
+import { createRegistries, Overtaken, type Registries, type RegistriesDeps } from './registries.ts'
+import { declared, shownRegistry } from './shown-registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
-import { createUpkeep, datesOf } from './upkeep.ts'
+import { createUpkeep } from './upkeep.ts'
 
-interface SessionToolsDeps extends RegistriesDeps {
+interface SessionToolsDeps extends RegistriesDeps, Pick<CallerChangesDeps, 'viewOf' | 'takeEffect'> {
   store: Pick<Store, 'registry' | 'connectors'>
   mcp: Mcp
   specFor(connector: Connector): McpServerSpec
   builtins: readonly Builtin[]
   policy: Pick<ToolboxPolicy, 'admit'>
-  /** What the session's provider has with its present credential */
-  viewOf(session: Session, provider: string | null): Promise<View>
   /** All that there are */
   providers: readonly string[]
-  /** When it takes effect; for `now`, restarts the step in flight and ends calls of what is `removed` */
-  takeEffect(
-    session: Session,
-    move: ToolsMove,
-    apply: Apply,
-  ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
   /** A server's list came for the first time (`before` is null), or moved */
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
 }
@@ -89,7 +78,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   })
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
-  const changes = createChangeQueue((session, move) => deps.takeEffect(session, move, 'now'))
+  const queue = createChangeQueue((session, move) => deps.takeEffect(session, move, 'now'))
+  const changes = createCallerChanges({ ...deps, discovery, registries, upkeep, queue })
 
   const sessionsOf = ({ id }: Connector) =>
     store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
@@ -98,56 +88,6 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     })
   const followers = async (connector: Connector, behind?: (session: string) => boolean) =>
     upkeep.follow(await sessionsOf(connector), behind)
-
-  /** `off`: tools that stay, and may not be called any more. */
-  async function finish(
-    session: Session,
-    { delta, before, row }: Change,
-    apply: Apply,
-    off: readonly string[] = [],
-  ): Promise<ToolsChange> {
-    const isMoved = hasMoved(delta)
-    const { tools_revision, removed } = delta
-    const move = { tools_revision, removed: [...removed, ...off], isMoved }
-    const [effect, isKept] = await Promise.all([
-      // Whether or not it moved: what was changed for the next step may be wanted now.
-      apply === 'now' ? changes.tell(session, move) : deps.takeEffect(session, move, apply),
-      isMoved ? isPrefixKept(session, before, row) : true,
-    ])
-    return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
-  }
-
-  async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
-    const view = await deps.viewOf(session, null)
-    return JSON.stringify(declared(before, view)) === JSON.stringify(declared(after, view))
-  }
-
-  /**
-   * A caller's change: `work` makes it, and answers with the servers that it is about. Those are waited for,
-   * as long as `wait` says; then the registry takes over what there is.
-   */
-  async function changeBy(
-    session: Session,
-    apply: Apply,
-    wait: LookUp | null,
-    work: (bindings: readonly Binding[]) => Promise<readonly Asked[]>,
-  ): Promise<ToolsChange> {
-    const [about, first] = await changes.take(session.id, async () => {
-      const { bindings, row } = await registries.ground(session.id)
-      return [await work(bindings), row.tools] as const
-    })
-    if (wait) {
-      const servers = discovery.lookUp(about, { ...wait, seen: datesOf(first) })
-      if (apply === 'now') changes.awaits(session.id, servers)
-      await servers
-    }
-    const { before, row } = await changes.take(session.id, () => upkeep.update(session.id))
-    const isOwn = (tool: RegistryTool) => about.some(({ connector }) => connector.id === tool.connector_id)
-    // All that became of these servers' tools is told: a server's arrival may have written a part of it in between.
-    const tools = [...before.tools.filter((tool) => !isOwn(tool)), ...first.filter(isOwn)]
-    const delta = { tools_revision: row.revision, ...difference(tools, row.tools) }
-    return finish(session, { before: { ...before, tools }, row, delta }, apply)
-  }
 
   /** The list of a server that nobody has asked yet. */
   async function listed(connector: Connector): Promise<ToolList> {
@@ -159,26 +99,14 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     }
   }
 
-  async function connectorNamed(session: Session, idOrName: string): Promise<Connector> {
-    const found = await store.connectors.find(session, idOrName)
-    if (found) return found
-    throw new BatonError('connector_not_found', `No connector ${idOrName} exists.`)
-  }
-
-  async function bindAs(session: Session, found: Connector, alias: string | null): Promise<void> {
-    if (await store.connectors.bind(session.id, found.id, alias)) return
-    const words = `Another server of this session is named ${alias ?? found.name}; bind with an alias.`
-    throw new BatonError('name_taken', words, { param: 'alias' })
-  }
-
   async function bringUpToDate(session: string, deadlineMs: number, known?: readonly Binding[]) {
-    await changes.empty(session)
+    await queue.whenEmpty(session)
     const standing = upkeep.standing(session, known)
     if (standing === 'current') return 0
     const from = performance.now()
     if (known || standing === 'unknown')
       await discovery.lookUp(known ?? (await store.connectors.bindings(session)), { deadlineMs })
-    else await upkeep.announced(session, deadlineMs)
+    else await upkeep.awaitExpected(session, deadlineMs)
     const waited = performance.now() - from
     await upkeep.bringUp(session).catch((err: unknown) => {
       const isGone = err instanceof BatonError && err.code === 'session_not_found'
@@ -199,7 +127,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     return registries.newest(session)
   }
 
-  const isBehind = (session: string) => changes.isTaken(session) || upkeep.standing(session) === 'moved'
+  const isBehind = (session: string) => queue.isTaken(session) || upkeep.standing(session) === 'moved'
 
   const { current, newest, keep, keptRevision, noteRevision, noteAnnounced, latestRevision } = registries
   return {
@@ -214,12 +142,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     bringUpToDate,
     present,
     isBehind,
-    async open(session, connectors) {
-      for (const one of connectors) await bindAs(session, one, null)
-      const bindings = connectors.map((connector) => ({ connector, alias: null }))
-      await discovery.lookUp(bindings, { deadlineMs: 'budget' })
-      await changes.take(session.id, () => upkeep.update(session.id))
-    },
+    ...changes,
     async list(session, provider) {
       const row = await present(session.id)
       const view = await deps.viewOf(session, provider)
@@ -227,40 +150,6 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       // As the provider gets them, where one was asked for.
       return provider === null ? shown : { ...shown, declarations: declared(row, view) }
     },
-    async bind(session, idOrName, apply, alias) {
-      const found = await connectorNamed(session, idOrName)
-      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async () => {
-        await bindAs(session, found, alias)
-        return [{ connector: found, alias }]
-      })
-    },
-    unbind: (session, idOrName, apply) =>
-      changeBy(session, apply, null, async (bindings) => {
-        const bound = bindings.find(({ connector: one }) => one.id === idOrName || one.name === idOrName)
-        if (bound) {
-          await store.connectors.unbind(session.id, bound.connector.id)
-          return [bound]
-        }
-        throw new BatonError('connector_not_found', `No connector ${idOrName} is bound to this session.`)
-      }),
-    async setEnabled(session, name, enabled, apply) {
-      const make = async ({ row: { tools } }: Ground) => {
-        const tool = tools.find((one) => one.canonical_name === name)
-        if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
-        const { connector_id: from, mcp_tool_name: own } = tool
-        if (from !== null && own !== null) await store.connectors.switchTool(session.id, from, own, enabled)
-        return switched(tools, tool, enabled)
-      }
-      const change = await changes.take(session.id, () => registries.change(session.id, make))
-      return finish(session, change, apply, enabled ? [] : [name])
-    },
-    refresh: (session, apply) =>
-      changeBy(
-        session,
-        apply,
-        { deadlineMs: 'budget', refresh: true, insists: true },
-        async (bindings) => bindings,
-      ),
     async accept(caller: Caller, from, tool, expected) {
       const list = (await lastList(deps, connectorKey(from))) ?? (await listed(from))
       const found = list.tools.find(({ name }) => name === tool)

@@ -29,7 +29,7 @@ interface ToolboxRules {
   /** Reaches every configured server. Throws StartupError. */
   check(): Promise<void>
   /**
-   * A server's list came (`before` is null) or moved while serving: tells what that means, and stops
+   * A server's list came (`before` is null) or moved while serving: logs what that means, and stops
    * nothing. Connectors of the API are held to the same rules.
    */
   note(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
@@ -50,8 +50,8 @@ type Reached = { setting: McpSetting; connector: Connector } & ({ tools: string[
 /** Makes the rules; nothing is reached before `check`. */
 export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
   const { toolbox, policy, log } = deps
-  /** What was told at start, by connector */
-  const told = new Map<string, readonly string[]>()
+  /** What each connector listed at the start */
+  const listedAtStart = new Map<string, readonly string[]>()
 
   async function reach(setting: McpSetting): Promise<Reached> {
     const connector = deps.connectors.find(({ name }) => name === setting.name)
@@ -68,8 +68,8 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
     }
   }
 
-  /** What a list means besides stopping the start. */
-  function tell(connector: Connector, tools: readonly string[], isNew: boolean): void {
+  /** Logs what a list means besides stopping the start. */
+  function report(connector: Connector, tools: readonly string[], isNew: boolean): void {
     for (const tool of tools) {
       const admitted = policy.admit(connector, tool)
       if (!admitted.ok) {
@@ -101,18 +101,18 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       }
       for (const { setting, connector, tools } of up) {
         if (tools.length === 0) log.warn(noTools(setting))
-        told.set(connector.id, tools)
-        tell(connector, tools, false)
+        listedAtStart.set(connector.id, tools)
+        report(connector, tools, false)
       }
       for (const warning of configuredButAbsent(toolbox, up, deps.builtins)) log.warn(warning)
       for (const warning of ambiguous(toolbox, up, deps.builtins)) log.warn(warning)
     },
     note(connector, before, after) {
-      const known = before ?? told.get(connector.id)
+      const known = before ?? listedAtStart.get(connector.id)
       const offered = after.filter((tool) => isOffered(connector, tool))
       if (offered.length === 0 && known?.length !== 0) log.warn(noTools(connector))
       const fresh = offered.filter((tool) => !known?.includes(tool))
-      tell(connector, fresh, known !== undefined)
+      report(connector, fresh, known !== undefined)
       for (const tool of (known ?? []).filter((name) => !after.includes(name))) {
         const isNamed = toolbox.tools.some(
           ({ name }) => name === tool || name === `${connector.name}.${tool}`,

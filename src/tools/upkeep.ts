@@ -11,7 +11,7 @@ import { type KnownServer, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** What is known now: no verb waits for a server, since whoever writes a registry keeps others from it. */
-interface Upkeep {
+export interface Upkeep {
   /** One session by itself. Throws session_not_found. */
   update(session: string): Promise<Change>
   /**
@@ -26,7 +26,7 @@ interface Upkeep {
   /** Whether its registry is what its servers list now. `bindings`: its own, where they were read a moment ago. */
   standing(session: string, bindings?: readonly Bound[]): Standing
   /** Waits, no longer than told, for lists of its servers that are on their way. */
-  announced(session: string, deadlineMs: number): Promise<void>
+  awaitExpected(session: string, deadlineMs: number): Promise<void>
 }
 
 /** How a registry stands to the servers that it was last made of; the first that holds. */
@@ -44,38 +44,38 @@ type Standing =
 
 export interface UpkeepDeps {
   store: Pick<Store, 'connectors'>
-  discovery: Pick<Discovery, 'lookUp' | 'heard' | 'announced' | 'marks' | 'isExpected'>
+  discovery: Pick<Discovery, 'lookUp' | 'heard' | 'awaitExpected' | 'marks' | 'isExpected'>
   registries: Pick<Registries, 'change' | 'changeTogether' | 'weightOf'>
   builtins: readonly Builtin[]
   policy: Pick<ToolboxPolicy, 'admit'>
   log: Logger
 }
 
-/** What a registry was last made of. */
-interface Look {
+/** What a registry was last made of: the bindings, and the mark of each one's list (Discovery.marks). */
+interface MadeOf {
   bound: Bound[]
   marks: (string | null)[]
 }
 
-/** Servers of all sessions whose last look is known, each session one more: some 40 MB. */
-const MOST_LOOKED_AT = 100_000
+/** Bindings of all sessions that are kept here, each session one more: some 40 MB. */
+const MOST_KNOWN = 100_000
 
 export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
-  const looks = new BoundedMap<Look>(MOST_LOOKED_AT, ({ bound }) => 1 + bound.length)
+  const madeOf = new BoundedMap<MadeOf>(MOST_KNOWN, ({ bound }) => 1 + bound.length)
   const firstUse = createFirstUse(store)
   const batches = createBatches({
     weightOf: registries.weightOf,
-    together: (sessions) => registries.changeTogether(sessions, look),
+    together: (sessions) => registries.changeTogether(sessions, remake),
     alone: update,
   })
 
   /** The registry that the bound servers' lists make of it now. */
-  async function look(ground: Ground): Promise<Next> {
+  async function remake(ground: Ground): Promise<Next> {
     const { row, bindings } = ground
     const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: datesOf(row.tools) })
-    const made: Look = { bound: bindings.map(boundIn), marks: servers.map(({ mark }) => mark) }
-    return { ...(await nextOf(ground, servers)), onStored: () => looks.put(row.session_id, made) }
+    const made: MadeOf = { bound: bindings.map(boundIn), marks: servers.map(({ mark }) => mark) }
+    return { ...(await nextOf(ground, servers)), onStored: () => madeOf.put(row.session_id, made) }
   }
 
   const recalled = (ground: Ground): Promise<Next> =>
@@ -108,7 +108,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   }
 
   function update(session: string): Promise<Change> {
-    return registries.change(session, look)
+    return registries.change(session, remake)
   }
 
   return {
@@ -124,7 +124,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
         log.warn({ err: first.reason, sessions: failed.length }, 'tools could not be brought up to date')
     },
     standing(session, bindings) {
-      const last = looks.get(session)
+      const last = madeOf.get(session)
       if (!last) return 'unknown'
       const { bound, marks } = last
       if (bindings && JSON.stringify(bound) !== JSON.stringify(bindings.map(boundIn))) return 'rebound'
@@ -133,7 +133,8 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       if (isOther || bound.some(({ connector: { id } }) => discovery.isExpected(id))) return 'moved'
       return now.includes(null) ? 'doubtful' : 'current'
     },
-    announced: (session, deadlineMs) => discovery.announced(looks.get(session)?.bound ?? [], deadlineMs),
+    awaitExpected: (session, deadlineMs) =>
+      discovery.awaitExpected(madeOf.get(session)?.bound ?? [], deadlineMs),
   }
 }
 

@@ -35,7 +35,7 @@ export interface Wanted {
 }
 export type Answer = { list: ToolList } | { failure: string }
 /** What is remembered of a list; the door keeps the list itself, as long as there is room. */
-interface Told {
+interface KnownList {
   hash: string
   names: string[]
 }
@@ -51,11 +51,11 @@ const RETRY_MS = { first: 1_000, last: 60_000 }
 export class Watch {
   connector: Connector
   spec: McpServerSpec
-  /** Of the last attempt in words, or of one that takes longer than callers wait; null after a success */
+  /** In words why the last attempt failed, or that it takes longer than callers wait; null after a success */
   failure: string | null = null
   readonly #deps: WatchDeps
   /** The last list that came from the server */
-  #list: Told | null = null
+  #list: KnownList | null = null
   #failures = 0
   /** The newest date in `seen` that a list was fetched for: once each, since another replica's clock may be ahead */
   #caughtUp = ''
@@ -116,8 +116,8 @@ export class Watch {
     this.#asking = asking
     const budgetMs = connectBudgetMs(this.connector)
     // One that is there and takes its time over a new list is not away.
-    const tell = () => void (this.#list ?? this.#noteAway(new Error(`not ready within ${budgetMs} ms`)))
-    const late = setTimeout(tell, budgetMs)
+    const noteLate = () => void (this.#list ?? this.#noteAway(new Error(`not ready within ${budgetMs} ms`)))
+    const late = setTimeout(noteLate, budgetMs)
     late.unref()
     void asking.finally(() => {
       clearTimeout(late)
@@ -214,7 +214,7 @@ export class Watch {
    * Keeps the list for a cold start. False when the store had this very list: another replica, or this one
    * before its start, told the sessions.
    */
-  async #keep(before: Told | null, list: ToolList): Promise<boolean> {
+  async #keep(before: KnownList | null, list: ToolList): Promise<boolean> {
     const { store, log } = this.#deps
     const { id, name } = this.connector
     const { key } = this.spec

@@ -73,11 +73,12 @@ export const RESTART_LIMIT = 8
 export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
 
 /**
- * Several wishes become one restart: while one is pending, the step will read the newest tools anyway.
- * `revision`: of the registry that the wish is for. A request that left with it, or with a newer one, has what is wished
- * for and is not made anew; without one (a restart for its own sake) every request is. `isMoved`: the change behind the
- * wish changed something. Where such a request is itself a restart's, that restart brought the change along, and the
- * answer says so.
+ * Restarts the model call in flight, for a change of tools or for its own sake. Several wishes become one restart: while
+ * one is pending, the step will read the newest tools anyway.
+ *
+ * `revision`: the registry after the change. A request that left with this one or a newer one has the change, and is not
+ * made anew; without a revision every request is. `isMoved`: the change changed something. If the request that has it was
+ * made by a restart, that restart was for this change too, and the answer says so.
  */
 export function requestRestart(
   active: ActiveTurn,

@@ -1,7 +1,7 @@
 /** A person's word on a tool call that waits: checked, then written where whoever resumes the turn reads it. */
 import { BatonError, invalid } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
-import { EVERYONE, type Execution, type Turn } from '../store/store.ts'
+import { EVERYONE, type Execution, type Store, type Turn } from '../store/store.ts'
 import { redactJson, redactText } from '../tools/redact.ts'
 import type { EngineDeps } from './deps.ts'
 import { TOOL_GONE } from './fate.ts'
@@ -40,7 +40,7 @@ export async function recordDecision(
  * them. True: there were any.
  */
 export async function expireRemoved(
-  { store }: Pick<EngineDeps, 'store'>,
+  store: Pick<Store, 'executions'>,
   turn: string,
   removed: readonly string[],
 ): Promise<boolean> {

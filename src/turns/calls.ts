@@ -12,7 +12,7 @@ import { redactJson } from '../tools/redact.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { event } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
-import { completion, isSame, type Job, recordEnd, runJob, sayAhead, sayCompleted, toolOf } from './job.ts'
+import { completion, isSameTool, type Job, recordEnd, runJob, sayAhead, sayCompleted, toolOf } from './job.ts'
 import { commit, committedSteps, connectorsOf, endOfSteps, type Run } from './run.ts'
 
 /** A step's calls, and their rows in the ledger, made before the step is committed. */
@@ -210,7 +210,9 @@ async function withdraw(run: Run, waiting: readonly Job[]): Promise<void> {
     const { declared } = job
     const isThere = tools.some(
       (tool) =>
-        tool.canonical_name === job.call.name && tool.enabled && (!declared || isSame(declared.tool, tool)),
+        tool.canonical_name === job.call.name &&
+        tool.enabled &&
+        (!declared || isSameTool(declared.tool, tool)),
     )
     if (isThere) continue
     await applyFate(run, job, TOOL_GONE)
@@ -233,7 +235,7 @@ async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   // Nobody enters the turn again before a person has answered: what is not in the stream would die with its owner.
   await run.writer.flush()
   const before = jobs.flatMap((job) =>
-    job.result ? unsaid(run, job) : job.isAsked ? [] : question(run, job),
+    job.result ? unsaidCompletion(run, job) : job.isAsked ? [] : question(run, job),
   )
   await commitEnds(run, jobs, { state: 'awaiting_input', before, events: [{ key, event: body }] })
   deps.log.info({ turn_id: active.turn.id }, 'turn waits for input')
@@ -247,7 +249,8 @@ function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Jo
   return { key: `${active.turn.id}:approval:${call_id}`, event: event(active.turn, index, body) }
 }
 
-const unsaid = (run: Pick<Run, 'active' | 'index'>, job: Job): AnnouncedEvent[] =>
+/** Its completion, where that is not known to be in the stream. */
+const unsaidCompletion = (run: Pick<Run, 'active' | 'index'>, job: Job): AnnouncedEvent[] =>
   job.isSaid ? [] : completion(run, job)
 
 type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
@@ -255,7 +258,7 @@ type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
 async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null): Promise<void> {
   const { active } = run
   const parts = jobs.flatMap((job) => job.result ?? [])
-  const events = jobs.flatMap((job) => unsaid(run, job))
+  const events = jobs.flatMap((job) => unsaidCompletion(run, job))
   const stored = await commitEnds(run, jobs, {
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'tool', parts }],
     before: events,

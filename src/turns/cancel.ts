@@ -6,7 +6,8 @@ import type { Caller, Turns } from '../ports.ts'
 import type { Turn } from '../store/store.ts'
 import { CANCELLED, requestStop } from './active.ts'
 import { tell } from './control.ts'
-import { announcedEnd, append } from './events.ts'
+import type { EngineDeps } from './deps.ts'
+import { announcedEnd, sayDirectly } from './events.ts'
 import type { Owned } from './owned.ts'
 import { findTurn, type Wait } from './wait.ts'
 
@@ -15,11 +16,12 @@ const WAIT_SECONDS = 30
 /** A cancelled turn that is not over by then is taken from its owner, alive or not. */
 const DEADLINE_MS = 10_000
 
-/** `noteAnnounced`: the end of this turn is in the stream. */
+/** `noteEndAnnounced`: the end of this turn is in the stream. */
 export function createCancel(
-  { deps: { store, bus, log }, active, resume }: Owned,
+  { store, bus, log }: Pick<EngineDeps, 'store' | 'bus' | 'log'>,
+  { active, resume }: Owned,
   wait: Wait,
-  noteAnnounced: (turn: string) => void,
+  noteEndAnnounced: (turn: string) => void,
 ): Turns['cancel'] {
   /** Turns whose owner has been told to end them and has until a deadline */
   const watched = new Set<string>()
@@ -42,11 +44,11 @@ export function createCancel(
 
   async function endQueued(turn: Turn): Promise<void> {
     const end = { state: 'cancelled', finish_reason: null, error: null } as const
-    const word = announcedEnd(turn, end)
+    const announced = announcedEnd(turn, end)
     // It may have begun to run meanwhile: then its owner sees the request before its first step.
-    if (!(await store.turns.endQueued(turn, end, [word]))) return
-    await append(bus, word).then(
-      () => noteAnnounced(turn.id),
+    if (!(await store.turns.endQueued(turn, end, [announced]))) return
+    await sayDirectly(bus, announced).then(
+      () => noteEndAnnounced(turn.id),
       (err: unknown) => log.warn({ err, turn_id: turn.id }, 'announcement is left to the scan'),
     )
   }

@@ -27,15 +27,13 @@ export type ToolsWish = {
   isMoved?: boolean
 }
 
-type Speaking = Pick<Bus, 'publish'>
-
-export const tell = (bus: Speaking, control: Control): Promise<void> =>
+export const tell = (bus: Pick<Bus, 'publish'>, control: Control): Promise<void> =>
   bus.publish('control', JSON.stringify(control))
 
 const ANSWER_MS = 1_000
 
 /** Wishes that only a turn's owner can answer: each is told under an id, with which its answer comes back. */
-export function createAsks(bus: Speaking) {
+export function createAsks(bus: Pick<Bus, 'publish'>) {
   const open = new Map<string, (answer: RestartAnswer) => void>()
   return {
     /** Null: nobody answered in time. */

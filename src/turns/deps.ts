@@ -1,4 +1,7 @@
-/** What the engine needs of the rest; src/app.ts hands the real parts in. */
+/**
+ * What the engine needs of the rest; src/app.ts hands the real parts in. A turn's loop has them from loop-deps.ts, where a
+ * store that is away is asked again.
+ */
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
 import type { ChooseCredential, ChosenCredential } from '../credentials/choose.ts'

@@ -1,6 +1,13 @@
 /**
- * The engine as the rest of Baton sees it: starts turns, and carries wishes to whoever owns them (cancel.ts,
- * restart.ts). Those that this process owns are owned.ts, the loop of one is loop.ts; leases.ts and rescue.ts take over others.
+ * The engine as the rest of Baton sees it. What lies behind it:
+ * - a turn is asked for: opening.ts, with histories.ts and room.ts (whether this replica takes one more)
+ * - it is owned and run: owned.ts, and its loop in loop.ts: a model step (step.ts, prepare.ts), then the step's calls
+ *   (calls.ts, job.ts is one of them, fate.ts one that was left open). run.ts is what the loop carries and how it commits
+ * - its events: events.ts
+ * - wishes from outside: cancel.ts, restart.ts, approvals.ts. They meet the loop in active.ts, and reach other replicas
+ *   by control.ts
+ * - its owner is lost: leases.ts, rescue.ts
+ * - nothing runs: preview.ts (`/render`), wait.ts
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
@@ -27,7 +34,7 @@ const GATHER_MS = 200
 
 export interface Engine
   extends Turns,
-    Pick<Restarts, 'toolsChanged'>,
+    Pick<Restarts, 'takeEffect'>,
     Pick<Owned, 'isDraining' | 'handedOver'> {
   /** Takes over what crashed owners left, and keeps doing so. */
   begin(): void
@@ -43,7 +50,7 @@ export interface Engine
 /** Until `begin` it runs what it is asked for, and hears of nothing else. */
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps
-  const announced = gathering(
+  const endsAnnounced = gathering(
     (turns) =>
       store.turns
         .forgetAnnouncements(turns)
@@ -60,14 +67,14 @@ export function createEngine(deps: EngineDeps): Engine {
   let leases: Leases | null = null
   const owned = createOwned({
     deps,
-    loopDeps: createLoopDeps(deps, { noteAnnounced: announced.add, keepHistory: histories.keep }),
+    loopDeps: createLoopDeps(deps, { noteEndAnnounced: endsAnnounced.add, keepHistory: histories.keep }),
     slots,
     onUnreadable: (turn, why) => leases?.leave(turn, why),
   })
   const open = createOpening(deps, histories)
   const wait = createWait(store, bus)
-  const cancel = createCancel(owned, wait, announced.add)
-  const restarts = createRestarts(owned)
+  const cancel = createCancel(deps, owned, wait, endsAnnounced.add)
+  const restarts = createRestarts(deps, owned)
 
   function obey(message: string): void {
     const control = JSON.parse(message) as Control
@@ -122,7 +129,7 @@ export function createEngine(deps: EngineDeps): Engine {
     wait,
     cancel,
     restart: restarts.restart,
-    toolsChanged: restarts.toolsChanged,
+    takeEffect: restarts.takeEffect,
     async decide(caller, id, call, decision) {
       await recordDecision(deps, caller, await findTurn(store, caller, id), call, decision)
       await owned.resume(id)
@@ -142,21 +149,22 @@ export function createEngine(deps: EngineDeps): Engine {
           .startNext(session_id)
           .catch((err: unknown) => log.warn({ err, session_id }, 'a queued turn is left to the scan'))
       })
-      leases = startLeases(owned)
+      leases = startLeases(deps, owned)
     },
     async drain(ms) {
       await owned.drain(ms)
       leases?.stop()
       room.close()
-      await announced.flush()
+      await endsAnnounced.flush()
     },
     isDraining: owned.isDraining,
     handedOver: owned.handedOver,
     async sayToolsChanged(session_id, delta, turn) {
       const id = owned.active.get(session_id)?.turn.id ?? turn
-      const word = event({ id, session_id }, null, { type: 'tools.changed', ...delta })
-      const alone = { alone: JSON.stringify({ ...word, turn_id: null }) }
-      await bus.append(session_id, [{ type: word.type, turn_id: id, data: JSON.stringify(word), ...alone }])
+      const changed = event({ id, session_id }, null, { type: 'tools.changed', ...delta })
+      const data = JSON.stringify(changed)
+      const alone = JSON.stringify({ ...changed, turn_id: null })
+      await bus.append(session_id, [{ type: changed.type, turn_id: id, data, alone }])
       await tell(bus, { op: 'revision', session_id, revision: delta.tools_revision })
     },
   }

@@ -69,10 +69,10 @@ export async function sayAll(
 }
 
 /** Puts the stored message into an announcement that named it; null where it has been deleted since. */
-export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent | null {
-  if (said.type !== 'message') return said
-  const message = stored.find((candidate) => candidate.id === said.message.id)
-  return message ? { ...said, message } : null
+export function hydrate(announced: TurnEvent, stored: readonly Message[]): TurnEvent | null {
+  if (announced.type !== 'message') return announced
+  const message = stored.find((candidate) => candidate.id === announced.message.id)
+  return message ? { ...announced, message } : null
 }
 
 export function announcedMessage(turn: Turn, step: number, { id, role }: NewMessage): AnnouncedEvent {
@@ -95,8 +95,8 @@ export function terminalEvent(end: TurnEnd, usage: Step['usage']): TurnEventBody
   return { type: 'turn.failed', error: end.error ?? asBatonError(null).toBody() }
 }
 
-/** Says something of a turn without a writer: of one that does not run here, or not yet. */
-export const append = (
+/** Says something of a turn that has no writer here: it does not run here, or not yet. */
+export const sayDirectly = (
   bus: Pick<Bus, 'append'>,
   { key, event }: Pick<AnnouncedEvent, 'event'> & { key?: string },
 ): Promise<string[]> => {
@@ -107,6 +107,8 @@ export const append = (
 
 /** Of a turn that does not begin yet. */
 export async function sayCreated({ bus, log }: Pick<EngineDeps, 'bus' | 'log'>, turn: Turn): Promise<void> {
-  const word = { key: `${turn.id}:created`, event: event(turn, null, { type: 'turn.created' }) }
-  await append(bus, word).catch((err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'))
+  const created = { key: `${turn.id}:created`, event: event(turn, null, { type: 'turn.created' }) }
+  await sayDirectly(bus, created).catch((err: unknown) =>
+    log.warn({ err, turn_id: turn.id }, 'an event was lost'),
+  )
 }

@@ -90,23 +90,26 @@ export async function recordEnd(
 }
 
 export function sayCompleted(run: Run, job: Job): void {
-  for (const said of completion(run, job)) {
-    sayAhead(run, said, () => {
+  for (const announced of completion(run, job)) {
+    sayAhead(run, announced, () => {
       job.isSaid = true
     })
   }
 }
 
 /** Said at once; the commit that follows says it again unless it is known by then to be in the stream. */
-export function sayAhead({ deps, active, writer }: Run, said: AnnouncedEvent, onSaid: () => void): void {
-  writer.emit(said.event, said.key).then(onSaid, (err: unknown) => {
-    const { type } = said.event
-    deps.log.warn({ err, turn_id: active.turn.id, type }, 'an event is left to the commit')
+export function sayAhead(
+  { deps, active, writer }: Run,
+  { key, event }: AnnouncedEvent,
+  onSaid: () => void,
+): void {
+  writer.emit(event, key).then(onSaid, (err: unknown) => {
+    deps.log.warn({ err, turn_id: active.turn.id, type: event.type }, 'an event is left to the commit')
   })
 }
 
 /** Of the same server: not one of another server that took over its name. */
-export const isSame = (declared: RegistryTool, newest: RegistryTool | undefined): boolean =>
+export const isSameTool = (declared: RegistryTool, newest: RegistryTool | undefined): boolean =>
   newest?.canonical_name === declared.canonical_name && newest.connector_id === declared.connector_id
 
 async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
@@ -115,7 +118,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
   const registry = await deps.tools.current(active.session.id)
   const named = (name: string) => registry.tools.find((tool) => tool.canonical_name === name)
   const newest = named(call.name)
-  if (job.declared && !(isDeclarable(newest) && isSame(job.declared.tool, newest))) {
+  if (job.declared && !(isDeclarable(newest) && isSameTool(job.declared.tool, newest))) {
     const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }

@@ -5,7 +5,7 @@
 import { isUnavailable } from '../errors.ts'
 import { CANCELLED, OWNER_LOST, requestStop } from './active.ts'
 import type { Owned } from './owned.ts'
-import { createRescue, type Rescue } from './rescue.ts'
+import { createRescue, type Rescue, type RescueDeps } from './rescue.ts'
 
 export interface Leases extends Pick<Rescue, 'leave'> {
   /** Looks for work now: somebody said that there is some */
@@ -16,21 +16,21 @@ export interface Leases extends Pick<Rescue, 'leave'> {
 }
 
 /** Looks at once; beats and looks again until `stop`. What fails is logged, and tried the next time. */
-export function startLeases(owned: Owned): Leases {
-  const { settings, log } = owned.deps
+export function startLeases(deps: RescueDeps, owned: Owned): Leases {
+  const { settings, log } = deps
   const leaseMs = settings.leaseSeconds * 1000
-  const rescue = createRescue(owned)
+  const rescue = createRescue(deps, owned)
   let storeAwayAt = Number.NEGATIVE_INFINITY
 
   const failed = (message: string) => (err: unknown) => {
     if (isUnavailable(err)) storeAwayAt = performance.now()
     log.warn({ err }, message)
   }
-  const beat = alone(() => heartbeat(owned), failed('heartbeat failed'))
-  const look = alone(async () => {
+  const beat = oneAtATime(() => heartbeat(deps, owned), failed('heartbeat failed'))
+  const look = oneAtATime(async () => {
     if (owned.isDraining()) return
     // A process that was frozen wakes here: it must not take its own turns for somebody's.
-    await heartbeat(owned)
+    await heartbeat(deps, owned)
     // Nobody could prolong a lease while the store was away: its owners come first.
     await owned.track(rescue.scan(performance.now() - storeAwayAt >= leaseMs))
   }, failed('scan failed'))
@@ -50,8 +50,8 @@ export function startLeases(owned: Owned): Leases {
   }
 }
 
-/** One at a time, and once more for all that came meanwhile: a slow store must not pile up scans. */
-function alone(work: () => Promise<void>, failed: (err: unknown) => void): () => Promise<void> {
+/** Does the work once more for all that asked meanwhile: a slow store must not pile up scans. */
+function oneAtATime(work: () => Promise<void>, failed: (err: unknown) => void): () => Promise<void> {
   let isBusy = false
   let isAskedAgain = false
   return async () => {
@@ -73,10 +73,12 @@ function alone(work: () => Promise<void>, failed: (err: unknown) => void): () =>
   }
 }
 
-async function heartbeat(owned: Owned): Promise<void> {
-  const { store, settings } = owned.deps
+async function heartbeat(
+  { store, settings }: Pick<RescueDeps, 'store' | 'settings'>,
+  { active }: Pick<Owned, 'active'>,
+): Promise<void> {
   // Those of this moment: one that begins while the store answers has a lease of its own.
-  const running = [...owned.active]
+  const running = [...active]
   if (running.length === 0) return
   const sessions = running.map(([session]) => session)
   const rows = await store.turns.heartbeat(settings.replica, sessions, settings.leaseSeconds)

@@ -31,7 +31,7 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
 /** What the engine gives its loops beside its own deps. */
 interface FromEngine {
   /** The end of this turn is in the stream. */
-  noteAnnounced(turn: string): void
+  noteEndAnnounced(turn: string): void
   /** For the session's next turn here. */
   keepHistory(session: string, rewrites: number, messages: readonly Message[]): void
 }

@@ -65,7 +65,7 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
     run = await load(deps, active, writer, entry)
   } catch (thrown) {
     if (isLeft(active, entry, thrown)) throw thrown
-    const ending = await unloaded(deps, active, writer)
+    const ending = await endingUnloaded(deps, active, writer)
     // A message that cannot be read cannot be said.
     if (entry.kind !== 'fresh' && !(thrown instanceof Unreadable)) await sayLeft(ending, entry.announce)
     return fail(ending, thrown)
@@ -94,7 +94,7 @@ const isLeft = ({ stop }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
   (thrown instanceof Unreadable && entry.kind !== 'fresh' && stop.signal.reason !== CANCELLED)
 
 /** What the end of a turn needs that could not be loaded: it may have waited, or been lost, with calls open. */
-async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
+async function endingUnloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
   const { turn } = active
   const history = await deps.store.messages.after(turn.session_id, turn.base_seq, 'told')
   return { deps, active, writer, history, index: committedSteps(turn), inFlight: null }
@@ -107,8 +107,8 @@ async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Pro
 async function completed(credential: ChosenCredential, stop: AbortSignal): Promise<ChosenCredential> {
   if (!credential.complete) return credential
   const stopped = new Promise<never>((_, reject) => {
-    // One pass of the event loop later, so that facts which are there already win: also a turn that was taken over to be
-    // cancelled is loaded, since its calls are to be settled.
+    // One pass of the event loop later, so that facts which are there already win: a turn that was taken over only to be
+    // cancelled must still be loaded, since its calls are to be settled.
     const leave = () => void setImmediate(() => reject(stop.reason))
     if (stop.aborted) leave()
     else stop.addEventListener('abort', leave, { once: true })

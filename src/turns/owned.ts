@@ -22,7 +22,6 @@ import type { Slots } from './room.ts'
 const STOP_MS = 5_000
 
 export interface Owned {
-  deps: EngineDeps
   /** By session: one turn runs in a session at a time */
   active: ReadonlyMap<string, ActiveTurn>
   /** Runs it here, in the background; never throws. `session` null: it is read. */
@@ -130,7 +129,6 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
   }
 
   return {
-    deps,
     active,
     launch,
     startNext: (session) => underWay.track(startNext(session)),

@@ -5,6 +5,7 @@
 import type { Logger } from 'pino'
 import { inFull, isUnavailable } from '../errors.ts'
 import { type AnnouncedEvent, EVERYONE, Unreadable } from '../store/store.ts'
+import type { EngineDeps } from './deps.ts'
 import { hydrate } from './events.ts'
 import type { Owned } from './owned.ts'
 
@@ -15,7 +16,7 @@ const SCAN_LIMIT = 20
  * For so long an announcement is left to its turn's owner: longer than the bus tries an append. From another replica it
  * could come before the owner's last events.
  */
-const OWNERS_WORD_MS = 3_000
+const LEFT_TO_OWNER_MS = 3_000
 
 export interface Rescue {
   /** `mayTakeOver`: owners have had the time to prolong their leases. Throws `unavailable` where the store is away. */
@@ -26,8 +27,9 @@ export interface Rescue {
   retry(turn: string): boolean
 }
 
-export function createRescue(owned: Owned): Rescue {
-  const { store, bus, settings, log, metrics } = owned.deps
+export type RescueDeps = Pick<EngineDeps, 'store' | 'bus' | 'settings' | 'log' | 'metrics'>
+
+export function createRescue({ store, bus, settings, log, metrics }: RescueDeps, owned: Owned): Rescue {
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   /** Of turns that are to be run, and of those whose end, or wait, is to be announced */
   const [running, announcing] = [createHelp(log), createHelp(log)]
@@ -77,7 +79,7 @@ export function createRescue(owned: Owned): Rescue {
         const last = opened.at(-1)?.key ?? turn_id
         const since = before.get(last) ?? now
         unsaidSince.set(last, since)
-        if (now - since >= OWNERS_WORD_MS) await announce(session_id, turn_id, opened)
+        if (now - since >= LEFT_TO_OWNER_MS) await announce(session_id, turn_id, opened)
       })
     }
   }
@@ -143,7 +145,7 @@ function createHelp(log: Logger) {
 const UNREADABLE =
   'a turn waits for its encryption key: put the key back into BATON_ENCRYPTION_KEYS and start again'
 
-const isReady = (bus: Owned['deps']['bus']): Promise<boolean> =>
+const isReady = (bus: EngineDeps['bus']): Promise<boolean> =>
   bus.ready().then(
     () => true,
     () => false,

@@ -11,6 +11,7 @@ import {
 } from './active.ts'
 import { expireRemoved } from './approvals.ts'
 import { createAsks, type ToolsWish, tell, type Wish } from './control.ts'
+import type { EngineDeps } from './deps.ts'
 import type { Owned } from './owned.ts'
 import { findTurn } from './wait.ts'
 
@@ -18,16 +19,18 @@ type Effect = Pick<ToolsChange, 'effective' | 'restarted_turn_id'>
 
 export interface Restarts {
   restart: Turns['restart']
-  /** A session's registry moved: tells when it takes effect, and restarts the step in flight for `now`. */
-  toolsChanged(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
+  /** A session's tools changed: answers when that takes effect, and restarts the step in flight for `now`. */
+  takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
   /** What another replica wishes: nothing happens, and nobody is answered, where its turn does not run here. */
   grant(wish: Wish): void
   /** What another replica made of a wish of this one's. */
   answered(ask: string, answer: RestartAnswer): void
 }
 
-export function createRestarts({ deps, active, resume }: Owned): Restarts {
-  const { store, bus } = deps
+export function createRestarts(
+  { store, bus }: Pick<EngineDeps, 'store' | 'bus'>,
+  { active, resume }: Owned,
+): Restarts {
   const asks = createAsks(bus)
 
   /** Nobody answered: while the bus works the owner may only be slow. Throws where the store shows that it cannot restart. */
@@ -60,7 +63,7 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
       if (answer === null) await assertMayYet(now)
       return now
     },
-    async toolsChanged(session, { removed, tools_revision: revision, isMoved }, apply) {
+    async takeEffect(session, { removed, tools_revision: revision, isMoved }, apply) {
       const mine = active.get(session.id)
       const turn = mine?.turn ?? (await begunTurn(session.id))
       if (!turn) return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
@@ -69,7 +72,7 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
       const isElsewhere = !mine && turn.state === 'running'
       const answer = mine ? applyNow(mine, wish) : isElsewhere ? await asks.ask(wish) : null
       // Also of one that runs: it may have read its tools before the change, and begin to wait after it.
-      if (await expireRemoved(deps, turn.id, removed)) await resume(turn.id)
+      if (await expireRemoved(store, turn.id, removed)) await resume(turn.id)
       return effect(turn.id, answer)
     },
     grant(wish) {

@@ -30,9 +30,9 @@ export interface Run {
   /** History up to acceptance with the turn's context edits applied */
   edited: readonly MessageInput[]
   registry: RegistryRow | null
-  /** The bound connectors, as they were at a registry's revision and under a `bound` */
+  /** The bound connectors, and the registry's revision and `bound` that they were read under */
   connectors: { revision: number; bound: string; byId: ReadonlyMap<string, Connector> } | null
-  /** As the step was read (StepRead.bound) */
+  /** What was bound when the step was read: a text to compare, StepRead.bound */
   bound: string
   /** How long the turn may still wait for servers of its session */
   serverWaitMs: number
@@ -145,7 +145,7 @@ export async function commit(
   // Once all is in the stream, that is noted, so that nobody says it again. While the bus is away, the scan says it later.
   void sayAll(run, announce, stored)
     .then(async () => {
-      if (rest.end) deps.noteAnnounced(active.turn.id)
+      if (rest.end) deps.noteEndAnnounced(active.turn.id)
       // At once, not gathered: the turn may go on, and a late note would cover what it announces then as well.
       else if (rest.state === 'awaiting_input') await deps.store.turns.forgetAnnouncements([active.turn.id])
     })

@@ -31,9 +31,9 @@ export async function modelStep(run: Run): Promise<Job[] | null> {
       await discard(run, again)
       continue
     }
-    const words = attempt.folding.finish()?.invalid_call
-    if (words === undefined) return commitStep(run, prepared, attempt)
-    const isEnd = await retryInvalidCall(run, attempt, words)
+    const problem = attempt.folding.finish()?.invalid_call
+    if (problem === undefined) return commitStep(run, prepared, attempt)
+    const isEnd = await retryInvalidCall(run, attempt, problem)
     if (isEnd) return null
   }
 }
@@ -203,17 +203,17 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
  * The model wrote a call that could not be made at all (undeclared or malformed, wire/gemini.md 6.4). It is
  * told once or twice; after that the turn ends with a notice (true), since the same context may repeat it forever.
  */
-async function retryInvalidCall(run: Run, attempt: Attempt, words: string): Promise<boolean> {
+async function retryInvalidCall(run: Run, attempt: Attempt, problem: string): Promise<boolean> {
   run.invalidCalls++
   if (run.invalidCalls <= INVALID_CALL_LIMIT) {
-    run.hint = `Your last tool call could not be made: ${words}\nCall only tools that are declared, with arguments that fit their schema, or answer without a tool.`
+    run.hint = `Your last tool call could not be made: ${problem}\nCall only tools that are declared, with arguments that fit their schema, or answer without a tool.`
     await discard(run, 'retry')
     return false
   }
   const text = attempt.folding.textSoFar()
   const parts: Part[] = [
     ...(text === '' ? [] : [{ type: 'text', text } as const]),
-    { type: 'notice', text: `The model tried a tool call that could not be made: ${words}` },
+    { type: 'notice', text: `The model tried a tool call that could not be made: ${problem}` },
   ]
   await endStep(run, attempt, parts, 'stop')
   return true

@@ -2,12 +2,12 @@
 import t from 'tap'
 import {
   compareIds,
-  endedAt,
+  endId,
   formatCursor,
+  gapId,
   parseCursor,
   readId,
   sessionTag,
-  shownAt,
 } from '../../src/bus/cursor.ts'
 import { newId } from '../../src/chat/ids.ts'
 
@@ -16,15 +16,15 @@ const turn = newId('turn')
 
 t.test('an id says its place, and what was told there', async (t) => {
   t.same(parseCursor(cursor, 'ses_1'), { generation: '0a1b2c', id: '1700000000000-12' })
-  t.match(readId(cursor), { after: cursor, ended: undefined, shown: undefined })
-  t.match(readId(endedAt(cursor, turn)), { after: cursor, ended: turn, shown: undefined })
-  t.match(readId(shownAt(cursor, { seq: 0, turn: null })), { after: cursor, shown: { seq: 0, turn: null } })
+  t.match(readId(cursor), { after: cursor, ended: undefined, snapshot: undefined })
+  t.match(readId(endId(cursor, turn)), { after: cursor, ended: turn, snapshot: undefined })
+  t.match(readId(gapId(cursor, { seq: 0, turn: null })), { after: cursor, snapshot: { seq: 0, turn: null } })
   for (const state of ['queued', 'begun', 'ended'] as const) {
-    const shown = { seq: 42, turn: { id: turn, state } }
-    t.same(readId(shownAt(cursor, shown)), {
+    const snapshot = { seq: 42, turn: { id: turn, state } }
+    t.same(readId(gapId(cursor, snapshot)), {
       after: cursor,
       ended: state === 'ended' ? turn : undefined,
-      shown,
+      snapshot,
     })
   }
 })

@@ -9,7 +9,11 @@ import { createMemory } from './session-tools-doubles.ts'
 
 t.test('what is kept is bounded by size, however few the tools', (t) => {
   const store = {} as RegistriesDeps['store']
-  const registries = createRegistries({ store, emit: async () => {}, log: pino({ level: 'silent' }) })
+  const registries = createRegistries({
+    store,
+    sayToolsChanged: async () => {},
+    log: pino({ level: 'silent' }),
+  })
   const words = 'x'.repeat(4 << 20)
   const row = (session_id: string): RegistryRow => {
     const tool = { description: '', parameters: {}, input_schema: { description: words } }
@@ -39,7 +43,12 @@ function replicas() {
     return written
   }
   const log = pino({ level: 'silent' })
-  return { rows, age, create: (emit: RegistriesDeps['emit']) => createRegistries({ store, emit, log }) }
+  return {
+    rows,
+    age,
+    create: (sayToolsChanged: RegistriesDeps['sayToolsChanged']) =>
+      createRegistries({ store, sayToolsChanged, log }),
+  }
 }
 
 t.test('a revision is announced after the one before, which another replica made', async (t) => {

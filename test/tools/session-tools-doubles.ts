@@ -262,7 +262,7 @@ export function setUp(t: Test) {
       policy: OPEN,
       viewOf: async () => ({ deployment, options: OPTIONS }),
       providers: ['openai', 'gemini'],
-      emit: async (session, delta) => {
+      sayToolsChanged: async (session, delta) => {
         said.push({ session, delta })
         for (const wake of waiting) wake()
       },

@@ -21,7 +21,7 @@ t.test('what is remembered is bounded by servers, not by sessions alone', async 
     discovery: {
       lookUp: async (asked) => asked.map(({ connector }) => ({ connector, server: connector.name, ...away })),
       heard: () => [],
-      announced: async () => {},
+      awaitExpected: async () => {},
       marks: () => [],
       isExpected: () => false,
     },

@@ -112,7 +112,11 @@ t.test('a server that is bound while a turn begins is the one that is called', a
 t.test('a tool that another replica switched off is not run, whether or not that was told', async (t) => {
   const { bus, say, replica } = world(t, {}, CALLS)
   const { ran, seen } = toolbox()
-  const registries = createRegistries({ store, emit: async () => {}, log: pino({ level: 'silent' }) })
+  const registries = createRegistries({
+    store,
+    sayToolsChanged: async () => {},
+    log: pino({ level: 'silent' }),
+  })
   const one = replica({ ...seen, tools: { ...seen.tools, ...registries } as unknown as EngineDeps['tools'] })
   const { tool } = await server('switched')
   const { id } = await session()
@@ -165,7 +169,7 @@ t.test('a call that waits for a person is left alone where another tool is taken
   const { turn } = await one.start(CALLER, opened.id, asked({ max_steps: 1 }))
   say()
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input' })
-  await one.toolsChanged(opened, { tools_revision: 1, removed: ['a.c'], isMoved: true }, 'now')
+  await one.takeEffect(opened, { tools_revision: 1, removed: ['a.c'], isMoved: true }, 'now')
   t.match(await store.executions.ofTurn(turn.id), [{ state: 'awaiting_approval', approval: null }])
   t.match(await store.turns.get(CALLER, turn.id), { state: 'awaiting_input' })
 })
@@ -177,7 +181,7 @@ t.test('a change holds from the next turn on where none has begun', async (t) =>
   const queued = openRequest(opened.id, { on_busy: 'enqueue' })
   await store.turns.open(CALLER, queued)
   await endTurn(store, fence, turn.id)
-  const effect = await one.toolsChanged(opened, { tools_revision: 1, removed: [], isMoved: true }, 'now')
+  const effect = await one.takeEffect(opened, { tools_revision: 1, removed: [], isMoved: true }, 'now')
   await store.turns.endQueued(queued.turn, { state: 'cancelled', finish_reason: null, error: null }, [])
   t.strictSame(effect, { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null })
 })
@@ -236,7 +240,7 @@ async function apart(
   const types = follow(t, bus, opened.id, turn.id)
   await eventually(() => types.includes('step.started'))
   const move = { tools_revision: 1, removed: [], isMoved: true }
-  const change = () => two.toolsChanged(opened, move, 'now')
+  const change = () => two.takeEffect(opened, move, 'now')
   return { turn, types, say, change, restart: () => two.restart(CALLER, turn.id) }
 }
 
@@ -345,7 +349,7 @@ t.test('a tool that is taken away while its turn comes to wait leaves no call to
     await reached
     row.tools = []
     const move = { tools_revision: 1, removed: ['a.b'], isMoved: true }
-    const change = (isElsewhere ? other : owner).toolsChanged(opened, move, 'now')
+    const change = (isElsewhere ? other : owner).takeEffect(opened, move, 'now')
     t.match(await change, { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
     commit()
     await eventually(() => types.includes('turn.completed'))

@@ -81,12 +81,12 @@ t.test('any replica restarts a turn, while a model call of it is in flight', asy
   await eventually(() => types.includes('step.started'))
   const move = { tools_revision: 1, removed: [], isMoved: true }
   const next = { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null }
-  t.strictSame(await other.toolsChanged(chat, move, 'next'), next)
+  t.strictSame(await other.takeEffect(chat, move, 'next'), next)
   await other.restart(CALLER, turn.id)
   await eventually(() => types.includes('turn.restarted'))
   say()
   await eventually(() => types.includes('tool_execution.started'))
-  t.strictSame(await other.toolsChanged(chat, move, 'now'), next)
+  t.strictSame(await other.takeEffect(chat, move, 'now'), next)
   await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
   work()
 })

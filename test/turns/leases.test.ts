@@ -5,6 +5,7 @@ import t, { type Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import type { Fence, Session, Store, Turn } from '../../src/store/store.ts'
 import { type ActiveTurn, CANCELLED, createActive, OWNER_LOST } from '../../src/turns/active.ts'
+import type { EngineDeps } from '../../src/turns/deps.ts'
 import { startLeases } from '../../src/turns/leases.ts'
 import type { Owned } from '../../src/turns/owned.ts'
 import { announced } from '../contracts/store-rows.ts'
@@ -15,19 +16,19 @@ async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {
   const active = new Map<string, ActiveTurn>()
   const none = async () => []
   const nothing = { heartbeat: none, recover: none, idleQueues: none, lapsedApprovals: none, resumable: none }
+  const deps = {
+    store: { turns: { ...nothing, unannounced: none, ...turns }, messages: { ofTurn: none } },
+    bus: { ready: async () => {}, ...bus },
+    settings: { replica: 'replica-1', leaseSeconds: 600 },
+    log: pino({ level: 'silent' }),
+  } as unknown as EngineDeps
   const owned = {
-    deps: {
-      store: { turns: { ...nothing, unannounced: none, ...turns }, messages: { ofTurn: none } },
-      bus: { ready: async () => {}, ...bus },
-      settings: { replica: 'replica-1', leaseSeconds: 600 },
-      log: pino({ level: 'silent' }),
-    },
     active,
     isDraining: () => false,
     handedOver: () => 0,
     track: (work: Promise<unknown>) => work,
   } as unknown as Owned
-  const leases = startLeases(owned)
+  const leases = startLeases(deps, owned)
   t.teardown(() => leases.stop())
   await new Promise(setImmediate)
   const own = (session: string) => {

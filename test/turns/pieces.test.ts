@@ -238,7 +238,7 @@ t.test('that a turn waits is noted at once, its end with those of others', async
         forgetAnnouncements: async (turns: string[]) => void noted.push(`now ${turns}`),
       },
     },
-    noteAnnounced: (id: string) => noted.push(`later ${id}`),
+    noteEndAnnounced: (id: string) => noted.push(`later ${id}`),
   } as unknown as Run['deps']
   const active = activeIn('tools')
   const writer = {
@@ -260,7 +260,7 @@ t.test('an end is committed once what was said before it has arrived, or is know
     kept.push(...announce)
     return { messages: [], has_queued: false }
   }
-  const deps = { store: { turns: { commit: write } }, noteAnnounced() {} } as unknown as Run['deps']
+  const deps = { store: { turns: { commit: write } }, noteEndAnnounced() {} } as unknown as Run['deps']
   let isBroken = false
   const flush = async () => {
     isBroken = true

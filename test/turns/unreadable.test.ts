@@ -6,7 +6,7 @@ import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
-import { append, event } from '../../src/turns/events.ts'
+import { event, sayDirectly } from '../../src/turns/events.ts'
 import { execution, resultOf, settlement } from '../contracts/store-ledger.ts'
 import {
   COMPLETED,
@@ -96,7 +96,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   key.isLost = true
   const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
-  await append(bus, { event: event(silent.turn, null, { type: 'turn.created' }) })
+  await sayDirectly(bus, { event: event(silent.turn, null, { type: 'turn.created' }) })
   const lines: { level: number; turn_id?: string; reason?: string }[] = []
   const log = createLog('warn', { write: (line) => void lines.push(JSON.parse(line)) })
   const first = createMetrics({ defaults: false })
@@ -222,7 +222,7 @@ t.test('what cannot be read of a turn’s calls keeps nobody from what needs non
     (await own.executions.list(CALLER, { turn_id }, { limit: 10 })).data
 
   const move = { tools_revision: 1, removed: ['a.c'], isMoved: true }
-  const effect = await one.toolsChanged(changed.session, move, 'now')
+  const effect = await one.takeEffect(changed.session, move, 'now')
   t.match(effect, { effective: { turn_id: changed.id, from: 'next_step' } })
   t.match(await ledger(changed.id), [{ approval: { decision: 'expired' } }, { approval: null }])
   await t.rejects(one.answer(CALLER, decided.id, 'call_a.c', ''), { code: 'not_awaiting' })

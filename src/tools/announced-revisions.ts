@@ -12,32 +12,32 @@ const ANNOUNCE_MS = 300
 /** Sessions whose newest announced revision is known. */
 const MOST_KNOWN = 50_000
 
-export interface Announced {
+export interface AnnouncedRevisions {
   /** This revision was announced, here or by another replica. */
   note(session: string, revision: number): void
   /** Settles once this one was announced, or is not to be expected any more. */
-  heard(row: RegistryRow): Promise<void>
+  whenAnnounced(row: RegistryRow): Promise<void>
 }
 
-export function createAnnounced(): Announced {
+export function createAnnouncedRevisions(): AnnouncedRevisions {
   const newest = new BoundedMap<number>(MOST_KNOWN)
-  const words = new EventEmitter().setMaxListeners(0)
+  const notes = new EventEmitter().setMaxListeners(0)
   const isExpected = ({ session_id, revision, updated_at }: RegistryRow) =>
     revision > (newest.get(session_id) ?? 0) && Date.now() - Date.parse(updated_at) < ANNOUNCE_MS
-  async function word(row: RegistryRow, signal: AbortSignal): Promise<void> {
-    while (isExpected(row) && !signal.aborted) await once(words, row.session_id, { signal }).catch(() => {})
+  async function untilAnnounced(row: RegistryRow, signal: AbortSignal): Promise<void> {
+    while (isExpected(row) && !signal.aborted) await once(notes, row.session_id, { signal }).catch(() => {})
   }
   return {
     note(session, revision) {
       if (revision <= (newest.get(session) ?? 0)) return
       newest.put(session, revision)
-      words.emit(session)
+      notes.emit(session)
     },
-    async heard(row) {
+    async whenAnnounced(row) {
       if (!isExpected(row)) return
       const over = new AbortController()
       // Also where the row never grows old: the store's clock may be ahead.
-      await within(ANNOUNCE_MS, word(row, over.signal))
+      await within(ANNOUNCE_MS, untilAnnounced(row, over.signal))
       over.abort()
     },
   }

@@ -1,0 +1,138 @@
+/**
+ * Callers' changes of a session's tools. Each is written in the session's queue (change-queue.ts). The servers that it is
+ * about are waited for outside of the queue; what they list by then is written there, too.
+ */
+import { BatonError } from '../errors.ts'
+import type { Apply, SessionTools, ToolsChange, ToolsMove } from '../ports.ts'
+import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
+import type { ChangeQueue } from './change-queue.ts'
+import type { Asked, Discovery, LookUp } from './discovery.ts'
+import type { Change, Ground, Registries } from './registries.ts'
+import { difference, hasMoved, switched } from './registry.ts'
+import { declared, type View } from './shown-registry.ts'
+import { datesOf, type Upkeep } from './upkeep.ts'
+
+type Effect = Pick<ToolsChange, 'effective' | 'restarted_turn_id'>
+
+export interface CallerChangesDeps {
+  store: Pick<Store, 'connectors'>
+  /** What the session's provider has with its present credential */
+  viewOf(session: Session, provider: string | null): Promise<View>
+  /** When it takes effect; for `now`, restarts the step in flight and ends calls of what is `removed` */
+  takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
+  discovery: Pick<Discovery, 'lookUp'>
+  registries: Pick<Registries, 'ground' | 'change'>
+  upkeep: Pick<Upkeep, 'update'>
+  queue: Pick<ChangeQueue<Effect>, 'take' | 'awaits' | 'applyNow'>
+}
+
+type CallerChanges = Pick<SessionTools, 'open' | 'bind' | 'unbind' | 'setEnabled' | 'refresh'>
+
+export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
+  const { store, discovery, registries, upkeep, queue } = deps
+
+  /** `off`: tools that stay, and may not be called any more. */
+  async function finish(
+    session: Session,
+    { delta, before, row }: Change,
+    apply: Apply,
+    off: readonly string[] = [],
+  ): Promise<ToolsChange> {
+    const isMoved = hasMoved(delta)
+    const { tools_revision, removed } = delta
+    const move = { tools_revision, removed: [...removed, ...off], isMoved }
+    const [effect, isKept] = await Promise.all([
+      // Whether or not it moved: what was changed for the next step may be wanted now.
+      apply === 'now' ? queue.applyNow(session, move) : deps.takeEffect(session, move, apply),
+      isMoved ? isPrefixKept(session, before, row) : true,
+    ])
+    return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
+  }
+
+  async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
+    const view = await deps.viewOf(session, null)
+    return JSON.stringify(declared(before, view)) === JSON.stringify(declared(after, view))
+  }
+
+  /**
+   * Makes a change: `work` writes it, and answers with the servers that it is about. Those are waited for,
+   * as long as `wait` says; then the registry takes over what there is.
+   */
+  async function changeBy(
+    session: Session,
+    apply: Apply,
+    wait: LookUp | null,
+    work: (bindings: readonly Binding[]) => Promise<readonly Asked[]>,
+  ): Promise<ToolsChange> {
+    const [about, first] = await queue.take(session.id, async () => {
+      const { bindings, row } = await registries.ground(session.id)
+      return [await work(bindings), row.tools] as const
+    })
+    if (wait) {
+      const servers = discovery.lookUp(about, { ...wait, seen: datesOf(first) })
+      if (apply === 'now') queue.awaits(session.id, servers)
+      await servers
+    }
+    const { before, row } = await queue.take(session.id, () => upkeep.update(session.id))
+    const isOwn = (tool: RegistryTool) => about.some(({ connector }) => connector.id === tool.connector_id)
+    // All that became of these servers' tools is told: a server's arrival may have written a part of it in between.
+    const tools = [...before.tools.filter((tool) => !isOwn(tool)), ...first.filter(isOwn)]
+    const delta = { tools_revision: row.revision, ...difference(tools, row.tools) }
+    return finish(session, { before: { ...before, tools }, row, delta }, apply)
+  }
+
+  async function connectorNamed(session: Session, idOrName: string): Promise<Connector> {
+    const found = await store.connectors.find(session, idOrName)
+    if (found) return found
+    throw new BatonError('connector_not_found', `No connector ${idOrName} exists.`)
+  }
+
+  async function bindAs(session: Session, found: Connector, alias: string | null): Promise<void> {
+    if (await store.connectors.bind(session.id, found.id, alias)) return
+    const words = `Another server of this session is named ${alias ?? found.name}; bind with an alias.`
+    throw new BatonError('name_taken', words, { param: 'alias' })
+  }
+
+  return {
+    async open(session, connectors) {
+      for (const one of connectors) await bindAs(session, one, null)
+      const bindings = connectors.map((connector) => ({ connector, alias: null }))
+      await discovery.lookUp(bindings, { deadlineMs: 'budget' })
+      await queue.take(session.id, () => upkeep.update(session.id))
+    },
+    async bind(session, idOrName, apply, alias) {
+      const found = await connectorNamed(session, idOrName)
+      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async () => {
+        await bindAs(session, found, alias)
+        return [{ connector: found, alias }]
+      })
+    },
+    unbind: (session, idOrName, apply) =>
+      changeBy(session, apply, null, async (bindings) => {
+        const bound = bindings.find(({ connector: one }) => one.id === idOrName || one.name === idOrName)
+        if (bound) {
+          await store.connectors.unbind(session.id, bound.connector.id)
+          return [bound]
+        }
+        throw new BatonError('connector_not_found', `No connector ${idOrName} is bound to this session.`)
+      }),
+    async setEnabled(session, name, enabled, apply) {
+      const make = async ({ row: { tools } }: Ground) => {
+        const tool = tools.find((one) => one.canonical_name === name)
+        if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
+        const { connector_id: from, mcp_tool_name: own } = tool
+        if (from !== null && own !== null) await store.connectors.switchTool(session.id, from, own, enabled)
+        return switched(tools, tool, enabled)
+      }
+      const change = await queue.take(session.id, () => registries.change(session.id, make))
+      return finish(session, change, apply, enabled ? [] : [name])
+    },
+    refresh: (session, apply) =>
+      changeBy(
+        session,
+        apply,
+        { deadlineMs: 'budget', refresh: true, insists: true },
+        async (bindings) => bindings,
+      ),
+  }
+}
