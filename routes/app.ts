@@ -9,6 +9,7 @@ import type { Connectors } from '../src/connectors.ts'
 import type { Credentials } from '../src/credentials/credentials.ts'
 import type { KeyRotation } from '../src/credentials/key-rotation.ts'
 import type { Logins } from '../src/credentials/logins.ts'
+import type { ErrorCode } from '../src/errors.ts'
 import type { Streams } from '../src/http/sse.ts'
 import type { Caller, SessionTools, Turns } from '../src/ports.ts'
 import type { Sessions } from '../src/sessions.ts'
@@ -40,6 +41,10 @@ declare module 'fastify' {
     admin?: boolean
     /** No key needed */
     open?: boolean
+  }
+  interface FastifySchema {
+    /** How it may fail, beside unknown ids of its path and what any call may answer: for the OpenAPI document */
+    errors?: readonly ErrorCode[]
   }
 }
 

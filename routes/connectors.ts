@@ -2,6 +2,7 @@
 import { Type } from 'typebox'
 import { CONNECTOR_NAME } from '../src/config/connector-shape.ts'
 import { PAGE_HEADERS } from '../src/credentials/logins/page.ts'
+import { UPSTREAM_CODES } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
   closed,
@@ -203,6 +204,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         operationId: 'createConnector',
         summary: 'Add an MCP server',
         body: NewConnector,
+        errors: ['address_not_allowed', 'name_taken'],
         response: { 201: ConnectorView },
       },
     },
@@ -246,6 +248,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
           'another origin, or command or args change, those that hold secrets must be given again: no secret goes along.',
         params: IdParam,
         body: ConnectorPatch,
+        errors: ['address_not_allowed', 'name_taken', 'read_only'],
         response: { 200: ConnectorView },
       },
     },
@@ -258,6 +261,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         operationId: 'deleteConnector',
         summary: 'Remove an MCP server',
         params: IdParam,
+        errors: ['read_only'],
         response: { 204: Type.Null() },
       },
     },
@@ -288,6 +292,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         description: 'For `auth: oauth`; by the owner of the connector only.',
         params: IdParam,
         body: NoBody,
+        errors: ['address_not_allowed', 'not_available', ...UPSTREAM_CODES],
         response: { 200: Login },
       },
     },
@@ -321,6 +326,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         summary: "Who this gateway is to MCP servers' login services",
         description:
           'A client ID metadata document, which they read by themselves; there only while BATON_PUBLIC_URL is https.',
+        errors: ['not_found'],
         response: { 200: ClientDocument },
       },
     },

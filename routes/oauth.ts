@@ -1,7 +1,7 @@
 /** Logins at providers: begun, finished, asked about; the page that browsers come back to; login files. */
 import { type Static, Type } from 'typebox'
 import { PAGE_HEADERS } from '../src/credentials/logins/page.ts'
-import { invalid } from '../src/errors.ts'
+import { invalid, UPSTREAM_CODES } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import { CredentialView, Fact } from './credentials.ts'
 import { closed, Id, Instant, LoginReturn, PAGE, PAGE_OR_ERROR, Provider } from './schemas.ts'
@@ -84,6 +84,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
         summary: "Begin a login at a provider's page",
         params: ProviderParam,
         body: Authorize,
+        errors: ['oauth_not_enabled', ...UPSTREAM_CODES],
         response: { 200: Login },
       },
     },
@@ -105,6 +106,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
         description: 'Needs no key: its single-use `state` authenticates it.',
         params: ProviderParam,
         querystring: LoginReturn,
+        errors: ['oauth_not_enabled'],
         response: { 200: PAGE, 400: PAGE_OR_ERROR },
       },
     },
@@ -122,6 +124,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
         summary: 'Finish a login with the code that the page showed',
         params: ProviderParam,
         body: Exchange,
+        errors: ['oauth_not_enabled', ...UPSTREAM_CODES],
         response: { 200: CredentialView },
       },
     },
@@ -138,6 +141,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
         summary: "Read a login's status",
         params: ProviderParam,
         querystring: Type.Object({ state: State }, closed),
+        errors: ['oauth_not_enabled'],
         response: { 200: LoginStatus },
       },
     },
@@ -153,6 +157,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
         operationId: 'importLogin',
         summary: "Take over a login file of a provider's own tool",
         body: Import,
+        errors: ['oauth_not_enabled', ...UPSTREAM_CODES],
         response: { 201: Imported },
       },
     },

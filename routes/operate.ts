@@ -3,7 +3,6 @@ import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import { within } from '../src/within.ts'
 import type { App, RouteDeps } from './app.ts'
-import { ErrorShape } from './schemas.ts'
 
 const Health = Type.Object({ status: Type.String(), version: Type.String() })
 const Ready = Type.Object({ status: Type.Literal('ready') })
@@ -26,7 +25,8 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
       schema: {
         operationId: 'getReadiness',
         summary: 'Store, bus and migrations are ready, and the process is not draining',
-        response: { 200: Ready, 503: ErrorShape },
+        errors: ['draining'],
+        response: { 200: Ready },
       },
     },
     async () => {

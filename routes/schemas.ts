@@ -6,7 +6,7 @@ import { type Static, type TObject, type TProperties, type TSchema, Type } from 
 import type { Part as StoredPart } from '../src/chat/message.ts'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
 import { SECRET_FORM } from '../src/credentials/logins/file.ts'
-import { ERROR_CODES, ERROR_LIST } from '../src/errors.ts'
+import { ERROR_CODES, errorList } from '../src/errors.ts'
 
 export const closed = { additionalProperties: false } as const
 
@@ -110,7 +110,7 @@ export const Usage = Type.Object(
 const failure = {
   code: Type.Enum(ERROR_CODES, {
     title: 'ErrorCode',
-    description: `Stable. With the HTTP status:\n\n${ERROR_LIST}`,
+    description: `Stable. With the HTTP status:\n\n${errorList(ERROR_CODES)}`,
   }),
   message: Type.String(),
   param: nullable(Type.String({ description: 'The field at fault' })),
@@ -136,9 +136,8 @@ export const ErrorShape = Type.Object(
   },
 )
 
-/** When the callback is called without a login's parameters, the error is JSON. */
 export const PAGE_OR_ERROR = {
-  ...PAGE,
+  description: 'A page for people, or, where it is not called as a login comes back, `invalid_request`',
   content: { ...PAGE.content, 'application/json': { schema: ErrorShape } },
 }
 

@@ -155,6 +155,7 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
         summary: 'Bind a connector by id or name',
         params: idParams('id', 'connector'),
         body: Bind,
+        errors: ['name_taken'],
         response: change,
       },
     },

@@ -2,7 +2,7 @@
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { canonicalJson, sha256 } from '../src/chat/json.ts'
-import { BatonError, invalid, noSession } from '../src/errors.ts'
+import { BatonError, invalid, noSession, UPSTREAM_CODES } from '../src/errors.ts'
 import { logLine } from '../src/log.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
@@ -108,6 +108,19 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
         params: IdParam,
         headers: StartHeaders,
         body: NewTurn,
+        errors: [
+          'address_not_allowed',
+          'context_splits_tool_exchange',
+          'turn_in_progress',
+          'no_credential',
+          'credential_needs_reauth',
+          'idempotency_mismatch',
+          'context_too_long',
+          'queue_full',
+          'recovery_limit',
+          'draining',
+          ...UPSTREAM_CODES,
+        ],
         response: {
           200: {
             ...EventStream,
@@ -181,6 +194,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
         params: IdParam,
         querystring: WaitForEnd,
         body: NoBody,
+        errors: ['draining'],
         response: { 200: TurnView, 202: TurnView },
       },
     },
@@ -198,10 +212,10 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
       schema: {
         operationId: 'restartTurn',
         summary: 'Restart the model call in flight',
-        description:
-          '409 `not_restartable` when none is in flight, `restart_limit` after 8; 503 when its replica cannot be told.',
+        description: '503 when its replica cannot be told.',
         params: IdParam,
         body: NoBody,
+        errors: ['not_restartable', 'restart_limit'],
         response: { 202: TurnView },
       },
     },
@@ -216,6 +230,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
         summary: 'Decide on a tool call that waits for approval',
         params: idParams('id', 'call_id'),
         body: Decision,
+        errors: ['not_awaiting'],
         response: { 200: TurnView },
       },
     },
@@ -235,6 +250,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
         summary: 'Answer a tool that asks (reserved)',
         params: idParams('id', 'call_id'),
         body: Answer,
+        errors: ['not_awaiting'],
         response: { 200: TurnView },
       },
     },

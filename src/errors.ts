@@ -80,12 +80,17 @@ export const ERROR_CODES = Object.keys(CATALOGUE) as ErrorCode[]
 /** What is at fault is the request, or what its caller has stored: nothing for an operator to look into. */
 export const isOfCaller = (code: ErrorCode): boolean =>
   CATALOGUE[code].status < 500 && !CATALOGUE[code].retryable
+/** The codes of a provider's failures */
+export const UPSTREAM_CODES = ERROR_CODES.filter((code) => code.startsWith('upstream_'))
+export const statusOf = (code: ErrorCode): number => CATALOGUE[code].status
 /** Each with its status and meaning, as Markdown */
-export const ERROR_LIST: string = Object.entries(CATALOGUE)
-  .map(([code, { status, retryable, meaning }]) => {
-    return `- \`${code}\` (${status}${retryable ? ', may succeed later' : ''}): ${meaning}`
-  })
-  .join('\n')
+export const errorList = (codes: readonly ErrorCode[]): string =>
+  codes
+    .map((code) => {
+      const { status, retryable, meaning }: Entry = CATALOGUE[code]
+      return `- \`${code}\` (${status}${retryable ? ', may succeed later' : ''}): ${meaning}`
+    })
+    .join('\n')
 
 export interface ErrorOptions {
   /** The request field at fault, as a path: `input[0].text`. */

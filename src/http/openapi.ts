@@ -2,8 +2,9 @@
 import swagger from '@fastify/swagger'
 import swaggerUi from '@fastify/swagger-ui'
 import type { App } from '../../routes/app.ts'
-import { ErrorShape, Json } from '../../routes/schemas.ts'
+import { Json } from '../../routes/schemas.ts'
 import { isRecord } from '../chat/json.ts'
+import { failuresOf } from './failures.ts'
 
 const DESCRIPTION =
   'An HTTP gateway that keeps one conversation and hands it to any model. ' +
@@ -45,8 +46,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
   })
   app.addHook('onRoute', ({ schema, method, url, config }) => {
     if (!schema || schema.hide || method === 'HEAD') return
-    const response = (schema.response ?? {}) as Record<string, unknown>
-    schema.response = { ...response, default: ErrorShape }
+    schema.response = { ...failuresOf(url, schema), ...(schema.response as object) }
     // The routes of a noun get the noun's tag in place of it (src/http.ts).
     schema.tags = ['operation']
     const needsKey = url.startsWith('/v1/') && !config?.open
@@ -73,8 +73,6 @@ const STATUSES: Record<string, string> = {
   201: 'Created',
   202: 'Accepted; goes on in the background',
   204: 'No content',
-  503: 'Unavailable; try again later',
-  default: 'What went wrong',
 }
 
 const HEADERS = {
@@ -91,7 +89,7 @@ const STARTS = 'startTurn'
 /** Which of them an operation's answer of this status may carry. */
 function sent(operation: string, status: string): (keyof typeof HEADERS)[] {
   const any: (keyof typeof HEADERS)[] = ['x-request-id']
-  if (status === 'default' || status === '503') any.push('Retry-After')
+  if (['429', '503', 'default'].includes(status)) any.push('Retry-After')
   if (status === 'default') any.push('WWW-Authenticate')
   if (operation === STARTS) return ['Location', 'x-baton-turn', 'Idempotent-Replayed', ...any]
   return status === '201' && MAKES.includes(operation) ? ['Location', ...any] : any

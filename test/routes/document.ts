@@ -11,7 +11,10 @@ export interface Operation {
     required?: boolean
     content: { 'application/json'?: { schema: Schema; example?: unknown; examples?: unknown } }
   }
-  responses: Record<string, { content?: Record<string, unknown>; headers?: Record<string, unknown> }>
+  responses: Record<
+    string,
+    { description?: string; content?: Record<string, unknown>; headers?: Record<string, unknown> }
+  >
   security?: unknown[]
 }
 /** What the tests read of a schema. */
@@ -52,7 +55,7 @@ const TELLING = [
   'WWW-Authenticate',
 ]
 
-/** Holds an answer against the document: throws for an undocumented status, header or field. `body`: of JSON alone. */
+/** Holds an answer against the document: throws for an undocumented status, header, field or code of an error. `body`: of JSON alone. */
 export function documented(document: Document) {
   const ajv = new Ajv2020({ strict: false, validateFormats: false })
   ajv.addSchema(closed(document) as object, 'api')
@@ -80,6 +83,10 @@ export function documented(document: Document) {
     if (operation && untold) throw new Error(`${method} ${path}: ${untold} is not documented for ${status}`)
     if (body === undefined) return
     if (operation && status < 300 && !known) throw new Error(`${method} ${path}: ${status} is not documented`)
+    const { description = '' } = known ?? operation?.responses.default ?? {}
+    const code = status < 400 ? undefined : (body as { error?: { code?: string } }).error?.code
+    if (operation && code !== undefined && !description.includes(`\`${code}\``))
+      throw new Error(`${method} ${path}: ${code} is not documented`)
     if (known?.content && !known.content['application/json'])
       throw new Error(`${method} ${path}: JSON is not documented for ${status}`)
     const ref = known?.content?.['application/json']
