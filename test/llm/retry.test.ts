@@ -60,11 +60,28 @@ t.test('retries', async (t) => {
   })
 
   t.test('waits together stay under their limit', async (t) => {
-    const server = await upstreamServer(t, status(503, '', { 'retry-after': '4' }))
-    const { call, waits } = bench(t, server.url)
-    const error = await failure(call())
-    t.same(waits, [4000])
-    t.equal(error.retryAfter, 4)
+    const busy = (seconds: number) => status(503, '', { 'retry-after': `${seconds}` })
+    const cases: [answers: Answer[], waits: number[]][] = [
+      [[busy(4)], [4000]],
+      [[busy(4), busy(3)], [4000]],
+      [[busy(3)], [3000, 3000]],
+      [[busy(0)], [200, 400]],
+    ]
+    for (const [answers, expected] of cases) {
+      const server = await upstreamServer(t, ...answers)
+      const { call, waits } = bench(t, server.url)
+      await failure(call())
+      t.same(waits, expected)
+    }
+    const server = await upstreamServer(t, busy(4))
+    t.equal((await failure(bench(t, server.url).call())).retryAfter, 4)
+  })
+
+  t.test("a vendor's own word that it was too slow is tried again", async (t) => {
+    const server = await upstreamServer(t, status(504), whole)
+    const classify = ({ body }: UpstreamFailure) => upstream('upstream_timeout', body)
+    const { call } = bench(t, server.url)
+    t.equal(textOf((await collect(call({ deployment: { ...vendor, classify } }))).batches), 'hello')
   })
 
   t.test('what the vendor says of trying again is heeded, within the same limits', async (t) => {
@@ -150,9 +167,20 @@ t.test('retries', async (t) => {
     },
   )
 
+  const inside: Answer = (response) =>
+    response.writeHead(200, SSE).end(frame({ error: 'upstream_overloaded' }))
+
+  t.test('another failure behind it is tried again as well', async (t) => {
+    const limited: Answer = (response) =>
+      response.writeHead(200, SSE).end(frame({ error: 'upstream_rate_limited', wait: 1 }))
+    const reset: Answer = (response) => response.socket?.resetAndDestroy()
+    for (const second of [limited, reset]) {
+      const server = await upstreamServer(t, inside, second, whole)
+      t.equal(textOf((await collect(bench(t, server.url).call())).batches), 'hello')
+    }
+  })
+
   t.test('but not twice, and not after something was handed on', async (t) => {
-    const inside: Answer = (response) =>
-      response.writeHead(200, SSE).end(frame({ error: 'upstream_overloaded' }))
     const twice = await upstreamServer(t, inside)
     t.equal((await failure(bench(t, twice.url).call())).code, 'upstream_overloaded')
     t.equal(twice.requests.length, 2)
@@ -191,6 +219,16 @@ t.test(
     const hopeless = await upstreamServer(t, status(400))
     await failure(bench(t, hopeless.url).call({ deployment: { ...vendor, amend: () => null } }))
     t.equal(hopeless.requests.length, 1)
+
+    const page = status(200, '<title>Blocked</title>', { 'content-type': 'text/html' })
+    for (const [answer, code] of [
+      [status(500), 'upstream_overloaded'],
+      [page, 'upstream_rejected'],
+    ] as const) {
+      const server = await upstreamServer(t, answer)
+      t.equal((await failure(bench(t, server.url).call({ deployment }))).code, code)
+      t.notMatch(instructions(server).join(), /brief\. /, 'what is no refusal is no reason to')
+    }
   },
 )
 
@@ -218,6 +256,13 @@ t.test(
       { level: 30, turn_id: 'turn_1', provider: 'made-up', deployment: 'made-up-key', known: told },
     ])
     t.equal(lines.length, 1)
+
+    const other = { ...deployment, amend: (_: unknown, request: typeof CALL.request) => ({ ...request }) }
+    const again = await upstreamServer(t, status(400, 'something else'), whole)
+    await collect(
+      bench(t, again.url).call({ deployment: other, amended, request: { ...CALL.request, reported: told } }),
+    )
+    t.match(amended, [{ body: 'something else' }], 'what a refusal says beside it is')
   },
 )
 
