@@ -271,6 +271,14 @@ t.test('a refused request may be sent once more without what was refused', async
     t.same(again?.messages, [{ role: 'assistant', parts: parts.slice(1) }])
     t.equal(again && openai.amend?.(failure, again), null, 'once')
   }
+  const asked: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'Go on.' }] }
+  const now: MessageInput = { role: 'assistant', parts }
+  const stale = failed({ code: 'invalid_encrypted_content' })
+  const later = openai.amend?.(stale, requestFor({ messages: [asked, { ...now }, alone, asked, now] }))
+  t.same(later?.messages, [asked, { role: 'assistant', parts: parts.slice(1) }, asked, now])
+  t.equal(later?.messages.at(-1), now, 'what this turn has just brought stays')
+  const bare = later && openai.amend?.(stale, later)
+  t.same(bare?.messages.at(-1)?.parts, parts.slice(1), 'until it is refused as well')
   const unverified = failed({
     param: 'reasoning.summary',
     code: 'unsupported_value',
