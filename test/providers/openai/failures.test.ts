@@ -128,6 +128,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     ],
     [429, 'slow down please', 'upstream_rate_limited', /slow down please/],
     [408, '', 'upstream_timeout'],
+    [409, json({ message: 'locked' }), 'upstream_overloaded', /locked/],
     [500, json({ type: 'server_error', message: 'oops' }), 'upstream_overloaded', /oops/],
     [502, '<html><title>Bad gateway</title></html>', 'upstream_overloaded', /Bad gateway/],
     [503, json({ code: 'slow_down' }), 'upstream_overloaded'],
@@ -162,6 +163,11 @@ t.test('failures become codes of the catalogue', async (t) => {
     const { details } = openai.classify({ status: 500, body: '', headers: { [name]: 'req_011' } })
     t.match(details, { upstream: { request_id: 'req_011' } }, "the vendor's support asks for it")
   }
+  const told = (word: string) =>
+    openai.classify({ status: 500, headers: { 'x-should-retry': word }, body: '' }).details ?? {}
+  t.match(told('true'), { should_retry: true }, 'what its own client obeys')
+  t.match(told('false'), { should_retry: false })
+  t.notOk('should_retry' in told('perhaps'))
   const inStream = (error: Record<string, unknown>) =>
     thrownBy(() => parse(framed({ type: 'response.failed', response: { status: 'failed', error } })))?.code
   const inStreams = {
