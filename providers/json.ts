@@ -1,5 +1,5 @@
 /** Reads JSON that a vendor sent: only what is used. What is missing or of another type reads as absent; nothing throws. */
-import { isRecord } from '../src/chat/json.ts'
+import { asJson, isRecord } from '../src/chat/json.ts'
 
 /** An object from outside; nothing is known of its fields. */
 export type Json = Readonly<Record<string, unknown>>
@@ -20,6 +20,12 @@ export const string = (value: unknown): string | undefined =>
 /** A number that can be counted with. */
 export const number = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isFinite(value) ? value : undefined
+
+/**
+ * A call's arguments that came as a value, as the text that others come as. What nests too deep to be written is a text
+ * that is no JSON, so that the call is not run.
+ */
+export const argumentsJson = (value: object): string => asJson(value) ?? '…'
 
 /** RFC 3339 has no later year; milliseconds that were taken for seconds lie far beyond. */
 const END_OF_TIME = Date.UTC(9999, 11, 31)

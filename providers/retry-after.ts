@@ -1,4 +1,7 @@
-/** How long a vendor asks to be left alone, in whole seconds. Read against the answer's own Date, so no clock is needed. */
+/**
+ * How long a vendor asks to be left alone, in whole seconds, and whether to come again at all. Read against the answer's
+ * own Date, so no clock is needed.
+ */
 
 type Headers = Readonly<Record<string, string>>
 
@@ -15,6 +18,12 @@ export function retryAfterIn(headers: Headers): number | undefined {
 export function secondsUntil(instant: string | undefined, { date }: Headers): number | undefined {
   const left = (Date.parse(instant ?? '') - Date.parse(date ?? '')) / 1000
   return left >= 0 ? Math.ceil(left) : undefined
+}
+
+/** Whether trying again may help, where the vendor says so itself. The SDKs of Anthropic and OpenAI obey it before all else. */
+export function shouldRetryIn(headers: Headers): { should_retry?: boolean } {
+  const { 'x-should-retry': told } = headers
+  return told === 'true' || told === 'false' ? { should_retry: told === 'true' } : {}
 }
 
 /** A header's number. */

@@ -8,7 +8,7 @@ import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { withoutReasoning } from '../amend.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
-import { retryAfterIn, secondsUntil } from '../retry-after.ts'
+import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
 
 interface Report {
   /** null: the error came inside a stream */
@@ -67,13 +67,11 @@ type Verdict = [code: ErrorCode, says: string, options?: ErrorOptions]
 function errorOf(report: Report): BatonError {
   const [verdict, says, options] = verdictOf(report)
   const { status, headers, type, code, message, request_id } = report
-  // The vendor's own word, which its SDK obeys (wire/anthropic.md 7).
-  const told = headers['x-should-retry']
   return new BatonError(verdict, message === '' ? says : `${says} It said: ${message}`, {
     ...options,
     details: {
       upstream: { status, type: type || null, code, message, request_id },
-      ...(told === 'true' || told === 'false' ? { should_retry: told === 'true' } : {}),
+      ...shouldRetryIn(headers),
       ...options?.details,
     },
   })

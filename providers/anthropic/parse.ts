@@ -5,12 +5,12 @@
  * at will.
  */
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
-import { asJson, parseRecord } from '../../src/chat/json.ts'
+import { parseRecord } from '../../src/chat/json.ts'
 import { type AssistantPart, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
-import { type Json, number, object, string } from '../json.ts'
+import { argumentsJson, type Json, number, object, string } from '../json.ts'
 import { streamError } from './classify.ts'
 import { redacted, signed } from './opaque.ts'
 
@@ -80,9 +80,6 @@ function openRedacted(index: number, block: Json, { provenance }: ParseContext):
   }
 }
 
-/** In place of arguments that nest too deep to be written; it is no JSON, so that they are not run. */
-const UNWRITABLE = '…'
-
 function openToolUse(index: number, block: Json, context: ParseContext): Block {
   const call_id = context.callId(string(block.id))
   const name = context.toolName(string(block.name) ?? '')
@@ -106,7 +103,7 @@ function openToolUse(index: number, block: Json, context: ParseContext): Block {
       return more === '' ? [] : [shown(more)]
     },
     part() {
-      const text = json.trim() === '' ? (asJson(given) ?? UNWRITABLE) : json
+      const text = json.trim() === '' ? argumentsJson(given) : json
       return { ...head, ...parseArguments(text), provenance: context.provenance }
     },
   }

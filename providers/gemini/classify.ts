@@ -6,7 +6,7 @@ import { asJson, isRecord } from '../../src/chat/json.ts'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { taught } from '../amend.ts'
+import { taught, withParts } from '../amend.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
@@ -289,31 +289,13 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (/unknown name "id"/i.test(message)) {
     return request.reported?.call_ids === false ? null : taught(request, { call_ids: false })
   }
-  return BAD_SIGNATURE.test(message) ? withoutSignatures(request) : null
+  return BAD_SIGNATURE.test(message) ? withParts(request, withoutSignature) : null
 }
 
 /**
  * A signature is refused when the model or its backend has changed since, or a caller made it up. On calls the
- * documented dummy takes its place (4.4). Those of the turn under way are left out last: the backend that is asked has
- * just made them, and reads its own thoughts in them. Null where there is none to leave out.
+ * documented dummy takes its place (4.4).
  */
-function withoutSignatures(request: ModelRequest): ModelRequest | null {
-  const start = request.messages.findLastIndex(({ role }) => role === 'user')
-  return (start > 0 ? unsignedUntil(start, request) : null) ?? unsignedUntil(request.messages.length, request)
-}
-
-/** Without the signatures of the messages before `end`; null where they have none. */
-function unsignedUntil(end: number, request: ModelRequest): ModelRequest | null {
-  const before = request.messages.slice(0, end)
-  if (!before.some(({ parts }) => parts.some(isSigned))) return null
-  const unsigned = before
-    .map((message) => ({ ...message, parts: message.parts.flatMap(withoutSignature) }))
-    .filter(({ parts }) => parts.length > 0)
-  return { ...request, messages: [...unsigned, ...request.messages.slice(end)] }
-}
-
-const isSigned = (part: Part): boolean => 'provenance' in part && part.provenance?.opaque !== undefined
-
 function withoutSignature(part: Part): Part[] {
   if (!('provenance' in part) || part.provenance?.opaque === undefined) return [part]
   // An empty text was kept for its signature alone.

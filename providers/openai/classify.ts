@@ -7,7 +7,7 @@ import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { taught, withoutReasoning } from '../amend.ts'
 import { type Json, number, object, string } from '../json.ts'
-import { decimal, retryAfterIn } from '../retry-after.ts'
+import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
 import { refuses } from './capabilities.ts'
 
 /** What a failure says, wherever it stood. `status` is null inside a stream that had begun well. */
@@ -130,7 +130,8 @@ const RULES: readonly Rule[] = [
   },
   { when: status(429), code: 'upstream_rate_limited', says: '{vendor} limits the rate of requests.' },
   {
-    when: (facts) => facts.status !== null && facts.status >= 500,
+    // A 409 is a lock that was not freed in time: the vendor's own client tries it again.
+    when: (facts) => facts.status === 409 || (facts.status !== null && facts.status >= 500),
     code: 'upstream_overloaded',
     says: '{vendor} could not serve the request.',
   },
@@ -228,7 +229,10 @@ function toError(facts: Facts, vendor: string): BatonError {
   const request_id = headers['x-request-id'] ?? headers['x-oai-request-id'] ?? null
   const says = rule.says.replaceAll('{vendor}', vendor)
   return new BatonError(rule.code, message === '' ? says : `${says} It said: ${message}`, {
-    details: { upstream: { status, code: code || null, type: type || null, message, request_id } },
+    details: {
+      upstream: { status, code: code || null, type: type || null, message, request_id },
+      ...shouldRetryIn(headers),
+    },
     ...(retryAfter === undefined ? {} : { retryAfter }),
   })
 }

@@ -11,7 +11,7 @@ import { type AssistantPart, NO_USAGE, parseArguments, type Usage } from '../../
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
-import { type Json, number, object, objects, string } from '../json.ts'
+import { argumentsJson, type Json, number, object, objects, string } from '../json.ts'
 import { classifyEvent } from './classify.ts'
 import { createItems, type Item, type Items } from './items.ts'
 import { packPhase, packReasoning, phase, SEGMENT_BREAK, segmentsOf } from './opaque.ts'
@@ -113,7 +113,7 @@ const argumentsDelta: Handler = (state, event) => {
 
 const argumentsDone: Handler = (state, event) => {
   const item = state.items.of(event, 'call')
-  const text = string(event.arguments)
+  const text = argumentsText(event)
   if (!item.done && item.kind === 'call' && text !== undefined) item.pieces.set(0, text)
   return []
 }
@@ -257,8 +257,12 @@ const settleReasoning: Settler = (state, item, wire) => {
   return { type: 'reasoning', text: segments.join(SEGMENT_BREAK), provenance: provenance(state, opaque) }
 }
 
+/** Relays give the value itself where the API has its JSON. Undefined where there are none, or empty ones. */
+const argumentsText = ({ arguments: told }: Json): string | undefined =>
+  typeof told === 'object' && told !== null ? argumentsJson(told) : string(told)
+
 const settleCall: Settler = (state, item, wire) => {
-  const text = string(wire.arguments) ?? item.pieces.get(0) ?? ''
+  const text = argumentsText(wire) ?? item.pieces.get(0) ?? ''
   const cut = (wire.status ?? 'completed') !== 'completed'
   // Cut off before its first argument: nothing to show, and `{}` would be run.
   if (cut && text === '') return null

@@ -128,6 +128,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     ],
     [429, 'slow down please', 'upstream_rate_limited', /slow down please/],
     [408, '', 'upstream_timeout'],
+    [409, json({ message: 'locked' }), 'upstream_overloaded', /locked/],
     [500, json({ type: 'server_error', message: 'oops' }), 'upstream_overloaded', /oops/],
     [502, '<html><title>Bad gateway</title></html>', 'upstream_overloaded', /Bad gateway/],
     [503, json({ code: 'slow_down' }), 'upstream_overloaded'],
@@ -162,6 +163,11 @@ t.test('failures become codes of the catalogue', async (t) => {
     const { details } = openai.classify({ status: 500, body: '', headers: { [name]: 'req_011' } })
     t.match(details, { upstream: { request_id: 'req_011' } }, "the vendor's support asks for it")
   }
+  const told = (word: string) =>
+    openai.classify({ status: 500, headers: { 'x-should-retry': word }, body: '' }).details ?? {}
+  t.match(told('true'), { should_retry: true }, 'what its own client obeys')
+  t.match(told('false'), { should_retry: false })
+  t.notOk('should_retry' in told('perhaps'))
   const inStream = (error: Record<string, unknown>) =>
     thrownBy(() => parse(framed({ type: 'response.failed', response: { status: 'failed', error } })))?.code
   const inStreams = {
@@ -271,6 +277,14 @@ t.test('a refused request may be sent once more without what was refused', async
     t.same(again?.messages, [{ role: 'assistant', parts: parts.slice(1) }])
     t.equal(again && openai.amend?.(failure, again), null, 'once')
   }
+  const asked: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'Go on.' }] }
+  const now: MessageInput = { role: 'assistant', parts }
+  const stale = failed({ code: 'invalid_encrypted_content' })
+  const later = openai.amend?.(stale, requestFor({ messages: [asked, { ...now }, alone, asked, now] }))
+  t.same(later?.messages, [asked, { role: 'assistant', parts: parts.slice(1) }, asked, now])
+  t.equal(later?.messages.at(-1), now, 'what this turn has just brought stays')
+  const bare = later && openai.amend?.(stale, later)
+  t.same(bare?.messages.at(-1)?.parts, parts.slice(1), 'until it is refused as well')
   const unverified = failed({
     param: 'reasoning.summary',
     code: 'unsupported_value',

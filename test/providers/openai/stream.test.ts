@@ -425,6 +425,16 @@ t.test('the quirks of the stream', async (t) => {
     t.same(folded(nameless, completed()), [])
   })
 
+  await t.test('arguments that a relay gives as a value are those of the call', async (t) => {
+    const { arguments: _, ...call } = called('call_a', '')
+    const given = (told: unknown) => folded(item(0, { ...call, arguments: told }), completed())
+    t.match(given({ n: 1 }), [{ arguments: { n: 1 }, arguments_text: undefined }])
+    t.match(given([1]), [{ arguments: EMPTY, arguments_text: '[1]' }], 'no others are run')
+    t.match(given(null), [{ arguments: EMPTY, arguments_text: undefined }])
+    const done = { type: 'response.function_call_arguments.done', output_index: 0, arguments: { n: 2 } }
+    t.match(folded(added(0, called('call_a', '')), done, completed()), [{ arguments: { n: 2 } }])
+  })
+
   await t.test('a refusal is text and a finish reason', async (t) => {
     const events = parse(
       framed(
