@@ -6,14 +6,14 @@ import { createServer, type IncomingHttpHeaders, type IncomingMessage, type Serv
 import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
 
-export interface Rpc {
+interface Rpc {
   id?: number | string
   method: string
   // biome-ignore lint/suspicious/noExplicitAny: whatever the client sent, read by assertions only
   params?: any
 }
 
-export interface Asked {
+interface Asked {
   http: string
   rpc: Rpc | null
   headers: IncomingHttpHeaders
@@ -40,7 +40,6 @@ type Answer = (exchange: Exchange) => void
 
 export interface Rig {
   url: string
-  origin: string
   asked: Asked[]
   connections(): number
   /** How often a JSON-RPC method, or an HTTP method by its name, has been asked for */
@@ -119,7 +118,6 @@ export async function startRig(t: Test, era: Era = 'legacy', session?: string): 
   const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
   const rig: Rig = {
     url: `${origin}/mcp`,
-    origin,
     asked: [],
     tools: [TOOL],
     connections: () => connections,
