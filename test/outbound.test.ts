@@ -1,32 +1,24 @@
 /** Which requests to vendors and to connectors take the forward proxy, and how it is asked. */
 import { createServer, type IncomingMessage } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { request } from 'undici'
 import { createGuard, type GuardOptions } from '../src/guard.ts'
 import { type ForwardProxy, upstreamAgent } from '../src/outbound.ts'
+import { listening } from './listening.ts'
 
 const refuses = (socket: Duplex): unknown => socket.end('HTTP/1.1 403 Forbidden\r\n\r\n')
 
 /** A proxy that notes what it is asked for. */
 async function proxy(t: Test, answer: (socket: Duplex) => unknown = refuses) {
   const asked: IncomingMessage[] = []
-  const sockets: Duplex[] = []
   const server = createServer((_, response) => void response.end('not by CONNECT'))
   server.on('connect', (message, socket) => {
     asked.push(message)
-    sockets.push(socket)
-    socket.on('error', () => {})
     answer(socket)
   })
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
-  t.teardown(() => {
-    for (const socket of sockets) socket.destroy()
-    return new Promise((done) => server.close(done))
-  })
-  const { port } = server.address() as AddressInfo
+  const port = await listening(t, server)
   return { asked, port, url: `http://me:p%40ss@127.0.0.1:${port}` }
 }
 

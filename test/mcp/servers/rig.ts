@@ -3,8 +3,8 @@
  * 2026-07-28. It records what it was asked and believes nothing.
  */
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
+import { listening } from '../../listening.ts'
 
 interface Rpc {
   id?: number | string
@@ -110,14 +110,8 @@ export async function startRig(t: Test, era: Era = 'legacy', session?: string): 
     })
   })
   server.on('connection', () => connections++)
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
-  t.teardown(() => {
-    server.closeAllConnections()
-    return new Promise((done) => server.close(done))
-  })
-  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
   const rig: Rig = {
-    url: `${origin}/mcp`,
+    url: `http://127.0.0.1:${await listening(t, server)}/mcp`,
     asked: [],
     tools: [TOOL],
     connections: () => connections,
