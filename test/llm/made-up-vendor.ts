@@ -10,6 +10,7 @@ import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
 import type { ModelCallRecord } from '../../src/telemetry.ts'
 import { listening } from '../listening.ts'
 import { requestOf } from '../providers/exchange.ts'
+import { gate } from '../waiting.ts'
 
 export const KEY = 'made-up-key-0123456789'
 export const USAGE = { input_tokens: 3, output_tokens: 5, reasoning_tokens: 0, cached_tokens: 1 }
@@ -185,10 +186,7 @@ export function bench(
   const call = (options: Partial<ModelCall> = {}): Calling => {
     const batches: ModelEvent[][] = []
     let batch: ModelEvent[] | null = null
-    let begun = () => {}
-    const first = new Promise<void>((resolve) => {
-      begun = resolve
-    })
+    const { opened: first, open: begun } = gate()
     const take = (event: ModelEvent) => {
       if (!batch) {
         batch = []
