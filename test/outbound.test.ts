@@ -22,6 +22,19 @@ async function proxy(t: Test, answer: (socket: Duplex) => unknown = refuses) {
   return { asked, port, url: `http://me:p%40ss@127.0.0.1:${port}` }
 }
 
+/** A proxy that leads nowhere: it keeps what a tunnel is begun with, and closes it. */
+async function tunnel(t: Test) {
+  const hellos: Buffer[] = []
+  const made = await proxy(t, (socket) => {
+    socket.once('data', (hello: Buffer) => {
+      hellos.push(hello)
+      socket.destroy()
+    })
+    socket.write('HTTP/1.1 200 OK\r\n\r\n')
+  })
+  return { ...made, hellos }
+}
+
 async function get(t: Test, through: ForwardProxy | null, url: string) {
   const dispatcher = upstreamAgent(through, { connectTimeout: 500 })
   t.teardown(() => dispatcher.destroy())
@@ -64,17 +77,10 @@ t.test('a proxy that gives no tunnel is asked once for each request, and not wai
 })
 
 t.test('behind the tunnel TLS is begun with the host that was asked for', async (t) => {
-  let bytes: Buffer = Buffer.alloc(0)
-  const { url } = await proxy(t, (socket) => {
-    socket.once('data', (hello: Buffer) => {
-      bytes = hello
-      socket.destroy()
-    })
-    socket.write('HTTP/1.1 200 OK\r\n\r\n')
-  })
+  const { url, hellos } = await tunnel(t)
   t.match(await get(t, { url, except: '' }, 'https://api.vendor.test/v1'), /ECONNRESET|UND_ERR_SOCKET/)
-  t.equal(bytes[0], 22, 'a handshake (RFC 8446 5.1)')
-  t.match(bytes.toString('latin1'), /api\.vendor\.test/)
+  t.equal(hellos[0]?.[0], 22, 'a handshake (RFC 8446 5.1)')
+  t.match(hellos[0]?.toString('latin1'), /api\.vendor\.test/)
 })
 
 // ---------------------------------------------------------------- connectors, by the guarded fetch
@@ -167,17 +173,10 @@ t.test('connectors on plain http, on this machine or excepted are reached withou
 })
 
 t.test('behind a tunnel to an address TLS is begun with the name of the connector’s host', async (t) => {
-  let bytes: Buffer = Buffer.alloc(0)
-  const { asked, url } = await proxy(t, (socket) => {
-    socket.once('data', (hello: Buffer) => {
-      bytes = hello
-      socket.destroy()
-    })
-    socket.write('HTTP/1.1 200 OK\r\n\r\n')
-  })
+  const { asked, url, hellos } = await tunnel(t)
   const get = connectorGet(t, { proxy: { url, except: '', asksFor: 'address' } })
   t.match(await get('https://public.test/mcp'), /ECONNRESET|UND_ERR_SOCKET/)
-  t.equal(bytes[0], 22, 'a handshake (RFC 8446 5.1)')
-  t.match(bytes.toString('latin1'), /public\.test/)
+  t.equal(hellos[0]?.[0], 22, 'a handshake (RFC 8446 5.1)')
+  t.match(hellos[0]?.toString('latin1'), /public\.test/)
   t.same(targets(asked), ['93.184.215.14:443'])
 })
