@@ -10,8 +10,8 @@ import { ADMIN, gatewayOnStore, KEYS } from './routes/gateway-on-store.ts'
 const g = await gatewayOnStore(t, { ...KEYS, OPENAI_API_KEY: 'sk-env' })
 const { as, store } = g
 const admin = as(ADMIN)
-const keyFor = async (owner: string, scopes = ['chat'], fields: object = {}) => {
-  const { body } = await admin('POST', '/v1/keys', { owner, scopes, ...fields })
+const keyFor = async (owner: string, scopes = ['chat']) => {
+  const { body } = await admin('POST', '/v1/keys', { owner, scopes })
   return body as { id: string; key: string; hint: string }
 }
 const unauthenticated = { status: 401, body: { error: { code: 'unauthenticated', param: null } } }

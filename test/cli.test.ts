@@ -1,16 +1,15 @@
 /** The command line: on the store, on a gateway that has it open, and what it says to mistakes. */
 import { spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { openRemote } from '../src/cli/remote.ts'
 import { run } from './cli/running.ts'
 import { visit } from './credentials/world.ts'
 import { CLIENT, createAnthropicLogins } from './emulators/oauth-anthropic.ts'
+import { listening } from './listening.ts'
 import { scratch } from './scratch.ts'
 import { wholeGateway } from './whole-gateway.ts'
 
@@ -109,10 +108,8 @@ t.test('an admin key that is set to nothing is none', async (t) => {
   const server = createServer((request, response) => {
     keys.push(request.headers.authorization)
     response.end('{"data":[],"next_cursor":null}')
-  }).listen(0, '127.0.0.1')
-  t.teardown(() => server.close())
-  await once(server, 'listening')
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  })
+  const url = `http://127.0.0.1:${await listening(t, server)}`
   for (const BATON_ADMIN_KEY of ['', ' ']) await run({ BATON_ADMIN_KEY }, `keys list --url ${url}`)
   await run({ BATON_ADMIN_KEY: ' k ' }, `keys list --url ${url}`)
   t.same(keys, [undefined, undefined, 'Bearer k'])
@@ -242,9 +239,7 @@ t.test('the doctor passes over a connector that is deleted while it looks', asyn
     const [status, body] = answers[`${method} ${url.split('?')[0]}`] ?? [500, {}]
     response.writeHead(status).end(JSON.stringify(body))
   })
-  await once(server.listen(0, '127.0.0.1'), 'listening')
-  t.teardown(() => server.close())
-  const { port } = server.address() as AddressInfo
+  const port = await listening(t, server)
   t.match(await run({}, `doctor --url http://127.0.0.1:${port}`), {
     code: 0,
     out: [/^ok {4}store and bus/, /^ok {4}MCP server here/, /^No problem/],

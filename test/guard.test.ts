@@ -3,7 +3,7 @@ import { spawn, spawnSync } from 'node:child_process'
 import type { LookupAddress } from 'node:dns'
 import { once } from 'node:events'
 import { createServer, type RequestListener } from 'node:http'
-import { type AddressInfo, connect, createServer as createSocketServer } from 'node:net'
+import { connect, createServer as createSocketServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
@@ -12,6 +12,7 @@ import { isPublicAddress, parseOpenings } from '../src/addresses.ts'
 import { BodyTooLargeError, capBody } from '../src/guard/body.ts'
 import { createGuard, createGuards, type Guard, type GuardOptions } from '../src/guard.ts'
 import type { Resolve } from '../src/resolve.ts'
+import { listening } from './listening.ts'
 import type { SsrfReport } from './mcp/servers/ssrf.ts'
 import { suspendedWhenAsked } from './suspended.ts'
 
@@ -50,12 +51,7 @@ async function serve(
   const server = createServer(listener)
   let connections = 0
   server.on('connection', () => connections++)
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
-  t.teardown(() => {
-    server.closeAllConnections()
-    return new Promise((done) => server.close(done))
-  })
-  const { port } = server.address() as AddressInfo
+  const port = await listening(t, server)
   return { origin: `http://127.0.0.1:${port}`, port, connections: () => connections }
 }
 
@@ -436,15 +432,12 @@ t.test(
 /** Answers every connection with these pieces, then ends or resets it. */
 async function answering(t: Test, head: string, body: Buffer, isReset: boolean): Promise<string> {
   const server = createSocketServer((socket) => {
-    socket.on('error', () => {})
     socket.once('data', () => {
       socket.write(`HTTP/1.1 200 OK\r\n${head}Connection: close\r\n\r\n`)
       socket.write(body, () => (isReset ? setTimeout(() => socket.resetAndDestroy(), 50) : socket.end()))
     })
   })
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
-  t.teardown(() => new Promise((done) => server.close(done)))
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}/`
+  return `http://127.0.0.1:${await listening(t, server)}/`
 }
 
 t.test('a connection that ends while nobody reads its answer ends nothing else', async (t) => {

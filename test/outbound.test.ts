@@ -1,33 +1,38 @@
 /** Which requests to vendors and to connectors take the forward proxy, and how it is asked. */
 import { createServer, type IncomingMessage } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { request } from 'undici'
 import { createGuard, type GuardOptions } from '../src/guard.ts'
 import { type ForwardProxy, upstreamAgent } from '../src/outbound.ts'
+import { listening } from './listening.ts'
 
 const refuses = (socket: Duplex): unknown => socket.end('HTTP/1.1 403 Forbidden\r\n\r\n')
 
 /** A proxy that notes what it is asked for. */
 async function proxy(t: Test, answer: (socket: Duplex) => unknown = refuses) {
   const asked: IncomingMessage[] = []
-  const sockets: Duplex[] = []
   const server = createServer((_, response) => void response.end('not by CONNECT'))
   server.on('connect', (message, socket) => {
     asked.push(message)
-    sockets.push(socket)
-    socket.on('error', () => {})
     answer(socket)
   })
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
-  t.teardown(() => {
-    for (const socket of sockets) socket.destroy()
-    return new Promise((done) => server.close(done))
-  })
-  const { port } = server.address() as AddressInfo
+  const port = await listening(t, server)
   return { asked, port, url: `http://me:p%40ss@127.0.0.1:${port}` }
+}
+
+/** A proxy that leads nowhere: it keeps what a tunnel is begun with, and closes it. */
+async function tunnel(t: Test) {
+  const hellos: Buffer[] = []
+  const made = await proxy(t, (socket) => {
+    socket.once('data', (hello: Buffer) => {
+      hellos.push(hello)
+      socket.destroy()
+    })
+    socket.write('HTTP/1.1 200 OK\r\n\r\n')
+  })
+  return { ...made, hellos }
 }
 
 async function get(t: Test, through: ForwardProxy | null, url: string) {
@@ -72,17 +77,10 @@ t.test('a proxy that gives no tunnel is asked once for each request, and not wai
 })
 
 t.test('behind the tunnel TLS is begun with the host that was asked for', async (t) => {
-  let bytes: Buffer = Buffer.alloc(0)
-  const { url } = await proxy(t, (socket) => {
-    socket.once('data', (hello: Buffer) => {
-      bytes = hello
-      socket.destroy()
-    })
-    socket.write('HTTP/1.1 200 OK\r\n\r\n')
-  })
+  const { url, hellos } = await tunnel(t)
   t.match(await get(t, { url, except: '' }, 'https://api.vendor.test/v1'), /ECONNRESET|UND_ERR_SOCKET/)
-  t.equal(bytes[0], 22, 'a handshake (RFC 8446 5.1)')
-  t.match(bytes.toString('latin1'), /api\.vendor\.test/)
+  t.equal(hellos[0]?.[0], 22, 'a handshake (RFC 8446 5.1)')
+  t.match(hellos[0]?.toString('latin1'), /api\.vendor\.test/)
 })
 
 // ---------------------------------------------------------------- connectors, by the guarded fetch
@@ -175,17 +173,10 @@ t.test('connectors on plain http, on this machine or excepted are reached withou
 })
 
 t.test('behind a tunnel to an address TLS is begun with the name of the connector’s host', async (t) => {
-  let bytes: Buffer = Buffer.alloc(0)
-  const { asked, url } = await proxy(t, (socket) => {
-    socket.once('data', (hello: Buffer) => {
-      bytes = hello
-      socket.destroy()
-    })
-    socket.write('HTTP/1.1 200 OK\r\n\r\n')
-  })
+  const { asked, url, hellos } = await tunnel(t)
   const get = connectorGet(t, { proxy: { url, except: '', asksFor: 'address' } })
   t.match(await get('https://public.test/mcp'), /ECONNRESET|UND_ERR_SOCKET/)
-  t.equal(bytes[0], 22, 'a handshake (RFC 8446 5.1)')
-  t.match(bytes.toString('latin1'), /public\.test/)
+  t.equal(hellos[0]?.[0], 22, 'a handshake (RFC 8446 5.1)')
+  t.match(hellos[0]?.toString('latin1'), /public\.test/)
   t.same(targets(asked), ['93.184.215.14:443'])
 })

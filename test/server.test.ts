@@ -1,20 +1,19 @@
 /** The process: how it ends when it is told to, or cannot listen. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { type AddressInfo, createServer } from 'node:net'
+import { createServer } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { gatewayProcess } from './gateway-process.ts'
+import { listening } from './listening.ts'
 import { scratch } from './scratch.ts'
 
 const SERVER = fileURLToPath(new URL('../src/server.js', import.meta.url))
 
 t.test('a start that waits for its database ends at once when it is told to', async (t) => {
-  const silent = createServer().listen(0, '127.0.0.1')
-  await once(silent, 'listening')
-  t.teardown(() => silent.close())
-  const { port } = silent.address() as AddressInfo
+  const silent = createServer()
+  const port = await listening(t, silent)
   const env = {
     PATH: process.env.PATH,
     BATON_PORT: '0',
@@ -34,10 +33,7 @@ t.test('a start that waits for its database ends at once when it is told to', as
 })
 
 t.test('a port that another program has is said with what to do', async (t) => {
-  const other = createServer().listen(0, '127.0.0.1')
-  await once(other, 'listening')
-  t.teardown(() => other.close())
-  const { port } = other.address() as AddressInfo
+  const port = await listening(t, createServer())
   const env = { PATH: process.env.PATH, BATON_PORT: String(port), BATON_DATA_DIR: scratch(t) }
   const start = spawn(process.execPath, [SERVER], {
     cwd: scratch(t),
@@ -50,13 +46,10 @@ t.test('a port that another program has is said with what to do', async (t) => {
 })
 
 t.test('a process that was told to stop says what became of its turns', async (t) => {
-  const silent = createServer().listen(0, '127.0.0.1')
-  await once(silent, 'listening')
-  t.teardown(() => silent.close())
-  const { port } = silent.address() as AddressInfo
+  const silent = await listening(t, createServer())
   const { url, log, stop } = await gatewayProcess(t, scratch(t), {
     OPENAI_API_KEY: 'sk-made-up',
-    BATON_OPENAI_BASE_URL: `http://127.0.0.1:${port}/v1`,
+    BATON_OPENAI_BASE_URL: `http://127.0.0.1:${silent}/v1`,
     BATON_DRAIN_SECONDS: '0',
   })
   const post = async (path: string, body: object) => {

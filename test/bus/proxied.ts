@@ -1,6 +1,7 @@
 /** Stands between a bus and its Redis, and fails as networks do. */
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import { connect, createServer, type Socket } from 'node:net'
 import type { Test } from 'tap'
+import { listening } from '../listening.ts'
 
 /** `url` leads to it, `direct` past it. */
 export async function proxied(t: Test, direct: string) {
@@ -47,17 +48,11 @@ export async function proxied(t: Test, direct: string) {
       near.write(chunk)
     })
   })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
   const drop = () => {
     for (const socket of sockets) socket.destroy()
   }
-  t.teardown(() => {
-    drop()
-    server.close()
-  })
   const url = new URL(direct)
-  url.port = String(port)
+  url.port = String(await listening(t, server))
   return {
     url: url.href,
     direct,

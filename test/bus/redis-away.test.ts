@@ -1,6 +1,6 @@
 /** A Redis that is away, cut off or silent, and what was said meanwhile. */
 import { mock } from 'node:test'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { createLog } from '../../src/log.ts'
 import { bytes, delta, event, SESSION, start } from '../contracts/bus-bed.ts'
 import { ON_REDIS } from '../given-servers.ts'
@@ -10,11 +10,16 @@ import { redisBeds } from './redis-bed.ts'
 
 const { command, freshUrl, openAt } = redisBeds([14, 15])
 
+/** Two replicas' buses on one Redis, of which only the first goes through the proxy. */
+async function replicas(t: Test) {
+  const proxy = await proxied(t, await freshUrl())
+  const [bus, other] = [await openAt(t, { url: proxy.url }), await openAt(t, { url: proxy.direct })]
+  return { proxy, bus, other }
+}
+
 t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   t.test('a short cut: appends go on, once and in order, and readers miss nothing', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
-    const other = await openAt(t, { url: proxy.direct })
+    const { proxy, bus, other } = await replicas(t)
     const reading = start(t, bus)
     await bus.append(SESSION, [delta(0)])
     await reading.events(1)
@@ -39,9 +44,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('a new log that is heard of before the break was noticed is a gap', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
-    const other = await openAt(t, { url: proxy.direct })
+    const { proxy, bus, other } = await replicas(t)
     const reading = start(t, bus)
     await other.append(SESSION, [delta('first')])
     await reading.events(1)
@@ -56,9 +59,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('what all replicas must hear is heard before their readers’ channels are open again', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
-    const other = await openAt(t, { url: proxy.direct })
+    const { proxy, bus, other } = await replicas(t)
     const heard: string[] = []
     bus.subscribe('control', (message) => heard.push(message))
     const reading = start(t, bus)
@@ -88,9 +89,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('a new log that is heard of when it is lost, too, is not read again', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
-    const other = await openAt(t, { url: proxy.direct })
+    const { proxy, bus, other } = await replicas(t)
     await other.append(SESSION, [delta('first')])
     await start(t, bus).events(1)
     await command(t, other, 'FLUSHDB')
@@ -128,9 +127,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('events that are said again, since their log was lost before the answer, are a gap', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
-    const other = await openAt(t, { url: proxy.direct })
+    const { proxy, bus, other } = await replicas(t)
     const reading = start(t, other)
     await bus.append(SESSION, [delta('first')])
     await reading.events(1)
@@ -199,9 +196,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('a reader that leaves while its first page is on the way hears nothing of it', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
-    const other = await openAt(t, { url: proxy.direct })
+    const { proxy, bus, other } = await replicas(t)
     await other.append(SESSION, [delta('said')])
     const kept = proxy.keepBack('said', 'last')
     const leaving = new AbortController()
@@ -278,9 +273,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   t.test('a reader hears on, though the connection that it heard by fell silent', async (t) => {
     mock.timers.enable({ apis: ['setInterval'] })
     t.teardown(() => mock.timers.reset())
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
-    const other = await openAt(t, { url: proxy.direct })
+    const { proxy, bus, other } = await replicas(t)
     const reading = start(t, bus)
     await other.append(SESSION, [delta(1)])
     await reading.events(1)

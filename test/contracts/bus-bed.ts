@@ -27,7 +27,7 @@ export const wholeTurn = (turn: string, deltas = 5): BusEvent[] => [
   event('turn.completed', '', turn),
 ]
 
-export interface Reading {
+interface Reading {
   items: ReadItem[]
   /** Settles when this many events have come, or a `gap`, `lagged` or end was met after `items`. */
   events(count: number): Promise<LoggedEvent[]>

@@ -6,6 +6,7 @@ import { createDevices, type DevicesDeps } from '../../src/credentials/logins/de
 import { BatonError } from '../../src/errors.ts'
 import type { DeviceGrant } from '../../src/oauth-vendor.ts'
 import type { OAuthLogin } from '../../src/store/store.ts'
+import { gate } from '../waiting.ts'
 
 t.test('a vendor that is asked too fast is asked less often, and once for a login', async (t) => {
   const login = { state_hash: 'hash', provider: 'openai' } as OAuthLogin
@@ -15,10 +16,7 @@ t.test('a vendor that is asked too fast is asked less often, and once for a logi
     { state: 'granted', code: 'c', verifier: 'v' },
   ]
   const slept: number[] = []
-  let end = () => {}
-  const isGranted = new Promise<void>((resolve) => {
-    end = resolve
-  })
+  const { opened: isGranted, open: end } = gate()
   const devices = createDevices({
     rows: { poll: async () => login },
     table: { row: () => ({ vendor: { device: { poll: () => ({}), readPoll: () => polls.shift() } } }) },
@@ -45,10 +43,7 @@ t.test('a device login outlives what fails on the way, and ends with its refusal
   const finished: unknown[] = []
   let polls = 0
   const watching = (): [DevicesDeps, Promise<unknown>] => {
-    let over = () => {}
-    const isOver = new Promise<void>((resolve) => {
-      over = resolve
-    })
+    const { opened: isOver, open: over } = gate()
     const readPoll = ({ body }: { body: string }) => {
       if (body === 'refused') throw new BatonError('upstream_rejected', 'It was declined.')
       return { state: 'pending', isTooFast: false }

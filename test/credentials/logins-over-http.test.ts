@@ -1,12 +1,12 @@
 /** Logins through the API of a whole gateway: they serve turns, and are renewed in their middle. */
 import { createServer, request } from 'node:http'
-import type { AddressInfo } from 'node:net'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { createAnthropicEmulator } from '../emulators/anthropic.ts'
 import { createGeminiEmulator } from '../emulators/gemini.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
+import { listening } from '../listening.ts'
 import { scratch } from '../scratch.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { begun, createWorld, ME, sealedOf, visit } from './world.ts'
@@ -105,7 +105,7 @@ t.test('over HTTP, a login serves a turn and is renewed in its middle', async (t
 })
 
 /** Anthropic's API as one address: its token endpoint, and its models. */
-async function anthropicApi(models: string): Promise<{ url: string; close(): Promise<void> }> {
+async function anthropicApi(t: Test, models: string): Promise<string> {
   const server = createServer((incoming, response) => {
     const { url = '', method, headers } = incoming
     const to = url === '/v1/oauth/token' ? anthropic.url : models
@@ -115,27 +115,18 @@ async function anthropicApi(models: string): Promise<{ url: string; close(): Pro
     })
     incoming.pipe(outgoing)
   })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
-    close: () =>
-      new Promise((resolve) => {
-        server.close(() => resolve())
-        server.closeAllConnections()
-      }),
-  }
+  return `http://127.0.0.1:${await listening(t, server)}`
 }
 
 t.test(
   'the bearers that vendors mean for programs serve turns, and are renewed after a refusal',
   async (t) => {
     const [claude, model] = await Promise.all([createAnthropicEmulator(), createGeminiEmulator()])
-    const api = await anthropicApi(claude.baseUrl)
-    t.teardown(() => Promise.all([claude.close(), model.close(), api.close()]))
+    t.teardown(() => Promise.all([claude.close(), model.close()]))
     const { http } = await wholeGateway(t, {
       ...world.env,
       BATON_DATA_DIR: scratch(t),
-      BATON_ANTHROPIC_BASE_URL: api.url,
+      BATON_ANTHROPIC_BASE_URL: await anthropicApi(t, claude.baseUrl),
       BATON_GEMINI_BASE_URL: model.publicBaseUrl,
     })
     const call = async (method: 'POST' | 'PATCH', url: string, payload: object) => {

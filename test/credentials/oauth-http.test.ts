@@ -1,8 +1,8 @@
 /** The door to vendors' token endpoints, before one that quotes what it is sent and one that does not stop. */
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
+import { listening } from '../listening.ts'
 import { suspendedWhenAsked } from '../suspended.ts'
 
 const server = createServer(async (request, response) => {
@@ -13,13 +13,9 @@ const server = createServer(async (request, response) => {
   const isRefused = request.url === '/refused'
   response.writeHead(isRefused ? 400 : 200).end(`${request.headers.authorization} ${body}`)
 })
-await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-const root = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+const root = `http://127.0.0.1:${await listening(t, server)}`
 const http = createOAuthHttp({ version: '0' })
-t.teardown(async () => {
-  await http.close()
-  server.close()
-})
+t.teardown(() => http.close())
 const sent = {
   method: 'POST' as const,
   headers: { authorization: 'Bearer ya29.secret-of-the-login' },

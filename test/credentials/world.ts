@@ -48,7 +48,7 @@ interface ReplicaOptions {
   now?(): number
   sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
 }
-export interface World {
+interface World {
   store: Store
   vault: Vault
   openai: OpenAiLogins
@@ -113,7 +113,7 @@ export async function createWorld({
 } = {}): Promise<World> {
   const [store, openai, anthropic, google] = await Promise.all([
     openStore({ databaseUrl, dataDir: null, poolSize: 4 }),
-    createOpenAiLogins({ anyPort: true }),
+    createOpenAiLogins(),
     createAnthropicLogins(),
     createGoogleLogins(),
   ])

@@ -29,7 +29,7 @@ export async function accessWorld(t: Test) {
   const held = gate()
   const [vendor, logins, tools] = await Promise.all([
     createOpenAiEmulator(),
-    createOpenAiLogins({ anyPort: true }),
+    createOpenAiLogins(),
     startToolServer({
       look: { annotations: { readOnlyHint: true } },
       wipe: {},

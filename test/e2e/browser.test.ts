@@ -1,11 +1,11 @@
 /** What only a real browser can show: logins that end in its window, pages that attack, our own pages under their policies. */
 import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { CLIENT as ANTHROPIC, createAnthropicLogins } from '../emulators/oauth-anthropic.ts'
 import { createGoogleLogins, CLIENT as GOOGLE, SECRET } from '../emulators/oauth-google.ts'
 import { createMcpLogins } from '../emulators/oauth-mcp.ts'
+import { listening } from '../listening.ts'
 import { eventually } from '../waiting.ts'
 import { CHROMIUM, openBrowser, type Page } from './chromium.ts'
 import { PLAIN_TURN } from './client.ts'
@@ -123,13 +123,8 @@ async function serve(t: Test, html: string): Promise<string> {
   const server = createServer((_, response) => {
     response.setHeader('content-type', 'text/html')
     response.end(html)
-  }).listen(0, '127.0.0.1')
-  await new Promise((resolve) => server.once('listening', resolve))
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
   })
-  return `http://localhost:${(server.address() as AddressInfo).port}`
+  return `http://localhost:${await listening(t, server)}`
 }
 
 async function attacks(t: Test, { api }: World, page: Page) {

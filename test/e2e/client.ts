@@ -25,10 +25,9 @@ export interface Frame {
 export interface EventStream {
   status: number
   headers: Headers
-  /** Grows while the stream is read; an error answer's body is in `body` */
+  /** Grows while the stream is read */
   frames: Frame[]
   comments: string[]
-  body: Json
   /** The first frame that fits, once it is there; rejects when the stream breaks, or ends without one. */
   until(fits: string | ((frame: Frame) => boolean)): Promise<Frame>
   /** All frames, once the stream has ended. */
@@ -144,7 +143,6 @@ async function read(response: Response, leave: () => void): Promise<EventStream>
     headers,
     frames,
     comments,
-    body: text === '' ? null : JSON.parse(text),
     done,
     leave() {
       assertSound()

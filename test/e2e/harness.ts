@@ -91,7 +91,7 @@ export interface World {
   run(session: string, input: string | Json): Promise<Json>
 }
 
-export interface WorldOptions {
+interface WorldOptions {
   /** In a process of its own, which can be killed; only `env` reaches it */
   process?: boolean
   env?: Record<string, string>

@@ -35,11 +35,10 @@ export function speaksThen(
 export async function speaking(
   world: World,
   session: string,
-  body: Json = {},
 ): Promise<{ stream: EventStream; turn: string; open(): void }> {
   const { opened, open } = gate()
   world.script((_, { user }) => (user.startsWith('held') ? held(opened) : null))
-  const stream = await world.api.turn(session, { input: 'held', ...body })
+  const stream = await world.api.turn(session, 'held')
   await stream.until('content.delta')
   return { stream, open, turn: stream.headers.get('x-baton-turn') ?? '' }
 }

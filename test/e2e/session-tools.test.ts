@@ -1,7 +1,7 @@
 /** The tools of a session from the outside (api.md "Session tools"), one part after the other through the same gateway. */
 import t from 'tap'
-import { badCalls } from './bad-calls.ts'
 import { BACKEND, everyBackend } from './harness.ts'
+import { badCalls } from './session-tools-bad-calls.ts'
 import { badCompany, calledBlindly, comingAndGoing } from './session-tools-bound.ts'
 import { applyNow, duringTools } from './session-tools-now.ts'
 import { declarations, hundreds, longResults, servers } from './session-tools-shown.ts'

@@ -10,7 +10,7 @@ import type { AddressInfo } from 'node:net'
 
 type Json = Record<string, unknown>
 
-export interface ToolCall {
+interface ToolCall {
   args: Json
   /** Aborted when the client cancels the request or its connection goes */
   signal: AbortSignal
@@ -36,8 +36,6 @@ export interface ToolServer {
   count(tool: string): number
   /** Settles once the tool has been called so often in all. */
   called(tool: string, times?: number): Promise<void>
-  /** How often the list was asked for */
-  lists(): number
   /** Sends `notifications/tools/list_changed` to every open channel; resolves once one is open. */
   announce(): Promise<void>
   /** `silent`: takes requests and never answers. `refusing`: answers 503. */
@@ -61,7 +59,6 @@ export async function startToolServer(tools: Record<string, TestTool> = {}): Pro
     sessions: new Set(),
     channels: new Set(),
     running: new Map(),
-    lists: 0,
     mood: 'well',
     onChannel: () => {},
   }
@@ -79,7 +76,6 @@ export async function startToolServer(tools: Record<string, TestTool> = {}): Pro
     async called(tool, times = 1) {
       while (count(tool) < times) await once(state.arrivals, 'call')
     },
-    lists: () => state.lists,
     async announce() {
       if (state.channels.size === 0) {
         await new Promise<void>((resolve) => {
@@ -108,7 +104,6 @@ interface State {
   channels: Set<ServerResponse>
   /** Calls in flight by request id */
   running: Map<unknown, AbortController>
-  lists: number
   mood: Mood
   onChannel(): void
 }
@@ -171,7 +166,6 @@ const HANDLERS: Record<
 > = {
   ping: (_, message, response) => reply(response, { jsonrpc: '2.0', id: message.id, result: {} }),
   'tools/list'(state, message, response) {
-    state.lists++
     const tools = [...state.tools].map(([name, tool]) => ({
       name,
       description: tool.description ?? `The tool ${name}`,

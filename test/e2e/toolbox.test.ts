@@ -1,6 +1,7 @@
 /** Which tools the operator's rules let into a running gateway (docs/toolbox.md), and what is told of them. */
 import { connect, createServer } from 'node:net'
 import t, { type Test } from 'tap'
+import { listening } from '../listening.ts'
 import { eventually, gate } from '../waiting.ts'
 import { BACKEND, openWorld } from './harness.ts'
 import { textResult } from './tool-server.ts'
@@ -85,15 +86,11 @@ function barrier(t: Test, urls: string[]): Promise<string>[] {
       waiting.add(i)
       if (waiting.size === urls.length) open()
       const inner = connect(Number(port), '127.0.0.1')
-      socket.on('error', () => inner.destroy())
       inner.on('error', () => socket.destroy())
       socket.once('close', () => inner.destroy())
       void opened.then(() => socket.pipe(inner).pipe(socket))
     })
-    await new Promise<void>((resolve) => door.listen(0, '127.0.0.1', resolve))
-    t.teardown(() => door.close())
-    const address = door.address()
-    return `http://127.0.0.1:${typeof address === 'object' ? address?.port : 0}${pathname}`
+    return `http://127.0.0.1:${await listening(t, door)}${pathname}`
   })
 }
 

@@ -75,7 +75,7 @@ export function tell(answer: Answer, telling: Telling): Reply {
   return { headers, stream, ending, ...(answer.chunk ? { chunk: answer.chunk } : {}) }
 }
 
-export const frame = (event: Json): string => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`
+const frame = (event: Json): string => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`
 
 /** The first `count` frames with the pauses between them. */
 function upTo(beats: Beat[], count = Number.POSITIVE_INFINITY): Beat[] {

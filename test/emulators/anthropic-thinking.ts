@@ -80,7 +80,7 @@ export interface Transformation {
   reason: string
 }
 
-export type Mode = 'on' | 'off' | 'between_tools'
+type Mode = 'on' | 'off' | 'between_tools'
 
 /** Whether the model thinks under this request. */
 export function modeOf({ thinking }: Json, model: EmulatedModel): Mode {

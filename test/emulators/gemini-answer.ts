@@ -5,7 +5,7 @@ import { pause } from './http.ts'
 import type { Json } from './json.ts'
 import { type Answer, pieces, type SceneItem } from './scene.ts'
 
-export interface Setting {
+interface Setting {
   model: string
   traits: Traits
   signatures: Signatures

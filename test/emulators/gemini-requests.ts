@@ -3,9 +3,9 @@ import type { Content, FunctionDeclaration } from '@google/genai'
 import type { Test } from 'tap'
 import { createGeminiEmulator, type GeminiEmulator, type GeminiOptions } from './gemini.ts'
 
-export async function start(test: Test, options: GeminiOptions = {}): Promise<GeminiEmulator> {
+export async function emulate(t: Test, options: GeminiOptions = {}): Promise<GeminiEmulator> {
   const emulator = await createGeminiEmulator(options)
-  test.teardown(() => emulator.close())
+  t.teardown(() => emulator.close())
   return emulator
 }
 

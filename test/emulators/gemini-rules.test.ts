@@ -1,7 +1,7 @@
 /** The rules of the wire page (wire/gemini.md 3 to 6), each kept by a refusal. */
 import type { Part } from '@google/genai'
 import t from 'tap'
-import { declare, type Failed, hi, post, READ, start, user } from './gemini-requests.ts'
+import { declare, emulate, type Failed, hi, post, READ, user } from './gemini-requests.ts'
 
 const call = (name: string, extra: object = {}) => ({ functionCall: { name, args: {}, id: 'c1' }, ...extra })
 const response = (name: string, extra: object = {}) => ({
@@ -255,7 +255,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
 ]
 
 t.test('every rule of the wire page is kept by a refusal', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   for (const [name, body, words, model = 'gemini-3.8-flash'] of REFUSED) {
     const refused = await post(
       `${emulator.publicBaseUrl}/models/${model}:streamGenerateContent?alt=sse`,
@@ -276,7 +276,7 @@ t.test('every rule of the wire page is kept by a refusal', async (t) => {
 })
 
 t.test('snake_case, both spellings of equal declarations and the dummy signature pass', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   const body = {
     ...exchange([call('files__read', SIGNED)], [response('files__read')]),
     tools: [{ functionDeclarations: [READ], function_declarations: [READ] }],
@@ -288,7 +288,7 @@ t.test('snake_case, both spellings of equal declarations and the dummy signature
 })
 
 t.test('a signature holds only for its model, and only on the part that it came on', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   const url = (model: string) => `${emulator.publicBaseUrl}/models/${model}:generateContent`
   const first = await post(url('gemini-3.8-flash'), {
     ...declare(READ),

@@ -44,7 +44,7 @@ export function traitsOf(model: string): Traits | null {
   return found ? { signed: false, newest: false, levels: [], budget: null, output: 65_536, ...found } : null
 }
 
-export interface Part {
+interface Part {
   text?: string
   thought?: boolean
   thoughtSignature?: string

@@ -3,7 +3,7 @@ import { GoogleGenAI, type Part } from '@google/genai'
 import t from 'tap'
 import { gate } from '../waiting.ts'
 import type { GeminiEmulator } from './gemini.ts'
-import { declare, type Failed, hi, post, READ, start, user } from './gemini-requests.ts'
+import { declare, emulate, type Failed, hi, post, READ, user } from './gemini-requests.ts'
 import { type Answer, calls, text } from './scene.ts'
 
 const sdk = (emulator: GeminiEmulator) =>
@@ -17,7 +17,7 @@ const tools = [{ functionDeclarations: [READ] }]
 t.test(
   "the vendor's SDK streams, thinks, calls tools in parallel and goes on with their results",
   async (t) => {
-    const emulator = await start(t)
+    const emulator = await emulate(t)
     const ai = sdk(emulator)
     const config = { tools, thinkingConfig: { includeThoughts: true } }
     const ask = user(
@@ -64,7 +64,7 @@ t.test(
 )
 
 t.test("the SDK's other calls: one answer at once, tokens, the list of models", async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   const ai = sdk(emulator)
   const answer = await ai.models.generateContent({
     model: 'gemini-2.5-flash',
@@ -81,7 +81,7 @@ t.test("the SDK's other calls: one answer at once, tokens, the list of models", 
 })
 
 t.test('the public door takes one credential of its own kind', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   const url = `${emulator.publicBaseUrl}/models/gemini-3.8-flash:generateContent`
   const answer = async (headers: Record<string, string>) => {
     const got = await post(url, hi, headers)
@@ -104,7 +104,7 @@ t.test('the public door takes one credential of its own kind', async (t) => {
 })
 
 t.test('Code Assist wants its envelope, a bearer token and a project', async (t) => {
-  const emulator = await start(t, { loadCodeAssist: { ineligibleTiers: [] } })
+  const emulator = await emulate(t, { loadCodeAssist: { ineligibleTiers: [] } })
   const bearer = { authorization: 'Bearer ya29.code-assist' }
   const envelope = { model: 'gemini-2.5-flash', project: 'acme', user_prompt_id: 'p', request: hi }
   const ask = async (body: unknown, method = 'generateContent', headers: Record<string, string> = bearer) => {
@@ -146,7 +146,7 @@ t.test('Code Assist wants its envelope, a bearer token and a project', async (t)
 })
 
 t.test('scripted endings: an error inside the stream, no end, a cut, a silent stream', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   const url = `${emulator.publicBaseUrl}/models/gemini-3.8-flash:streamGenerateContent`
   const play = async (answer: Answer, query = '?alt=sse') => {
     emulator.script(() => answer)
@@ -177,7 +177,7 @@ t.test('scripted endings: an error inside the stream, no end, a cut, a silent st
 })
 
 t.test('a call that cannot be made ends the turn with a reason of its own', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   const url = `${emulator.publicBaseUrl}/models/gemini-3.8-flash:generateContent`
   const finish = async (answer: Answer, body: unknown = declare(READ)) => {
     emulator.script(() => answer)

@@ -28,19 +28,14 @@ export const FEDERATION = {
   federation_rule_id: 'fdrl_1',
   organization_id: 'org-1',
 }
+const ACCESS_SECONDS = 28_800
 const PASTE = 'https://platform.claude.com/oauth/code/callback'
 
-export async function createAnthropicLogins({
-  clientId = CLIENT,
-  accessSeconds = 28_800,
-}: {
-  clientId?: string
-  accessSeconds?: number
-} = {}): Promise<AnthropicLogins> {
+export async function createAnthropicLogins(): Promise<AnthropicLogins> {
   let federated = 0
   const issuer = createIssuer({
     client: {
-      id: clientId,
+      id: CLIENT,
       isRedirect: (uri) => uri === PASTE || /^http:\/\/localhost:\d+\/callback$/.test(uri),
     },
     access: (serial) => `sk-ant-oat01-acme-${serial}-access-token`,
@@ -59,7 +54,7 @@ export async function createAnthropicLogins({
       token_type: 'Bearer',
       access_token: access,
       refresh_token: refresh,
-      expires_in: accessSeconds,
+      expires_in: ACCESS_SECONDS,
       scope: grant.scope,
       organization: { uuid: 'org-uuid', name: 'Acme' },
       account: { uuid: 'account-uuid', email_address: 'me@example.com' },
@@ -92,7 +87,7 @@ export async function createAnthropicLogins({
     if (!isTrusted) return OPAQUE
     federated++
     const access_token = `sk-ant-oat01-acme-federated-${federated}`
-    return { status: 200, body: { token_type: 'Bearer', access_token, expires_in: accessSeconds } }
+    return { status: 200, body: { token_type: 'Bearer', access_token, expires_in: ACCESS_SECONDS } }
   }
 
   const routes: Record<string, (request: Recorded) => JsonReply> = {

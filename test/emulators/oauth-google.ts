@@ -36,7 +36,7 @@ export const CLIENT = 'emulated.apps.example.com'
 const fixture = (name: string): unknown =>
   JSON.parse(readFileSync(new URL(`../../../test/fixtures/gemini/${name}.json`, import.meta.url), 'utf8'))
 
-export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise<GoogleLogins> {
+export async function createGoogleLogins(): Promise<GoogleLogins> {
   let account: string | JsonReply = 'load-code-assist'
   const answers: JsonReply[] = []
   let root = ''
@@ -76,7 +76,7 @@ export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise
     status: 200,
     body: {
       access_token: access,
-      expires_in: accessSeconds,
+      expires_in: 3599,
       scope: grant.scope,
       token_type: 'Bearer',
       id_token: jwt({ iss: 'https://accounts.google.com', email: 'me@example.com' }),

@@ -19,28 +19,20 @@ export interface OpenAiLogins extends LoginEmulator {
   offerDevices(offered: boolean): void
 }
 
-interface OpenAiLoginOptions {
-  clientId?: string
-  /** How long an access token lasts, as its `exp` says */
-  accessSeconds?: number
-  /** Redirect addresses at any port of localhost, not only the two that are registered */
-  anyPort?: boolean
-}
-
-const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
+const CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
+const ACCESS_SECONDS = 864_000
 export const ACCOUNT = '0d1f2e3c-5b6a-4978-8f90-a1b2c3d4e5f6'
-const REDIRECT = /^http:\/\/localhost:(1455|1457)\/auth\/callback$/
-const ANY_PORT = /^http:\/\/localhost:\d+\/auth\/callback$/
+/** The service has 1455 and 1457 registered alone; other programs of this machine may have those. */
+const REDIRECT = /^http:\/\/localhost:\d+\/auth\/callback$/
 const DEVICE_REDIRECT = '/deviceauth/callback'
 
-export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Promise<OpenAiLogins> {
-  const { clientId = PUBLIC_CLIENT, accessSeconds = 864_000, anyPort = false } = options
+export async function createOpenAiLogins(): Promise<OpenAiLogins> {
   const devices = new Map<string, { user_code: string; granted: boolean }>()
   let offersDevices = true
   let root = ''
   const issuer = createIssuer({
-    client: { id: clientId, isRedirect: (uri) => (anyPort ? ANY_PORT : REDIRECT).test(uri) },
-    access: (serial) => jwt(claims(serial, accessSeconds)),
+    client: { id: CLIENT, isRedirect: (uri) => REDIRECT.test(uri) },
+    access: (serial) => jwt(claims(serial)),
     refresh: (serial) => `rt_openai-refresh-${serial}`,
     // Seen in the field (1.2); only the bare state is what was sent.
     extra: (state) => ({ state: `${state}.onboarding_entrypoint=life_sciences` }),
@@ -75,17 +67,17 @@ export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Prom
     return {
       status: 200,
       body: {
-        id_token: jwt({ ...claims(grant.serial, accessSeconds), aud: [clientId] }),
+        id_token: jwt({ ...claims(grant.serial), aud: [CLIENT] }),
         access_token: access,
         refresh_token: refresh,
         token_type: 'Bearer',
-        expires_in: accessSeconds,
+        expires_in: ACCESS_SECONDS,
       },
     }
   }
 
   function begin(request: Recorded): JsonReply {
-    if (!offersDevices || jsonOf(request)?.client_id !== clientId) return { status: 404, body: 'Not Found' }
+    if (!offersDevices || jsonOf(request)?.client_id !== CLIENT) return { status: 404, body: 'Not Found' }
     const device_auth_id = `device-${devices.size + 1}`
     const user_code = `ABCD-1234${devices.size}`
     devices.set(device_auth_id, { user_code, granted: false })
@@ -136,9 +128,9 @@ export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Prom
 }
 
 /** What both tokens say (1.5). */
-const claims = (serial: number, seconds: number): Record<string, unknown> => ({
+const claims = (serial: number): Record<string, unknown> => ({
   iss: 'https://auth.openai.com',
-  exp: Math.floor(Date.now() / 1000) + seconds,
+  exp: Math.floor(Date.now() / 1000) + ACCESS_SECONDS,
   jti: `token-${serial}`,
   email: 'zoë@example.com',
   'https://api.openai.com/auth': {

@@ -25,14 +25,14 @@ export class Refused extends Error {
   }
 }
 
-export interface Client {
+interface Client {
   id: string
   secret?: string
   isRedirect(uri: string): boolean
 }
 
 /** A person's grant: everything that follows from one login. */
-export interface Grant {
+interface Grant {
   serial: number
   scope: string
   state: string
@@ -50,7 +50,7 @@ interface Code {
   grant: Grant
 }
 
-export interface Issuer {
+interface Issuer {
   /** The redirect with a code, or a 400 page where the client or its address is wrong. */
   authorize(request: Recorded, check: (query: URLSearchParams) => string | null): JsonReply
   /** Throws Refused. */
@@ -204,7 +204,7 @@ function problemOf(query: URLSearchParams): string | null {
   return null
 }
 
-export const page = (words: string): JsonReply => ({ status: 400, body: `<h1>400</h1><p>${words}</p>` })
+const page = (words: string): JsonReply => ({ status: 400, body: `<h1>400</h1><p>${words}</p>` })
 
 export const formOf = ({ headers, text }: Recorded): Record<string, string> | null =>
   headers['content-type']?.startsWith('application/x-www-form-urlencoded')

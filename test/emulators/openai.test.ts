@@ -2,7 +2,7 @@
 import OpenAI from 'openai'
 import t from 'tap'
 import { gate } from '../waiting.ts'
-import { type Body, CHATGPT, emulate, LOGIN, onKey, onLogin, PUBLIC, tool, user } from './openai-requests.ts'
+import { CHATGPT, emulate, LOGIN, onKey, onLogin, PUBLIC, tool, user } from './openai-requests.ts'
 import { text } from './scene.ts'
 
 /** What a promise rejects with; null where it does not. */
@@ -111,8 +111,7 @@ t.test('the official SDK reads what it answers', async (t) => {
 
 t.test('the scene language plays on a stream', async (t) => {
   const emulator = await emulate(t)
-  const said = async (words: string, extra: Body = {}) =>
-    (await onKey(emulator, { ...PUBLIC, input: [user(words)], ...extra })).text()
+  const said = async (words: string) => (await onKey(emulator, { ...PUBLIC, input: [user(words)] })).text()
 
   const slow = await said('slow 3 1')
   t.match(slow, /word1/)

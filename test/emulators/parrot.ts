@@ -1,6 +1,6 @@
 import { createServer, type IncomingHttpHeaders } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
+import { listening } from '../listening.ts'
 
 /** A server, and a token endpoint, that quotes whatever secret it is sent in its refusals. */
 export async function startParrot(
@@ -16,10 +16,5 @@ export async function startParrot(
     const words = `Not ${encodeURIComponent(body)} or ${bare} with ${JSON.stringify(headers)} and ${body}`
     response.writeHead(400).end(JSON.stringify({ error: 'invalid_grant', error_description: words }))
   })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/mcp`, heard }
+  return { url: `http://127.0.0.1:${await listening(t, server)}/mcp`, heard }
 }

@@ -6,6 +6,7 @@ import { Agent } from 'undici'
 import { bodyBytes } from '../../src/llm/body.ts'
 import { LlmStale } from '../../src/llm.ts'
 import type { CredentialSecret, Deployment } from '../../src/provider.ts'
+import { gate } from '../waiting.ts'
 import {
   type Answer,
   bench,
@@ -167,10 +168,7 @@ t.test('frames that relays put into a stream are passed over, wherever they stan
 })
 
 t.test('the end of the answer is its finish, not the end of the body', async (t) => {
-  let left = () => {}
-  const closed = new Promise<void>((resolve) => {
-    left = resolve
-  })
+  const { opened: closed, open: left } = gate()
   const server = await upstreamServer(t, (response) => {
     response.once('close', left)
     response.writeHead(200, SSE).write(WHOLE)

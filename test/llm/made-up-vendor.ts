@@ -1,6 +1,6 @@
 /** A vendor that no provider is, servers that answer for it, and a bench to call them from. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import { type AddressInfo, createServer as createTcpServer, type Socket } from 'node:net'
+import { createServer as createTcpServer, type Socket } from 'node:net'
 import { pino } from 'pino'
 import type { Test } from 'tap'
 import type { ModelEvent } from '../../src/chat/event.ts'
@@ -8,7 +8,9 @@ import { BatonError } from '../../src/errors.ts'
 import { createLlm, type LlmDeps, type ModelCall } from '../../src/llm.ts'
 import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
 import type { ModelCallRecord } from '../../src/telemetry.ts'
+import { listening } from '../listening.ts'
 import { requestOf } from '../providers/exchange.ts'
+import { gate } from '../waiting.ts'
 
 export const KEY = 'made-up-key-0123456789'
 export const USAGE = { input_tokens: 3, output_tokens: 5, reasoning_tokens: 0, cached_tokens: 1 }
@@ -124,13 +126,8 @@ export async function upstreamServer(t: Test, ...answers: Answer[]) {
     answers[Math.min(requests.length, answers.length) - 1]?.(response, request)
   })
   server.on('connection', () => connections++)
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    url: `http://127.0.0.1:${await listening(t, server)}`,
     requests,
     connections: () => connections,
   }
@@ -138,18 +135,7 @@ export async function upstreamServer(t: Test, ...answers: Answer[]) {
 
 /** A server that handles the raw socket; for what no HTTP library would send. */
 export async function rawServer(t: Test, onSocket: (socket: Socket) => void) {
-  const sockets = new Set<Socket>()
-  const server = createTcpServer((socket) => {
-    sockets.add(socket)
-    socket.on('error', () => {})
-    onSocket(socket)
-  })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => {
-    for (const socket of sockets) socket.destroy()
-    server.close()
-  })
-  return { port: (server.address() as AddressInfo).port }
+  return { port: await listening(t, createTcpServer(onSocket)) }
 }
 
 interface Calling {
@@ -200,10 +186,7 @@ export function bench(
   const call = (options: Partial<ModelCall> = {}): Calling => {
     const batches: ModelEvent[][] = []
     let batch: ModelEvent[] | null = null
-    let begun = () => {}
-    const first = new Promise<void>((resolve) => {
-      begun = resolve
-    })
+    const { opened: first, open: begun } = gate()
     const take = (event: ModelEvent) => {
       if (!batch) {
         batch = []

@@ -1,8 +1,8 @@
 /** What is sent again after a failure, and what is not. */
 import type { ServerResponse } from 'node:http'
-import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net'
 import t from 'tap'
 import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
+import { freePort } from '../servers.ts'
 import {
   type Answer,
   bench,
@@ -116,7 +116,7 @@ t.test('retries', async (t) => {
     t.match(reset, { code: 'upstream_disconnected', details: { phase: 'headers' } })
     t.equal(sockets, 3)
 
-    const { waits, call, logged } = bench(t, await deadUrl())
+    const { waits, call, logged } = bench(t, `http://127.0.0.1:${await freePort()}`)
     const refused = await failure(call())
     const why = { phase: 'connect', reason: 'ECONNREFUSED' }
     t.match(refused, { code: 'upstream_disconnected', details: why })
@@ -318,14 +318,4 @@ t.test(
 function cut(response: ServerResponse, text: string): void {
   response.writeHead(200, SSE)
   response.write(text, () => response.destroy())
-}
-
-/** A port that nobody listens on. */
-async function deadUrl(): Promise<string> {
-  const server = createTcpServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  await new Promise<void>((resolve) => connect(port, '127.0.0.1').once('error', () => resolve()))
-  return `http://127.0.0.1:${port}`
 }

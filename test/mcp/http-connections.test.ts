@@ -1,9 +1,10 @@
 /** How long a connection to a server over HTTP lives: opened, lost, idle, given up, closed. */
-import type { AddressInfo } from 'node:net'
 import { createServer } from 'node:net'
 import { mock } from 'node:test'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
+import { listening } from '../listening.ts'
+import { freePort } from '../servers.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { type Exchange, startRig, TOOL } from './servers/rig.ts'
@@ -91,10 +92,8 @@ t.test(
       connections++
       socket.destroy()
     })
-    await new Promise<void>((done) => dead.listen(0, '127.0.0.1', done))
-    t.teardown(() => dead.close())
     const mcp = door(t)
-    const spec = specOf({ url: `http://127.0.0.1:${(dead.address() as AddressInfo).port}/mcp` })
+    const spec = specOf({ url: `http://127.0.0.1:${await listening(t, dead)}/mcp` })
     let refused = 0
     for (let i = 0; i < 30; i++) {
       const failure = await call(mcp, spec).catch((error: McpError) => error)
@@ -116,11 +115,7 @@ t.test(
 )
 
 t.test('a connection refused was no call, whichever way it is noticed', async (t) => {
-  const gone = createServer()
-  await new Promise<void>((done) => gone.listen(0, '127.0.0.1', done))
-  const { port } = gone.address() as AddressInfo
-  await new Promise((done) => gone.close(done))
-  const spec = specOf({ url: `http://127.0.0.1:${port}/mcp` })
+  const spec = specOf({ url: `http://127.0.0.1:${await freePort()}/mcp` })
   for (const transport of ['streamable_http', 'sse'] as const)
     await fails(t, call(door(t), { ...spec, transport }), { kind: 'unavailable', sent: false }, transport)
 })

@@ -10,12 +10,13 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { type AddressInfo, createServer } from 'node:net'
+import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { type Isolation, openSandbox } from '../../src/mcp/sandbox.ts'
+import { listening } from '../listening.ts'
 import { call, door } from './door.ts'
 import { CHILD, child, ended, told } from './processes.ts'
 
@@ -79,15 +80,13 @@ t.test(
     ]
     mkdirSync(join(folder, 'data'))
     for (const path of [secret, file, open]) writeFileSync(path, 'text')
-    const listening = createServer((socket) => socket.destroy()).listen(0, '127.0.0.1')
-    await once(listening, 'listening')
-    t.teardown(() => listening.close())
+    const server = createServer((socket) => socket.destroy())
     symlinkSync(join(folder, 'data'), join(folder, 'link'))
     const hidden = [join(folder, 'link'), file, join(folder, 'not there')]
     const asked = {
       read: [secret, file, open, `/proc/${process.pid}/environ`],
       write: ['/tmp', folder, '/var/tmp', process.cwd()],
-      port: (listening.address() as AddressInfo).port,
+      port: await listening(t, server),
     }
     const probe = async (level: Isolation): Promise<Probe> => {
       const mcp = door(t, { sandbox: await openSandbox({ isolation: level, hidden }) })

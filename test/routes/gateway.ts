@@ -6,7 +6,7 @@ import type { LightMyRequestResponse } from 'fastify'
 import { pino } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import type { App } from '../../routes/app.ts'
-import { type Auth, createAuth } from '../../src/auth.ts'
+import { createAuth } from '../../src/auth.ts'
 import { newId } from '../../src/chat/ids.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
@@ -197,9 +197,8 @@ const fakeMcp: Pick<Mcp, 'list' | 'status' | 'release'> = {
   },
 }
 
-export interface Gateway {
+interface Gateway {
   app: App
-  auth: Auth
   config: Config
   store: Store
   bus: ReturnType<typeof fakeBus>
@@ -212,7 +211,7 @@ export interface Gateway {
   as(key: string): (method: string, url: string, body?: unknown) => Promise<Answer>
   close(): Promise<void>
 }
-export interface Answer {
+interface Answer {
   status: number
   headers: LightMyRequestResponse['headers']
   // biome-ignore lint/suspicious/noExplicitAny: the tests look into answers of every shape
@@ -302,7 +301,6 @@ export async function gateway(
   }
   return {
     app,
-    auth,
     config,
     store,
     bus,

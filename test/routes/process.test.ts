@@ -6,6 +6,7 @@ import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
 import { EventStream } from '../../routes/turn-event.ts'
 import { ERROR_CODES } from '../../src/errors.ts'
+import { gate } from '../waiting.ts'
 import type { Document, Schema } from './document.ts'
 import { gateway } from './gateway.ts'
 import { gatewayOnStore } from './gateway-on-store.ts'
@@ -62,10 +63,7 @@ t.test('readiness names the dependency that is not ready', async (t) => {
 })
 
 t.test('readiness is told in time, though a dependency never answers', async (t) => {
-  let ask = () => {}
-  const isAsked = new Promise<void>((resolve) => {
-    ask = resolve
-  })
+  const { opened: isAsked, open: ask } = gate()
   const ready = () => {
     ask()
     return new Promise<void>(() => {})

@@ -8,7 +8,7 @@ import t from 'tap'
 import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
 import type { HttpDeps } from '../../src/http.ts'
 import type { Turn } from '../../src/store/store.ts'
-import { eventually } from '../waiting.ts'
+import { eventually, gate } from '../waiting.ts'
 import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from './served-streams.ts'
 
 /** Many more events than any buffer holds, as fast as they are taken. */
@@ -177,14 +177,8 @@ t.test(
 )
 
 t.test('a client that left before its stream could begin leaves nothing behind', async (t) => {
-  let left = () => {}
-  const gone = new Promise<void>((resolve) => {
-    left = resolve
-  })
-  let began = () => {}
-  const begun = new Promise<void>((resolve) => {
-    began = resolve
-  })
+  const { opened: gone, open: left } = gate()
+  const { opened: begun, open: began } = gate()
   const turns = {
     async start() {
       outgoing.destroy()

@@ -1,4 +1,4 @@
-/** An embedded store on a small file system of its own, in the folder given: says what becomes of it as room runs out. */
+/** Run by full-disk.test.ts: an embedded store on a small file system, in the folder given, and what becomes of it as room runs out. */
 import { rmSync, statfsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'

@@ -1,7 +1,6 @@
 /** The store on a PostgreSQL server: its connections, and what only several of them show. */
 
-import { once } from 'node:events'
-import { type AddressInfo, createServer, Socket } from 'node:net'
+import { createServer, Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
@@ -27,22 +26,19 @@ import {
   text,
 } from '../contracts/store-rows.ts'
 import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
+import { listening } from '../listening.ts'
 import { newDatabase } from '../servers.ts'
 import { eventually } from '../waiting.ts'
 
 /** Answers every client like a server that refuses it. */
-async function refusingServer(t: Test, code: string, words: string): Promise<number> {
+function refusingServer(t: Test, code: string, words: string): Promise<number> {
   const fields = Buffer.from(`SFATAL\0C${code}\0M${words}\0\0`)
   const head = Buffer.from('E\0\0\0\0')
   head.writeUInt32BE(fields.length + 4, 1)
   const server = createServer((socket) => {
-    socket.on('error', () => {})
     socket.once('data', () => socket.end(Buffer.concat([head, fields])))
   })
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.teardown(() => server.close())
-  return (server.address() as AddressInfo).port
+  return listening(t, server)
 }
 
 t.test('a server that cannot be used is named, with what to do and without the password', async (t) => {

@@ -1,4 +1,4 @@
-/** Run by store.test.ts as a process of its own: writes to an embedded store until it is killed. */
+/** Run by embedded.test.ts as a process of its own: writes to an embedded store until it is killed. */
 import { newId } from '../../src/chat/ids.ts'
 import { openStore } from '../../src/store/open.ts'
 import { message, newSession } from '../contracts/store-rows.ts'

@@ -1,6 +1,7 @@
 /** Which sessions are brought up to date together, in which order, and what each of them hears. */
 import t from 'tap'
 import { createBatches } from '../../src/tools/batches.ts'
+import { gate } from '../waiting.ts'
 
 interface Given {
   weightOf?: (session: string) => number
@@ -52,10 +53,7 @@ t.test('who joins before a batch is made shares the work, and may make it urgent
 })
 
 t.test('who comes while a batch is under way waits for the next one', async (t) => {
-  let finish = () => {}
-  const under = new Promise<void>((resolve) => {
-    finish = resolve
-  })
+  const { opened: under, open: finish } = gate()
   const { join, batches } = setUp({ together: () => under.then(() => []) })
   const first = join('first')
   while (batches.length === 0) await new Promise(setImmediate)

@@ -51,9 +51,9 @@ const next = (
 ) => nextRegistry(before, servers, builtins, OPEN, NOW)
 const names = (tools: readonly RegistryTool[]) =>
   [...tools].sort((a, b) => a.order - b.order).map((one) => one.canonical_name)
-const rowOf = (tools: RegistryTool[], revision = 1): RegistryRow => ({
+const rowOf = (tools: RegistryTool[]): RegistryRow => ({
   session_id: 'ses_1',
-  revision,
+  revision: 1,
   updated_at: NOW,
   tools,
 })

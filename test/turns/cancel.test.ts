@@ -73,14 +73,12 @@ t.test('a cancel that only the store knows of is seen before the next request', 
 })
 
 t.test('a wish that names another turn of the session is none for the one that runs', async (t) => {
-  const { bus, say, replica } = world(t)
+  const { bus, say, replica, begin } = world(t)
   const one = replica()
-  const { id } = await session()
-  const { turn } = await one.start(CALLER, id, asked())
-  const types = follow(t, bus, id, turn.id)
+  const { turn, types } = await begin(one)
   await eventually(() => types.includes('step.started'))
   for (const op of ['restart', 'cancel']) {
-    await bus.publish('control', JSON.stringify({ op, turn_id: 'turn_before', session_id: id }))
+    await bus.publish('control', JSON.stringify({ op, turn_id: 'turn_before', session_id: turn.session_id }))
   }
   await new Promise(setImmediate)
   say()

@@ -232,12 +232,10 @@ async function apart(
   other: (bus: Bus) => Partial<Bus> = () => ({}),
   owner: Partial<Store['turns']> = {},
 ) {
-  const { bus, say, replica } = world(t, {}, HELLO)
+  const { bus, say, replica, begin } = world(t, {}, HELLO)
   const one = replica({ store: withTurns(owner) })
   const two = replica({ bus: { ...bus, ...other(bus) } })
-  const opened = await session()
-  const { turn } = await one.start(CALLER, opened.id, asked())
-  const types = follow(t, bus, opened.id, turn.id)
+  const { session: opened, turn, types } = await begin(one)
   await eventually(() => types.includes('step.started'))
   const move = { tools_revision: 1, removed: [], isMoved: true }
   const change = () => two.takeEffect(opened, move, 'now')
@@ -325,7 +323,7 @@ t.test('nor is one claimed while the ledger has a call of the turn open', async 
 
 t.test('a tool that is taken away while its turn comes to wait leaves no call to a person', async (t) => {
   for (const isElsewhere of [false, true]) {
-    const { bus, say, replica } = world(t, {}, CALLS)
+    const { say, replica, begin } = world(t, {}, CALLS)
     const { row, ran, seen } = toolbox(() => true)
     const { tool } = await server(isElsewhere ? 'c' : 'd')
     row.tools = [tool]
@@ -342,9 +340,7 @@ t.test('a tool that is taken away while its turn comes to wait leaves no call to
     })
     const owner = replica({ ...seen, store: slow })
     const other = replica(seen)
-    const opened = await session()
-    const { turn } = await owner.start(CALLER, opened.id, asked({ max_steps: 1 }))
-    const types = follow(t, bus, opened.id, turn.id)
+    const { session: opened, turn, types } = await begin(owner, { max_steps: 1 })
     say()
     await reached
     row.tools = []

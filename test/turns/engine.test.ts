@@ -68,16 +68,14 @@ t.test('a turn that begins before the last one has let go is the one that runs',
 })
 
 t.test('any replica restarts a turn, while a model call of it is in flight', async (t) => {
-  const { bus, say, replica } = world(t, {}, [
+  const { say, replica, begin } = world(t, {}, [
     { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
     { type: 'finish', reason: 'tool_calls' },
   ])
   const { opened: worked, open: work } = gate()
   const tools = toolsThat(() => worked)
   const [owner, other] = [replica(tools), replica(tools)]
-  const chat = await session()
-  const { turn } = await owner.start(CALLER, chat.id, asked({ max_steps: 1 }))
-  const types = follow(t, bus, chat.id, turn.id)
+  const { session: chat, turn, types } = await begin(owner, { max_steps: 1 })
   await eventually(() => types.includes('step.started'))
   const move = { tools_revision: 1, removed: [], isMoved: true }
   const next = { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null }
@@ -288,7 +286,7 @@ t.test(
       index: Number(id),
       part: { type: 'tool_call', call_id: `call_${id}`, name: 'a.b', arguments: {} },
     })
-    const { bus, say, replica } = world(t, {}, [
+    const { bus, say, replica, begin } = world(t, {}, [
       call('1'),
       call('2'),
       { type: 'finish', reason: 'tool_calls' },
@@ -304,9 +302,7 @@ t.test(
     }
     const tools = toolsThat((call) => (call === 'call_2' ? refused : null))
     const one = replica({ bus: { ...bus, append }, ...tools })
-    const { id } = await session()
-    const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
-    const types = follow(t, bus, id, turn.id)
+    const { types } = await begin(one, { max_steps: 1 })
     say()
     await eventually(() => types.includes('turn.completed'))
     t.strictSame(
@@ -317,13 +313,12 @@ t.test(
 )
 
 t.test('a wish that this replica does not know is passed over', async (t) => {
-  const { bus, say, replica } = world(t)
+  const { bus, say, replica, begin } = world(t)
   const one = replica()
-  const { id } = await session()
-  const { turn } = await one.start(CALLER, id, asked())
-  const types = follow(t, bus, id, turn.id)
+  const { turn, types } = await begin(one)
   await eventually(() => types.includes('step.started'))
-  await bus.publish('control', JSON.stringify({ op: 'of_a_later_version', turn_id: turn.id, session_id: id }))
+  const wish = { op: 'of_a_later_version', turn_id: turn.id, session_id: turn.session_id }
+  await bus.publish('control', JSON.stringify(wish))
   say()
   await eventually(() => types.includes('turn.completed'))
   t.notOk(types.includes('step.discarded'))
@@ -371,14 +366,12 @@ t.test('a step is committed once what it streamed is in the stream', async (t) =
 })
 
 t.test('nothing is said of a commit that could not be made', async (t) => {
-  const { bus, say, replica } = world(t)
+  const { say, replica, begin } = world(t)
   const commit: Store['turns']['commit'] = async () => {
     throw new StaleOwner()
   }
   const former = replica({ store: withTurns({ commit }) })
-  const { id } = await session()
-  const { turn } = await former.start(CALLER, id, asked())
-  const types = follow(t, bus, id, turn.id)
+  const { types } = await begin(former)
   say()
   await eventually(() => types.includes('usage'))
   await former.drain(1_000)

@@ -12,7 +12,7 @@ import type { Session, Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { createEngine } from '../../src/turns/engine.ts'
+import { createEngine, type Engine } from '../../src/turns/engine.ts'
 import { newSession } from '../contracts/store-rows.ts'
 import { gate } from '../waiting.ts'
 
@@ -99,6 +99,12 @@ export function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer
       engine.begin()
       t.teardown(() => engine.drain(0))
       return engine
+    },
+    /** A turn in a session of its own, and the types of its events as they come. */
+    async begin(at: Engine, rest: Partial<StartTurn> = {}) {
+      const opened = await session()
+      const { turn } = await at.start(CALLER, opened.id, asked(rest))
+      return { session: opened, turn, types: follow(t, bus, opened.id, turn.id) }
     },
   }
 }

@@ -86,7 +86,7 @@ t.test('what a turn says after another owner, or a wait, is marked: it may not b
 })
 
 t.test('what an owner without a bus could not say is a loss to whoever speaks in its place', async (t) => {
-  const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
+  const { bus, say, replica, begin } = world(t, { leaseSeconds: 1.5 })
   const said: BusEvent[] = []
   const append: Bus['append'] = (session, events) => {
     said.push(...events)
@@ -97,10 +97,7 @@ t.test('what an owner without a bus could not say is a loss to whoever speaks in
     if (isAway) throw new BatonError('unavailable', 'The event bus is away.')
     return bus.append(session, events)
   }
-  const { id } = await session()
-  const owner = replica({ bus: { ...bus, append: breaking } })
-  const { turn } = await owner.start(CALLER, id, asked())
-  const heard = follow(t, bus, id, turn.id)
+  const { types: heard } = await begin(replica({ bus: { ...bus, append: breaking } }))
   await eventually(() => heard.includes('step.started'))
   isAway = true
   say()
@@ -146,16 +143,14 @@ t.test('a turn that loses its owner a fourth time is given up, and not before', 
 
 t.test('a turn handed over between two steps discards none', async (t) => {
   const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
-  const { bus, say, replica } = world(t, {}, [
+  const { say, replica, begin } = world(t, {}, [
     { type: 'part', index: 0, part: call },
     { type: 'finish', reason: 'tool_calls' },
   ])
   const { opened: answered, open: answer } = gate()
   const tools = toolsThat(() => answered)
   const leaving = replica(tools)
-  const { id } = await session()
-  const { turn } = await leaving.start(CALLER, id, asked({ max_steps: 2 }))
-  const types = follow(t, bus, id, turn.id)
+  const { types } = await begin(leaving, { max_steps: 2 })
   say()
   await eventually(() => types.includes('tool_execution.started'))
   const left = leaving.drain(5000)
@@ -168,14 +163,12 @@ t.test('a turn handed over between two steps discards none', async (t) => {
 })
 
 t.test('nor does one whose model was not done', async (t) => {
-  const { bus, say, replica } = world(t, {}, [
+  const { say, replica, begin } = world(t, {}, [
     { type: 'part', index: 0, part: { type: 'text', text: 'First, ' } },
     { type: 'finish', reason: 'stop', goes_on: true },
   ])
   const leaving = replica()
-  const { id } = await session()
-  const { turn } = await leaving.start(CALLER, id, asked({ max_steps: 2 }))
-  const types = follow(t, bus, id, turn.id)
+  const { types } = await begin(leaving, { max_steps: 2 })
   await eventually(() => types.includes('step.started'))
   const left = leaving.drain(5000)
   say()
@@ -193,7 +186,7 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
     { type: 'part', index: 0, part: call },
     { type: 'finish', reason: 'tool_calls' },
   ]
-  const { bus, say, replica } = world(t, {}, answer)
+  const { say, replica, begin } = world(t, {}, answer)
   const { opened: worked, open: work } = gate()
   const { executor, policy } = toolsThat(() => worked)
   const tool = { canonical_name: 'a.b', enabled: true, connector_id: null }
@@ -209,9 +202,7 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
       overlay: () => overlay,
     } as unknown as EngineDeps['tools'],
   })
-  const { id } = await session()
-  const { turn } = await leaving.start(CALLER, id, asked())
-  const types = follow(t, bus, id, turn.id)
+  const { turn, types } = await begin(leaving)
   say()
   await eventually(() => types.includes('turn.awaiting_input'))
   await leaving.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
@@ -230,11 +221,9 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
 })
 
 t.test('a turn handed over within a step takes back what that streamed, and keeps its record', async (t) => {
-  const { bus, say, replica } = world(t)
+  const { say, replica, begin } = world(t)
   const leaving = replica()
-  const { id } = await session()
-  const { turn } = await leaving.start(CALLER, id, asked())
-  const types = follow(t, bus, id, turn.id)
+  const { turn, types } = await begin(leaving)
   await eventually(() => types.includes('step.started'))
   await leaving.drain(0)
   say()

@@ -150,10 +150,8 @@ t.test('nobody is asked about a call that will not be made', async (t) => {
     'it is one too many': [...plain, call('asks')],
   }
   for (const [why, parts] of Object.entries(answers)) {
-    const { bus, say, replica } = world(t, {}, asEvents(parts))
-    const { id } = await session()
-    const { turn } = await replica(tools()).start(CALLER, id, asked({ max_steps: 1 }))
-    const types = follow(t, bus, id, turn.id)
+    const { say, replica, begin } = world(t, {}, asEvents(parts))
+    const { types } = await begin(replica(tools()), { max_steps: 1 })
     say()
     await eventually(() => ['turn.completed', 'turn.awaiting_input'].includes(types.at(-1) ?? ''))
     t.equal(types.at(-1), 'turn.completed', why)

@@ -3,17 +3,17 @@
  * 2026-07-28. It records what it was asked and believes nothing.
  */
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
+import { listening } from '../../listening.ts'
 
-export interface Rpc {
+interface Rpc {
   id?: number | string
   method: string
   // biome-ignore lint/suspicious/noExplicitAny: whatever the client sent, read by assertions only
   params?: any
 }
 
-export interface Asked {
+interface Asked {
   http: string
   rpc: Rpc | null
   headers: IncomingHttpHeaders
@@ -40,7 +40,6 @@ type Answer = (exchange: Exchange) => void
 
 export interface Rig {
   url: string
-  origin: string
   asked: Asked[]
   connections(): number
   /** How often a JSON-RPC method, or an HTTP method by its name, has been asked for */
@@ -111,15 +110,8 @@ export async function startRig(t: Test, era: Era = 'legacy', session?: string): 
     })
   })
   server.on('connection', () => connections++)
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
-  t.teardown(() => {
-    server.closeAllConnections()
-    return new Promise((done) => server.close(done))
-  })
-  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
   const rig: Rig = {
-    url: `${origin}/mcp`,
-    origin,
+    url: `http://127.0.0.1:${await listening(t, server)}/mcp`,
     asked: [],
     tools: [TOOL],
     connections: () => connections,

@@ -10,13 +10,9 @@ import { type MessageInput, type Part, toolCalls } from '../../../src/chat/messa
 import { repair } from '../../../src/chat/repair.ts'
 import { BatonError } from '../../../src/errors.ts'
 import type { Deployment, Effort, ModelSettings } from '../../../src/provider.ts'
-import {
-  type AnthropicEmulator,
-  anthropicFixture,
-  createAnthropicEmulator,
-  refusalOf,
-} from '../../emulators/anthropic.ts'
+import { type AnthropicEmulator, anthropicFixture, refusalOf } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
+import { emulate } from '../../emulators/anthropic-requests.ts'
 import { JPEG, PDF, PNG, pngOf } from '../../emulators/bytes.ts'
 import { declared, eventsOf, OPTIONS, parserOf, said, send } from '../exchange.ts'
 import { fold, framesOf } from '../streams.ts'
@@ -103,8 +99,7 @@ const usageOf = ({ events }: Step) => {
 }
 
 t.test('against the emulator', async (t) => {
-  const emulator = await createAnthropicEmulator()
-  t.teardown(() => emulator.close())
+  const emulator = await emulate(t)
   const TWICE =
     'think hard\ncall weather__get with {"place":"Bern"}\nthen\nthink again\ncall list_files\nthen\nthink redacted\nsay done'
 

@@ -25,11 +25,12 @@ import type {
 } from '../../../src/chat/message.ts'
 import { repair } from '../../../src/chat/repair.ts'
 import { JPEG, PDF } from '../../emulators/bytes.ts'
+import { emulate } from '../../emulators/gemini-requests.ts'
 import { checkRequest, createSignatures, type Request, traitsOf } from '../../emulators/gemini-rules.ts'
 import { PUBLIC_REQUEST, readBody } from '../../emulators/gemini-shape.ts'
 import { calls, text } from '../../emulators/scene.ts'
 import { said } from '../exchange.ts'
-import { ask, bodyOf, IMAGE, origin, requestFor, resultOf, start, tool } from './exchange.ts'
+import { ask, bodyOf, IMAGE, origin, requestFor, resultOf, tool } from './exchange.ts'
 
 const target = (model: string) => ({
   provider: 'gemini',
@@ -57,7 +58,7 @@ const MODELS = [
 t.test(
   'on every model and path a turn thinks, calls in parallel, and goes on with results of every kind',
   async (t) => {
-    const emulator = await start(t)
+    const emulator = await emulate(t)
     const tools = [tool('files.read'), tool('files.view')]
     for (const deployment of [gemini, codeAssist, geminiOauth]) {
       for (const model of MODELS) {
@@ -106,7 +107,7 @@ t.test(
 )
 
 t.test('a signature that Google cannot verify is left out once', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   const provenance = { ...origin, opaque: 'Zm9yZWlnbg==' }
   const call: ToolCallPart = {
     type: 'tool_call',
@@ -133,7 +134,7 @@ t.test('a signature that Google cannot verify is left out once', async (t) => {
 })
 
 t.test('a prompt that is blocked is refused, and a failure told as an end is one', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   emulator.script(() => ({ items: [], finish: 'refusal' }))
   const refused = await ask(gemini, emulator, requestFor())
   t.match(refused.events.at(-1), { type: 'finish', reason: 'refusal' })
@@ -145,7 +146,7 @@ t.test('a prompt that is blocked is refused, and a failure told as an end is one
 })
 
 t.test('an answer in pieces of any size is the same answer', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   emulator.script(() => ({ ...text('Grüße, 世界 🚀'), chunk: 3 }))
   const { parts } = await ask(codeAssist, emulator, requestFor())
   t.match(parts[0], { type: 'text', text: 'Grüße, 世界 🚀' })
@@ -161,7 +162,7 @@ export type SdkAgrees = [
 ]
 
 t.test("the vendor's SDK writes the same body for the same request", async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   const call: ToolCallPart = {
     type: 'tool_call',
     call_id: 'c1',

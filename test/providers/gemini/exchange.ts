@@ -1,11 +1,10 @@
 /** Requests as a session of this vendor has them, and one call to the emulator. */
 import { readFileSync } from 'node:fs'
-import type { Test } from 'tap'
 import { codeAssist, gemini } from '../../../providers/gemini/index.ts'
 import type { MediaPart, ToolCallPart, ToolResultPart } from '../../../src/chat/message.ts'
 import type { CredentialSecret, Deployment, ModelRequest } from '../../../src/provider.ts'
 import { PNG } from '../../emulators/bytes.ts'
-import { createGeminiEmulator, type GeminiEmulator } from '../../emulators/gemini.ts'
+import type { GeminiEmulator } from '../../emulators/gemini.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
 import { declared, eventsOf, OPTIONS, parserOf, requestOf, send } from '../exchange.ts'
 import { fold, framesOf } from '../streams.ts'
@@ -41,12 +40,6 @@ export async function ask(deployment: Deployment, emulator: GeminiEmulator, one:
   const parser = parserOf(deployment, { ...origin, model: one.model })
   const events = eventsOf(parser, framesOf(answer.body))
   return { failure: null, error: null, events, parts: fold(events) }
-}
-
-export async function start(test: Test): Promise<GeminiEmulator> {
-  const emulator = await createGeminiEmulator()
-  test.teardown(() => emulator.close())
-  return emulator
 }
 
 export const resultOf = (

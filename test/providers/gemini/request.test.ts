@@ -12,10 +12,11 @@ import type {
 import { repair } from '../../../src/chat/repair.ts'
 import type { Deployment } from '../../../src/provider.ts'
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
+import { emulate } from '../../emulators/gemini-requests.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
 import { said } from '../exchange.ts'
 import { thrownBy } from '../streams.ts'
-import { ask, bodyOf, IMAGE, MODEL, origin, requestFor, resultOf, SECRET, start, tool } from './exchange.ts'
+import { ask, bodyOf, IMAGE, MODEL, origin, requestFor, resultOf, SECRET, tool } from './exchange.ts'
 
 t.test(
   'a signature goes back on its own part, the dummy stands in for a foreign call, thoughts stay',
@@ -261,7 +262,7 @@ t.test('Code Assist has an envelope of its own, the same for every step of a pro
   t.match(stores, [/"store":false/, /"store":false/, /^(?!.*"store")/])
   t.strictSame(gemini.declare(tools, requestFor().options), bodyOf({ tools }).tools)
   t.strictSame(gemini.declare([], single), [])
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   const sent = await ask(codeAssist, emulator, requestFor({ tools, options: single }))
   t.equal(sent.error, null)
 

@@ -2,8 +2,9 @@
 import t from 'tap'
 import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
 import type { Effort, ModelRequest } from '../../../src/provider.ts'
+import { emulate } from '../../emulators/gemini-requests.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
-import { ask, bodyOf, fixture, requestFor, start, tool } from './exchange.ts'
+import { ask, bodyOf, fixture, requestFor, tool } from './exchange.ts'
 
 /** Model, effort, the thinkingConfig expected, and whether a note says that it is not exact. */
 const THINKING: readonly (readonly [string, Effort | undefined, object | undefined, boolean?])[] = [
@@ -33,7 +34,7 @@ const THINKING: readonly (readonly [string, Effort | undefined, object | undefin
 ]
 
 t.test('an effort becomes the budget or the level that the model has', async (t) => {
-  const emulator = await start(t)
+  const emulator = await emulate(t)
   for (const [model, effort, expected, noted = false] of THINKING) {
     const one = requestFor({ model, settings: effort ? { reasoning: { effort } } : {} })
     const { body, notes } = gemini.render(one)

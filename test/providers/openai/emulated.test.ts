@@ -13,8 +13,8 @@ import type {
   ToolChoice,
 } from '../../../src/provider.ts'
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
-import { createOpenAiEmulator } from '../../emulators/openai.ts'
 import { checkBody } from '../../emulators/openai-check.ts'
+import { emulate } from '../../emulators/openai-requests.ts'
 import { calls, text } from '../../emulators/scene.ts'
 import { EMPTY } from '../../patterns.ts'
 import { eventsOf, parserOf, send } from '../exchange.ts'
@@ -28,8 +28,7 @@ interface Path {
 }
 
 t.test('whole turns against the emulator', async (t) => {
-  const emulator = await createOpenAiEmulator()
-  t.teardown(() => emulator.close())
+  const emulator = await emulate(t)
   const paths: Path[] = [
     { deployment: openai, base: emulator.keyBaseUrl, secret: { api_key: 'sk-1' } },
     { deployment: chatgpt, base: emulator.chatgptBaseUrl, secret: { access_token: 'at-1' } },
