@@ -269,6 +269,16 @@ t.test('the socket uses exactly the addresses that were checked, resolved once',
   t.equal(lookups, 1)
 })
 
+t.test('a host that is opened by its name is dialled, with a dot at its end too', async (t) => {
+  const server = await serve(t, (_request, response) => response.end('inner'))
+  const resolve = async () => addresses(['127.0.0.1'])
+  const { fetch } = guard(t, { allowPrivate: ['inner.test'], resolve })
+  for (const name of ['inner.test', 'INNER.test.']) {
+    t.equal(await (await fetch(`http://${name}:${server.port}/`)).text(), 'inner', name)
+  }
+  await t.rejects(fetch(`http://other.test:${server.port}/`), REFUSED)
+})
+
 t.test('redirects are followed within the origin only', async (t) => {
   const inner = await serve(t, (_request, response) => response.end('inner'))
   const server = await serve(t, (request, response) => {
