@@ -93,8 +93,13 @@ t.test('and nothing again that is in the stream', async (t) => {
   await next.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
   await eventually(() => types.includes('turn.completed'))
   t.strictSame(
-    said.filter(({ turn_id }) => turn_id === turn).map(({ type }) => type),
-    ['tool_execution.started', 'tool_execution.completed', 'message', 'turn.completed'],
+    said.filter(({ turn_id }) => turn_id === turn).map(({ type, data }) => [type, JSON.parse(data).step]),
+    [
+      ['tool_execution.started', 0],
+      ['tool_execution.completed', 0],
+      ['message', 0],
+      ['turn.completed', null],
+    ],
   )
 })
 
