@@ -69,6 +69,8 @@ export async function approvals(t: Test, world: World) {
       'guarded.wipe': null,
       'guarded.look': 'local',
     })
+    const looked = data.find(({ tool }: Json) => tool === 'guarded.look')
+    t.strictSame(looked.arguments, { at: 'it' }, 'what it ran with')
   })
 
   await t.test('whatever names a model was given, all others have those of the tool’s server', async (t) => {

@@ -266,36 +266,49 @@ t.test('no secret gets into an error', async (t) => {
   t.notMatch(JSON.stringify(error.toBody()), 'of-a-key')
 })
 
-t.test('an answer without end is given up at its limit', async (t) => {
-  const server = await upstreamServer(t, (response) => {
-    response.writeHead(200, SSE)
-    const block = `: ${'x'.repeat(1 << 20)}\n\n`
-    const more = () => {
-      while (!response.destroyed && response.write(block));
-    }
-    response.on('drain', more)
-    more()
-  })
-  const error = await failure(bench(t, server.url).call())
-  t.equal(error.code, 'upstream_rejected')
-  t.match(error.message, /larger than/)
-})
-
-t.test('an event of lines without end is given up long before', async (t) => {
+/** An answer that repeats `block` for as long as somebody reads it, and how many bytes of it were sent. */
+function endless(code: number, headers: Record<string, string>, block: string) {
   let sent = 0
-  const server = await upstreamServer(t, (response) => {
-    response.writeHead(200, SSE)
-    const block = 'data: x\n'.repeat(10_000)
+  const answer: Answer = (response) => {
+    response.writeHead(code, headers)
     const more = () => {
       do sent += block.length
       while (!response.destroyed && response.write(block))
     }
     response.on('drain', more)
     more()
-  })
+  }
+  return { answer, sent: () => sent }
+}
+
+t.test('an answer without end is given up at its limit', async (t) => {
+  const { answer } = endless(200, SSE, `: ${'x'.repeat(1 << 20)}\n\n`)
+  const server = await upstreamServer(t, answer)
+  const error = await failure(bench(t, server.url).call())
+  t.equal(error.code, 'upstream_rejected')
+  t.match(error.message, /larger than/)
+})
+
+t.test('an event of lines without end is given up long before', async (t) => {
+  const { answer, sent } = endless(200, SSE, 'data: x\n'.repeat(10_000))
+  const server = await upstreamServer(t, answer)
   const error = await failure(bench(t, server.url).call())
   t.match(error, { code: 'upstream_rejected', message: /more than 100000 lines/ })
-  t.ok(sent < 32 << 20, `${sent} bytes were sent`)
+  t.ok(sent() < 32 << 20, `${sent()} bytes were sent`)
+})
+
+t.test('of a refusal without end the beginning is read', async (t) => {
+  const { answer, sent } = endless(400, {}, 'x'.repeat(100_000))
+  const server = await upstreamServer(t, answer)
+  const read: number[] = []
+  const classify: Deployment['classify'] = (refusal) => {
+    read.push(refusal.body.length)
+    return vendor.classify(refusal)
+  }
+  const error = await failure(bench(t, server.url).call({ deployment: { ...vendor, classify } }))
+  t.equal(error.code, 'upstream_rejected')
+  t.strictSame(read, [256 << 10])
+  t.ok(sent() < 32 << 20, `${sent()} bytes were sent`)
 })
 
 t.test('a preview shows the request with its secrets masked and sends nothing', async (t) => {

@@ -1,4 +1,6 @@
 /** Whoever cancels a turn or waits for it, wherever it is. */
+import { mock } from 'node:test'
+import { pino } from 'pino'
 import t from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import { BatonError } from '../../src/errors.ts'
@@ -117,6 +119,29 @@ t.test('whoever waits for a cancel waits no longer than its client and the serve
   leave.abort()
   t.match(await over, { state: 'running' })
   t.ok(performance.now() - left < 5000, 'long before the turn is taken from its owner')
+})
+
+t.test('a turn whose owner does not act on a cancel is taken from it, and ended by another', async (t) => {
+  const lines: string[] = []
+  const log = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) })
+  // Nobody looks for work unless told to.
+  const { replica } = world(t, { leaseSeconds: 600 })
+  const one = replica({ log })
+  replica()
+  // Their owner lives, and hears nothing; one of them ends all the same.
+  const [{ turn }, ended] = [await runningTurn(store, CALLER), await runningTurn(store, CALLER)]
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  for (const { id } of [turn, ended.turn]) await one.cancel(CALLER, id, null)
+  await endTurn(store, ended.fence, ended.turn.id)
+  mock.timers.tick(10_000)
+  mock.timers.reset()
+  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
+  t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
+  t.strictSame(
+    lines.map((line) => JSON.parse(line)).map(({ turn_id, msg }) => [turn_id, msg]),
+    [[turn.id, 'a cancelled turn was taken from its owner']],
+  )
 })
 
 t.test('whoever reads a turn and does not wait asks the bus nothing', async (t) => {

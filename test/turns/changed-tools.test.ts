@@ -286,18 +286,27 @@ t.test('no restart is claimed where its owner cannot be told', async (t) => {
 })
 
 t.test('where nobody answers, no restart is claimed that the store knows cannot be', async (t) => {
-  const { bus, say, replica } = world(t, {}, HELLO)
-  const owner = replica()
-  const get: Store['turns']['get'] = async (...given) => {
-    const seen = await store.turns.get(...given)
-    return seen && { ...seen, restarts: 8 }
+  for (const [became, code] of [
+    [{ restarts: 8 }, 'restart_limit'],
+    [{ state: 'awaiting_input' }, 'not_restartable'],
+  ] as const) {
+    const { bus, say, replica } = world(t, {}, HELLO)
+    const owner = replica()
+    let isAsked = false
+    const publish = async () => {
+      isAsked = true
+    }
+    const get: Store['turns']['get'] = async (...given) => {
+      const seen = await store.turns.get(...given)
+      return seen && (isAsked ? { ...seen, ...became } : seen)
+    }
+    const other = replica({ bus: { ...bus, publish }, store: withTurns({ get }) })
+    const { id } = await session()
+    const { turn } = await owner.start(CALLER, id, asked())
+    await t.rejects(other.restart(CALLER, turn.id), { code })
+    say()
+    await owner.wait(CALLER, turn.id, 30, NEVER)
   }
-  const other = replica({ bus: { ...bus, publish: async () => {} }, store: withTurns({ get }) })
-  const { id } = await session()
-  const { turn } = await owner.start(CALLER, id, asked())
-  await t.rejects(other.restart(CALLER, turn.id), { code: 'restart_limit' })
-  say()
-  await owner.wait(CALLER, turn.id, 30, NEVER)
 })
 
 t.test('nor is one claimed while the ledger has a call of the turn open', async (t) => {

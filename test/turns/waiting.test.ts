@@ -42,14 +42,15 @@ function tools(now?: readonly Partial<RegistryTool>[]): Pick<EngineDeps, Seen> {
 
 /** A turn whose last owner came to wait for a person; `append`: how that one reaches the log. */
 async function waiting(test: Test, append: (bus: Bus) => Bus['append'] = (bus) => bus.append) {
-  const { bus, say, replica } = world(test, {}, CALLS)
+  // Nobody looks for work unless told to.
+  const { bus, say, replica } = world(test, { leaseSeconds: 600 }, CALLS)
   const owner = replica({ ...tools(), bus: { ...bus, append: append(bus) } })
-  const { id } = await session()
-  const { turn } = await owner.start(CALLER, id, asked({ max_steps: 1 }))
-  const types = follow(test, bus, id, turn.id)
+  const opened = await session()
+  const { turn } = await owner.start(CALLER, opened.id, asked({ max_steps: 1 }))
+  const types = follow(test, bus, opened.id, turn.id)
   say()
   await eventually(async () => (await store.turns.get(CALLER, turn.id))?.state === 'awaiting_input')
-  return { bus, replica, turn: turn.id, types }
+  return { bus, replica, owner, opened, turn: turn.id, types }
 }
 
 t.test('whoever goes on with it says what its last owner could not', async (t) => {
@@ -92,9 +93,29 @@ t.test('and nothing again that is in the stream', async (t) => {
   await next.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
   await eventually(() => types.includes('turn.completed'))
   t.strictSame(
-    said.filter(({ turn_id }) => turn_id === turn).map(({ type }) => type),
-    ['tool_execution.started', 'tool_execution.completed', 'message', 'turn.completed'],
+    said.filter(({ turn_id }) => turn_id === turn).map(({ type, data }) => [type, JSON.parse(data).step]),
+    [
+      ['tool_execution.started', 0],
+      ['tool_execution.completed', 0],
+      ['message', 0],
+      ['turn.completed', null],
+    ],
   )
+})
+
+t.test('a cancel, or the end of its tool, is acted on at once', async (t) => {
+  const removal = { tools_revision: 1, removed: ['a.asks'], isMoved: true }
+  const ways: [end: string, act: (its: Awaited<ReturnType<typeof waiting>>) => Promise<unknown>][] = [
+    ['turn.cancelled', ({ owner, turn }) => owner.cancel(CALLER, turn, null)],
+    ['turn.completed', ({ owner, opened }) => owner.takeEffect(opened, removal, 'now')],
+  ]
+  for (const [end, act] of ways) {
+    const its = await waiting(t)
+    await act(its)
+    await eventually(() => its.types.at(-1) === end)
+    const results = (await store.messages.ofTurn(its.turn)).find(({ role }) => role === 'tool')
+    t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'cancelled' }], end)
+  }
 })
 
 t.test('nor does it wait for a person’s word on a tool that is gone by then', async (t) => {
