@@ -45,6 +45,12 @@ export interface LoginRenewerDeps {
   sleep(ms: number, signal?: AbortSignal): Promise<unknown>
 }
 
+/** Why a login is to be renewed now, and whether a sibling that this one waited for has tried it. */
+interface Why {
+  isRefused: boolean
+  wasTried: boolean
+}
+
 /** A token that still lasts this long serves while its renewal has to wait. */
 const SPARE_MS = 10_000
 /** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
@@ -76,7 +82,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
       seconds: claimSeconds,
       now,
       sleep,
-      work: (held) => renewHeld(held, held.version === refused),
+      work: (held, wasTried) => renewHeld(held, { isRefused: held.version === refused, wasTried }),
       async elsewhere() {
         const seen = await reread(row)
         if (seen.version !== row.version || (refused === null && !isSpent(seen, SPARE_MS, now()))) return seen
@@ -88,12 +94,13 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
   }
 
   /** `row` was read as the claim was made. */
-  async function renewHeld(row: Credential, isRefused: boolean): Promise<Credential> {
+  async function renewHeld(row: Credential, why: Why): Promise<Credential> {
     const login = table.row(row.provider)
     usable(row, row.id)
+    const { isRefused } = why
     if (!isRefused && !isDue(row, login, now())) return row
     try {
-      return await ask(row, login, isRefused)
+      return await ask(row, login, why)
     } catch (thrown) {
       if (thrown instanceof LoginRefused) return giveUp(row, thrown.failure)
       log.warn({ credential_id: row.id, provider: row.provider, err: thrown }, 'login not renewed')
@@ -102,13 +109,14 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     }
   }
 
-  async function ask(row: Credential, login: LoginRow, isRefused: boolean): Promise<Credential> {
+  async function ask(row: Credential, login: LoginRow, { isRefused, wasTried }: Why): Promise<Credential> {
     const secret = openSecret<LoginSecret>(vault, row)
     const call = login.vendor.renew(login.settings, secret)
     if (!call) {
       if (isSpent(row, 0, now())) throw new LoginRefused(SPENT)
       return row
     }
+    if (wasTried) throw endpoints.failedElsewhere(row.id)
     const renewed = await endpoints.renew(login, row.id, secret, call)
     // The old token stays, and so does its end.
     const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
