@@ -7,6 +7,7 @@ import { BoundedMap } from '../bounded-map.ts'
 import { BatonError } from '../errors.ts'
 import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
 import type { Credential, Store } from '../store/store.ts'
+import { within } from '../within.ts'
 import type { LoginRow, LoginTable } from './logins/table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { insist, shared, underClaim } from './renew-once.ts'
@@ -16,6 +17,8 @@ import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 /** What answers with a row gives it as it is afterwards, and throws credential_needs_reauth or no_credential. */
 export interface LoginRenewer {
   /** Renewed if its token ends soon. Throws what kept it from that, unless the token lasts for now. */
+  kept(row: Credential): Promise<Credential>
+  /** The same for somebody who waits to use it: a slow renewal goes on while the token that lasts serves. */
   fresh(row: Credential): Promise<Credential>
   /** After its token was refused. The same version: there is no other token. Throws what kept it from being renewed. */
   renewed(row: Credential): Promise<Credential>
@@ -51,8 +54,8 @@ interface Why {
   wasTried: boolean
 }
 
-/** A token that still lasts this long serves while its renewal has to wait. */
-const SPARE_MS = 10_000
+/** A token that still lasts this long serves while its renewal has to wait, or takes longer than that. */
+const [SPARE_MS, PATIENCE_MS] = [10_000, 2_000]
 /** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
 const CURE_MS = 300_000
 /** Beyond that, a token that is refused in spite of its renewal may be renewed once too often. */
@@ -152,8 +155,13 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     return reread(row)
   }
 
+  const kept: LoginRenewer['kept'] = async (row) =>
+    isDue(row, table.row(row.provider), now()) ? renew(row, null) : row
+
   return {
-    fresh: async (row) => (isDue(row, table.row(row.provider), now()) ? renew(row, null) : row),
+    kept,
+    fresh: async (row) =>
+      isSpent(row, SPARE_MS, now()) ? kept(row) : ((await within(PATIENCE_MS, kept(row))) ?? row),
     renewed: (row) => renew(row, row.version),
     reread,
     isCured({ id, version }) {
