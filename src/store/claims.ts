@@ -1,5 +1,5 @@
 /** Claims on rows with a login: one process at a time renews it. A claim ends by itself. */
-import { type Db, value } from './db.ts'
+import { type Db, matched, value } from './db.ts'
 import type { Claims } from './store.ts'
 
 /** `toRow`: what `<table>_json` gives, as it is known outside. */
@@ -24,4 +24,5 @@ export const createClaims = <Stored, Row>(
       [id, by],
     )
   },
+  isClaimed: (id) => matched(db, `select 1 from ${table} where id = $1 and claimed_by is not null`, [id]),
 })

@@ -168,6 +168,7 @@ export function createMemory() {
       claim: never,
       keep: never,
       release: never,
+      isClaimed: never,
       find: async (_: unknown, idOrName: string) =>
         [...connectors.values()].find(({ id, name }) => id === idOrName || name === idOrName) ?? null,
       listBound: never,

@@ -23,6 +23,8 @@ export interface Claims<Row> {
   /** Claims the renewal until a time; null when anybody holds it, the same caller included, or the row is gone. */
   claim(id: string, by: string, seconds: number): Promise<Row | null>
   release(id: string, by: string): Promise<void>
+  /** Whether the last claim was not released. One that lapsed counts: whoever made it died. */
+  isClaimed(id: string): Promise<boolean>
 }
 
 /** Every row of a paged list. */
