@@ -10,7 +10,7 @@ import type { Credential, Store } from '../store/store.ts'
 import { within } from '../within.ts'
 import type { LoginRow, LoginTable } from './logins/table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
-import { insist, shared, underClaim } from './renew-once.ts'
+import { insist, PATIENCE_MS, shared, underClaim } from './renew-once.ts'
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
@@ -54,8 +54,8 @@ interface Why {
   wasTried: boolean
 }
 
-/** A token that still lasts this long serves while its renewal has to wait, or takes longer than that. */
-const [SPARE_MS, PATIENCE_MS] = [10_000, 2_000]
+/** A token that still lasts this long serves while its renewal has to wait. */
+const SPARE_MS = 10_000
 /** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
 const CURE_MS = 300_000
 /** Beyond that, a token that is refused in spite of its renewal may be renewed once too often. */

@@ -23,6 +23,9 @@ export function shared<T>(
   return work
 }
 
+/** How long somebody who has a token that lasts waits for another. */
+export const PATIENCE_MS = 2_000
+
 interface Claimed<Row, T> {
   id: string
   /** How long the claim outlives its process: longer than the work takes */
@@ -50,12 +53,13 @@ export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row
   const release = () => rows.release(id, by).catch(() => {})
   let isWaiting = false
   for (let pause = 50; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
-    const wasTried = isWaiting && !(await rows.isClaimed(id))
     const asked = now()
-    const row = await rows.claim(id, by, seconds)
-    if (row && now() - asked < LATE_MS) return work(row, wasTried).finally(release)
-    if (row) await release()
-    isWaiting = row === null
+    const claim = await rows.claim(id, by, seconds)
+    if (claim && now() - asked < LATE_MS) {
+      return work(claim.row, isWaiting && !claim.hasLapsed).finally(release)
+    }
+    if (claim) await release()
+    isWaiting = claim === null
     const outcome = await elsewhere()
     if (outcome !== null) return outcome
     await sleep(pause)

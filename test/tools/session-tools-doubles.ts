@@ -168,7 +168,6 @@ export function createMemory() {
       claim: never,
       keep: never,
       release: never,
-      isClaimed: never,
       find: async (_: unknown, idOrName: string) =>
         [...connectors.values()].find(({ id, name }) => id === idOrName || name === idOrName) ?? null,
       listBound: never,
