@@ -10,10 +10,10 @@ import {
   type ConnectorRenewalDeps,
   type ConnectorRenewals,
   createConnectorRenewals,
-  targetOf,
 } from './connector-renewals.ts'
 import { openConnector, sealConnector } from './connector-secret.ts'
 import { createPendingLogins, LATE, LIFETIME_SECONDS, USED, wrongState } from './logins/pending.ts'
+import { targetOf } from './renew-connector.ts'
 
 /** A login that was begun: where to send the browser, and until when. */
 export interface ConnectorLogin {

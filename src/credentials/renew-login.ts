@@ -7,15 +7,18 @@ import { BoundedMap } from '../bounded-map.ts'
 import { BatonError } from '../errors.ts'
 import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
 import type { Credential, Store } from '../store/store.ts'
+import { within } from '../within.ts'
 import type { LoginRow, LoginTable } from './logins/table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
-import { insist, shared, underClaim } from './renew-once.ts'
+import { insist, PATIENCE_MS, shared, underClaim } from './renew-once.ts'
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
 /** What answers with a row gives it as it is afterwards, and throws credential_needs_reauth or no_credential. */
 export interface LoginRenewer {
   /** Renewed if its token ends soon. Throws what kept it from that, unless the token lasts for now. */
+  kept(row: Credential): Promise<Credential>
+  /** The same for somebody who waits to use it: a slow renewal goes on while the token that lasts serves. */
   fresh(row: Credential): Promise<Credential>
   /** After its token was refused. The same version: there is no other token. Throws what kept it from being renewed. */
   renewed(row: Credential): Promise<Credential>
@@ -43,6 +46,12 @@ export interface LoginRenewerDeps {
   uptime(): number
   /** Rejects when the signal is aborted */
   sleep(ms: number, signal?: AbortSignal): Promise<unknown>
+}
+
+/** Why a login is to be renewed now, and whether a sibling that this one waited for has tried it. */
+interface Why {
+  isRefused: boolean
+  wasTried: boolean
 }
 
 /** A token that still lasts this long serves while its renewal has to wait. */
@@ -76,7 +85,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
       seconds: claimSeconds,
       now,
       sleep,
-      work: (held) => renewHeld(held, held.version === refused),
+      work: (held, wasTried) => renewHeld(held, { isRefused: held.version === refused, wasTried }),
       async elsewhere() {
         const seen = await reread(row)
         if (seen.version !== row.version || (refused === null && !isSpent(seen, SPARE_MS, now()))) return seen
@@ -88,12 +97,13 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
   }
 
   /** `row` was read as the claim was made. */
-  async function renewHeld(row: Credential, isRefused: boolean): Promise<Credential> {
+  async function renewHeld(row: Credential, why: Why): Promise<Credential> {
     const login = table.row(row.provider)
     usable(row, row.id)
+    const { isRefused } = why
     if (!isRefused && !isDue(row, login, now())) return row
     try {
-      return await ask(row, login, isRefused)
+      return await ask(row, login, why)
     } catch (thrown) {
       if (thrown instanceof LoginRefused) return giveUp(row, thrown.failure)
       log.warn({ credential_id: row.id, provider: row.provider, err: thrown }, 'login not renewed')
@@ -102,13 +112,14 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     }
   }
 
-  async function ask(row: Credential, login: LoginRow, isRefused: boolean): Promise<Credential> {
+  async function ask(row: Credential, login: LoginRow, { isRefused, wasTried }: Why): Promise<Credential> {
     const secret = openSecret<LoginSecret>(vault, row)
     const call = login.vendor.renew(login.settings, secret)
     if (!call) {
       if (isSpent(row, 0, now())) throw new LoginRefused(SPENT)
       return row
     }
+    if (wasTried) throw endpoints.failedElsewhere(row.id)
     const renewed = await endpoints.renew(login, row.id, secret, call)
     // The old token stays, and so does its end.
     const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
@@ -144,8 +155,13 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     return reread(row)
   }
 
+  const kept: LoginRenewer['kept'] = async (row) =>
+    isDue(row, table.row(row.provider), now()) ? renew(row, null) : row
+
   return {
-    fresh: async (row) => (isDue(row, table.row(row.provider), now()) ? renew(row, null) : row),
+    kept,
+    fresh: async (row) =>
+      isSpent(row, SPARE_MS, now()) ? kept(row) : ((await within(PATIENCE_MS, kept(row))) ?? row),
     renewed: (row) => renew(row, row.version),
     reread,
     isCured({ id, version }) {

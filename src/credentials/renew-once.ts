@@ -23,12 +23,18 @@ export function shared<T>(
   return work
 }
 
+/** How long somebody who has a token that lasts waits for another. */
+export const PATIENCE_MS = 2_000
+
 interface Claimed<Row, T> {
   id: string
   /** How long the claim outlives its process: longer than the work takes */
   seconds: number
-  /** `row` as it was when the claim was made */
-  work(row: Row): Promise<T>
+  /**
+   * `row` as it was when the claim was made. `wasTried`: another did the work while this caller waited. Where nothing came
+   * of it, nobody is to be asked again: all who wait for a service that hangs would ask it one after the other.
+   */
+  work(row: Row, wasTried: boolean): Promise<T>
   now(): number
   /** Asked while another has the claim: what came of its work, null to wait on. Throws when that takes too long. */
   elsewhere(): Promise<T | null>
@@ -45,11 +51,15 @@ export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row
   const by = randomUUID()
   // If that fails, the claim lapses.
   const release = () => rows.release(id, by).catch(() => {})
+  let isWaiting = false
   for (let pause = 50; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
     const asked = now()
-    const row = await rows.claim(id, by, seconds)
-    if (row && now() - asked < LATE_MS) return work(row).finally(release)
-    if (row) await release()
+    const claim = await rows.claim(id, by, seconds)
+    if (claim && now() - asked < LATE_MS) {
+      return work(claim.row, isWaiting && !claim.hasLapsed).finally(release)
+    }
+    if (claim) await release()
+    isWaiting = claim === null
     const outcome = await elsewhere()
     if (outcome !== null) return outcome
     await sleep(pause)

@@ -31,6 +31,8 @@ export interface Renewed {
 interface TokenEndpoints {
   /** Throws LoginRefused, or a BatonError: then it may succeed later. */
   renew(login: LoginRow, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
+  /** Another process tried it in vain a moment ago: it is left alone here, too. What to say of it. */
+  failedElsewhere(id: string): BatonError
   /** Its last renewal failed a moment ago. */
   isPaused(id: string): boolean
 }
@@ -57,8 +59,9 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     return breaker
   }
 
-  function pause(id: string, error: BatonError, ms: number): void {
+  function pause(id: string, error: BatonError, ms: number): BatonError {
     pauses.put(id, { until: uptime() + Math.max(ms, SHORTEST_PAUSE_MS), error })
+    return error
   }
 
   function assertFree(id: string, breaker: Breaker): void {
@@ -85,8 +88,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     const retryMs = wantedPauseMs(answer, now())
     const error = passing(answer.status, failure, retryMs)
     breaker.failed(retryMs)
-    pause(id, error, retryMs)
-    return error
+    return pause(id, error, retryMs)
   }
 
   return {
@@ -99,8 +101,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
         answer = await http.send(call)
       } catch (thrown) {
         breaker.failed(0)
-        if (thrown instanceof BatonError) pause(id, thrown, 0)
-        throw thrown
+        throw thrown instanceof BatonError ? pause(id, later(thrown), 0) : thrown
       }
       const tokens = readTokens(login, answer)
       if (!tokens) throw refusal(id, login, answer)
@@ -113,8 +114,15 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
       pause(id, problem, 60_000)
       return { ...renewed, problem }
     },
+    failedElsewhere: (id) => pause(id, later(new BatonError('upstream_overloaded', FAILED_ELSEWHERE)), 0),
   }
 }
+
+const FAILED_ELSEWHERE = 'The login could not be renewed by another process a moment ago.'
+
+/** The same, with a time for the next try: nobody asks sooner, so whoever waits less hears the same once more. */
+const later = ({ code, message, cause }: BatonError): BatonError =>
+  new BatonError(code, message, { cause, retryAfter: SHORTEST_PAUSE_MS / 1000 })
 
 const NO_TOKENS: TokenFailure = {
   isLasting: false,

@@ -133,7 +133,7 @@ export type McpErrorKind =
   /** The server answered with a JSON-RPC error or with what is no valid answer */
   | 'protocol'
   | 'auth_required'
-  /** The answer was larger than the cap */
+  /** The answer was larger than the cap; not sent: the server took the request for too large */
   | 'too_large'
 
 /** What is known of a failure beside its kind and its words. */

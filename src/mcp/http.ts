@@ -85,15 +85,18 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     // channel.ts opens one when somebody listens. A GET that resumes a call's broken stream passes.
     if (init.method === 'GET' && !options.keepsGetStream && !headers.has('last-event-id'))
       return new Response(null, { status: 405 })
-    const request = { ...init, headers }
-    const response = await send(url, request)
-    if (response.status === 401) refusedAuthorization.set(response, headers.get('authorization'))
+    const ask = async () => {
+      const response = await send(url, { ...init, headers })
+      if (response.status === 401) refusedAuthorization.set(response, headers.get('authorization'))
+      return response
+    }
+    const response = await ask()
     const patience = response.status === 429 ? patienceOf(response) : undefined
     if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
     // A request that was refused by a rate limit has not been run.
     await response.body?.cancel()
     await sleep(patience, undefined, init.signal ? { signal: init.signal } : {})
-    return send(url, request)
+    return ask()
   }
 }
 

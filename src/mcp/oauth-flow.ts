@@ -123,16 +123,18 @@ export async function renew(
   target: McpLoginTarget,
   login: McpLogin,
   context: StepContext,
-): Promise<McpLogin | null> {
+): Promise<McpLogin | string> {
   const { client, tokens } = login
-  if (!client || !tokens?.refresh_token) return null
+  if (!client || !tokens?.refresh_token) return 'the last one came without a refresh token'
   const { refresh_token } = tokens
   return step(target, context, async () => {
     const found = await discovered(target, login, context)
     const { authorizationServerMetadata: metadata, authorizationServerUrl } = found
     const issuer = metadata?.issuer ?? login.issuer ?? String(authorizationServerUrl)
     // A refresh token is for the server that made it, and nobody else (MCP 2026-07-28 "Authorization").
-    if (!isSame(tokens.issuer, issuer) || !isSame(client.issuer ?? issuer, issuer)) return null
+    if (!isSame(tokens.issuer, issuer) || !isSame(client.issuer ?? issuer, issuer)) {
+      return 'its server trusts another login service than that of the last one'
+    }
     if (isLess(found, login))
       throw away(target, new Error('metadata that the login was made by is not there'))
     const provider = providerOver(deskOf(login), context)
@@ -148,8 +150,11 @@ export async function renew(
       return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
     } catch (failure) {
       // Whatever else it said, the one that was sent is spent.
-      if (failure instanceof TokenlessError) return failure.renewed(login, tokens)
-      if (failure instanceof OAuthError && LASTING.has(failure.code)) return null
+      if (failure instanceof TokenlessError)
+        return failure.renewed(login, tokens) ?? 'its login service renewed the last one without a token'
+      if (failure instanceof OAuthError && LASTING.has(failure.code)) {
+        return `its login service answered ${failure.code} to the renewal of the last one`
+      }
       throw failure
     }
   })

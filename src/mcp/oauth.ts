@@ -21,6 +21,8 @@ export interface McpLogin {
   scope?: string
   /** What its server refused the tokens for lack of: the next login asks for it */
   lacking?: string
+  /** Why nothing renews it any more, for its owner to read */
+  over?: string
   tokens?: McpTokens
   /** When the access token ends, milliseconds since the epoch */
   expires_at?: number
@@ -71,8 +73,8 @@ export interface McpOAuth {
   ): Promise<{ authorization_url: string; pending: McpPending }>
   /** The redirect's query for tokens. Throws BatonError `upstream_rejected`, `upstream_overloaded`. */
   finish(target: McpLoginTarget, pending: McpPending, query: URLSearchParams): Promise<McpLogin>
-  /** Null where only a new login helps. Throws BatonError for what may pass. */
-  renew(target: McpLoginTarget, login: McpLogin): Promise<McpLogin | null>
+  /** Where only a new login helps: why, in words without secrets. Throws BatonError for what may pass. */
+  renew(target: McpLoginTarget, login: McpLogin): Promise<McpLogin | string>
   close(): Promise<void>
 }
 /** What a login begins with: what is known already, and where the browser comes back to. */

@@ -9,14 +9,19 @@ export const createClaims = <Stored, Row>(
   toRow: (stored: Stored) => Row,
 ): Claims<Row> => ({
   async claim(id, by, seconds) {
-    const claimed = await value<Stored>(
+    const claimed = await value<{ row: Stored; has_lapsed: boolean }>(
       db,
-      `update ${table} c set claimed_by = $2, claimed_until = seconds_from_now($3)
-        where id = $1 and (claimed_until is null or claimed_until <= clock_timestamp())
-       returning ${table}_json(c)`,
+      `with free as (
+         select id, claimed_by from ${table}
+          where id = $1 and (claimed_until is null or claimed_until <= clock_timestamp())
+            for no key update
+       )
+       update ${table} c set claimed_by = $2, claimed_until = seconds_from_now($3)
+         from free where c.id = free.id
+       returning json_build_object('row', ${table}_json(c), 'has_lapsed', free.claimed_by is not null)`,
       [id, by, seconds],
     )
-    return claimed && toRow(claimed)
+    return claimed && { row: toRow(claimed.row), hasLapsed: claimed.has_lapsed }
   },
   async release(id, by) {
     await db.query(

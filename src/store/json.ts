@@ -21,8 +21,7 @@ export function record(value: unknown): string {
 const UNSTORABLE_ESCAPE = /\\u(?:0000|d[89a-f])/i
 
 /** Text as a text column can hold it. */
-export const plain = (text: string): string =>
-  text.replaceAll('\0', '\ufffd').replace(/\p{Surrogate}/gu, '\ufffd')
+const plain = (text: string): string => text.replaceAll('\0', '\ufffd').replace(/\p{Surrogate}/gu, '\ufffd')
 
 /** Lone surrogates need no care here: on their way as UTF-8 they become U+FFFD anyhow. */
 export const plainParam = (param: Param): Param => {

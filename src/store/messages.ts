@@ -1,7 +1,7 @@
 /** What was said in a session. Rewriting it is counted, so that whoever keeps a history knows that it is old. */
-import { type Message, type Part, toolCalls } from '../chat/message.ts'
+import type { Message } from '../chat/message.ts'
 import { type Db, type Queries, value, values } from './db.ts'
-import { plain, record } from './json.ts'
+import { document, record } from './json.ts'
 import { readCursor, SEQ, toPage } from './page.ts'
 import type { Parts, StoredMessage } from './parts.ts'
 import { visibleTo } from './sql.ts'
@@ -85,7 +85,7 @@ export function createMessages(db: Db, parts: Parts): Messages {
         )
         if (!target) return null
         if (target.busy) return 'busy'
-        const gone = [id, ...(await dropResults(queries, parts, session, target))]
+        const gone = [id, ...(await dropResults(queries, session, target))]
         await queries.query('delete from message where id = any($1::text[])', [gone])
         await queries.query(REWRITTEN, [session])
         return gone
@@ -119,39 +119,37 @@ export const allAsStored = (session: string, messages: readonly NewMessage[], pl
 
 /**
  * Takes the results of a message's calls out of those after it, up to where another call has the same id. Answers with the
- * ids of the messages that held nothing else, which are to be deleted.
+ * ids of the messages that held nothing else, which are to be deleted. No part is opened: a lost key must not keep anything.
  */
 async function dropResults(
   queries: Queries,
-  parts: Parts,
   session: string,
   target: { calls: string[]; seq: number },
 ): Promise<string[]> {
-  const later = await values<StoredMessage>(
-    queries,
-    `select body from message
+  const later = await queries.query<{ body: StoredMessage; calls: string[]; results: string[] }>(
+    `select body, to_json(calls) as calls, to_json(results) as results from message
       where session_id = $1 and seq > $2 and (results && $3::text[] or calls && $3::text[]) order by seq`,
     [session, target.seq, target.calls],
   )
   const empty: string[] = []
-  // The columns hold ids as SQL's text can: in the parts one may have a NUL, or half a character.
   const open = new Set(target.calls)
-  const isResult = (part: Part) => part.type === 'tool_result' && open.has(plain(part.call_id))
-  for (const message of later.map(parts.message)) {
-    for (const { call_id } of toolCalls(message)) open.delete(plain(call_id))
-    const rest = message.parts.filter((part) => !isResult(part))
-    if (rest.length === message.parts.length) continue
-    if (rest.length === 0) {
-      empty.push(message.id)
+  for (const { body, calls, results } of later) {
+    for (const call of calls) open.delete(call)
+    const isKept = (call: string) => !open.has(call)
+    const kept = results.filter(isKept)
+    if (kept.length === results.length) continue
+    if (kept.length === 0) {
+      empty.push(body.id)
       continue
     }
-    const content = parts.content({ role: message.role, parts: rest }, session)
+    // A message that holds results holds nothing else: each part stands where its call's id stands in the column.
+    const rest = (body.parts as unknown[]).filter((_, i) => isKept(results[i] ?? ''))
     await queries.query(
       `update message
           set results = $2::text[],
-              body = message_body(id, session_id, turn_id, seq, $3, $4::json, $5, created_at)
+              body = message_body(id, session_id, turn_id, seq, $3, $4::json, false, created_at)
         where id = $1`,
-      [message.id, content.results, content.role, content.parts, message.incomplete ?? false],
+      [body.id, kept, body.role, document(rest)],
     )
   }
   return empty

@@ -278,7 +278,12 @@ function failureOf(error: McpError, server: string, timeoutMs: number, isRepeata
     case 'disconnected':
       return failure(unknown, `The connection to ${server} broke during the call. ${effect}`)
     case 'too_large':
-      return failure('error', `The tool ran, but its answer is too large to take: ${error.message}`)
+      return failure(
+        'error',
+        error.sent
+          ? `The tool ran, but its answer is too large to take: ${error.message}`
+          : `The call did not run: ${error.message}`,
+      )
     case 'auth_required':
       return failure('error', `The server ${server} asks for a login first. ${effect}`)
     case 'unavailable':

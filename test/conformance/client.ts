@@ -32,7 +32,8 @@ const auth: McpAuth = {
   token: async () => login?.tokens?.access_token,
   async onUnauthorized() {
     const renewed = login && (await oauth.renew(target, login))
-    if (!renewed) throw new McpError('auth_required', 'a login is needed', { sent: false })
+    if (!renewed || typeof renewed === 'string')
+      throw new McpError('auth_required', renewed || 'a login is needed', { sent: false })
     login = renewed
   },
   onChallenge(heard) {

@@ -252,8 +252,13 @@ async function secretContract(t: Test, store: Store): Promise<void> {
     t.strictSame(rotated?.secret, next.secret)
     t.ok((rotated?.updated_at ?? '') > updated_at, 'its token’s age counts from here')
     for (const by of ['r1', 'r2', 'r3']) await store.credentials.release(login, by)
-    t.equal((await store.credentials.claim(login, 'r4', 0))?.version, 2, 'released')
-    t.ok(await store.credentials.claim(login, 'r5', 60), 'and one that lapsed is free')
+    const released = await store.credentials.claim(login, 'r4', 0)
+    t.match(released, { row: { version: 2 }, hasLapsed: false }, 'released')
+    t.match(
+      await store.credentials.claim(login, 'r5', 60),
+      { hasLapsed: true },
+      'and one that lapsed is free',
+    )
     await store.credentials.release(login, 'r4')
     t.equal(await store.credentials.claim(login, 'r6', 60), null, 'another’s claim is not released')
   })

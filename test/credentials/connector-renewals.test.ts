@@ -6,7 +6,7 @@ import { BatonError } from '../../src/errors.ts'
 import { toMcpError } from '../../src/mcp/failure.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
-import { gate } from '../waiting.ts'
+import { eventually, gate } from '../waiting.ts'
 import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
 
 const { store, vault, bench } = await connectorWorld(t)
@@ -245,6 +245,48 @@ t.test('another process’s claim is waited for within a bound, and by none that
   await asked
 })
 
+t.test('a login service that fails is asked by one replica, not by all that waited for it', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as' })
+  const { replica, logIn, time } = await bench(t, guarded)
+  const connector = await logIn()
+  time.ahead = 601_000
+  const answered = gate()
+  let requests = 0
+  guarded.hold('metadata', () => {
+    requests++
+    return answered.opened
+  })
+  guarded.instead('/.well-known/oauth-protected-resource/mcp', { status: 503 })
+  const ask = () => t.rejects(replica().authFor(connector).token(), { code: 'upstream_overloaded' })
+  const asked = [ask(), ask(), ask()]
+  await sleepFor(100)
+  answered.open()
+  await Promise.all(asked)
+  const shared = requests
+  await ask()
+  t.equal(requests - shared, shared, 'one that comes later asks by itself')
+})
+
+t.test('a call does not wait for a slow login service while its token lasts', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, read, time } = await bench(t, guarded)
+  const connector = await logIn()
+  const auth = replica().authFor(connector)
+  const token = await auth.token()
+  time.ahead = 550_000
+  const answered = gate()
+  t.teardown(answered.open)
+  guarded.hold('token', () => answered.opened)
+  t.equal(await auth.token(), token)
+  answered.open()
+  const renewed = await eventually(
+    async () => openConnector(vault, await read()).oauth?.tokens?.access_token,
+    (stored) => stored !== token,
+  )
+  t.equal(await auth.token(), renewed, 'the renewal has gone on')
+  t.equal(guarded.grants.refresh_token, 1)
+})
+
 t.test('a token that nothing renews serves to its end, and one refusal does not end it', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, refreshless: true })
   const { replica, logIn, time, read } = await bench(t, guarded)
@@ -318,7 +360,10 @@ t.test('a sibling that found the old tokens dead takes the new ones that were st
   const connector = await logIn()
   time.ahead = 601_000
   // The claim of the other has lapsed.
-  const claim = (id: string) => store.connectors.get(ANN, id)
+  const claim = async (id: string) => {
+    const row = await store.connectors.get(ANN, id)
+    return row && { row, hasLapsed: true }
+  }
   const sibling = replica(undefined, { ...store, connectors: { ...store.connectors, claim } })
   const again = sibling.authFor(connector)
   const late: typeof store = {

@@ -4,13 +4,14 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import type { ChosenCredential } from '../../src/credentials/choose.ts'
 import { createAnthropicEmulator } from '../emulators/anthropic.ts'
 import { CLIENT } from '../emulators/oauth-anthropic.ts'
 import { ON_POSTGRES, ON_SERVERS, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
 import { gate } from '../waiting.ts'
 import { wholeGateway } from '../whole-gateway.ts'
-import { at, chosen, spentLogins, tokenOf } from './spent-logins.ts'
+import { at, chosen, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
 import { createWorld, ME, refusal, sealedOf, visit } from './world.ts'
 
 const { world, one, two, read, login, ends, storeWith } = await spentLogins(t)
@@ -44,6 +45,31 @@ t.test('a renewal whose process died before the vendor was asked costs a wait, n
   t.ok(await store.credentials.claim(id, 'the dead one', 1))
   t.ok(anthropic.isLive(await tokenOf(await chosen(quick, id, 'anthropic'))))
   t.match(await read(id), { state: 'active' })
+})
+
+t.test('a vendor that hangs is asked by one process, not by all that waited for it', async (t) => {
+  const never = gate()
+  t.teardown(never.open)
+  for (const isRefused of [false, true]) {
+    const { id } = await login('openai', isRefused ? 3600 : -5)
+    const replicas = [1, 2, 3].map(() => world.replica({ timeoutMs: 1000 }))
+    const choices = await Promise.all(replicas.map((replica) => chosen(replica, id, 'openai')))
+    const ask = (choice: ChosenCredential) => refusal(isRefused ? unauthorized(choice) : choice.secret())
+    const before = openai.tokenRequests().length
+    openai.stall(never.opened)
+    const failed = await Promise.all(choices.map(ask))
+    t.same(failed.map(({ code }) => code).sort(), [
+      'upstream_overloaded',
+      'upstream_overloaded',
+      'upstream_timeout',
+    ])
+    t.same(
+      failed.map(({ retryAfter }) => retryAfter),
+      [5, 5, 5],
+    )
+    t.same(await Promise.all(choices.map(ask)), failed, 'each of them leaves it alone for a while')
+    t.equal(openai.tokenRequests().length - before, 1)
+  }
 })
 
 t.test('nobody is asked under a claim that was told of late: a sibling may have it by now', async (t) => {

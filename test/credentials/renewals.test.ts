@@ -3,7 +3,7 @@ import t from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
-import { gate } from '../waiting.ts'
+import { eventually, gate } from '../waiting.ts'
 import { chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
 import { ME, refusal, sealedOf } from './world.ts'
 
@@ -90,6 +90,25 @@ t.test('a vendor that does not answer is given up in time', async (t) => {
   const asked = openai.tokenRequests().length
   t.match(await refusal((await chosen(hasty, id, 'openai')).secret()), { code: 'upstream_timeout' })
   t.equal(openai.tokenRequests().length, asked, 'and left alone for a while')
+})
+
+t.test('a turn does not wait for a slow vendor while its token lasts', async (t) => {
+  const { id, secret } = await login('openai', 60)
+  const answered = gate()
+  t.teardown(answered.open)
+  const before = openai.renewals()
+  openai.hold(answered.opened)
+  const choice = await chosen(one, id, 'openai')
+  const started = performance.now()
+  t.equal(await tokenOf(choice), secret.access_token)
+  t.ok(performance.now() - started < 10_000)
+  answered.open()
+  const renewed = await eventually(
+    () => sealedOf(world, id),
+    ({ access_token }) => access_token !== secret.access_token,
+  )
+  t.equal(await tokenOf(choice), renewed.access_token, 'the renewal has gone on')
+  t.equal(openai.renewals() - before, 1)
 })
 
 t.test('a claim that cannot be given back costs no turn', async (t) => {

@@ -201,6 +201,28 @@ t.test('calls that are refused together renew the credential once', async (t) =>
   t.equal(renewals, 1)
 })
 
+t.test('a token that is refused behind a rate limit is renewed, too', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  let token = 'old'
+  const auth = {
+    token: async () => token,
+    onUnauthorized: async () => {
+      token = 'new'
+    },
+  }
+  await list(mcp, specOf(rig, { auth }))
+  let isLimited = true
+  rig.on('tools/call', ({ request, reply, status }) => {
+    if (request.headers.authorization === 'Bearer new') return reply(RAN)
+    if (!isLimited) return status(401)
+    isLimited = false
+    status(429, { 'retry-after': '0' })
+  })
+  await call(mcp, specOf(rig, { auth }))
+  t.equal(token, 'new')
+})
+
 t.test('the old SSE transport tells a refused credential from a server that is away', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)

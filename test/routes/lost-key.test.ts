@@ -55,6 +55,40 @@ t.test('a part whose key is lost is told in its place, and can be replaced', asy
   t.equal((await store.messages.after(session.id, 0)).length, 2)
 })
 
+t.test('a message with calls is deleted with their results, whatever of them cannot be opened', async (t) => {
+  const { call, session, lose } = await losingItsKey(t)
+  const url = `/v1/sessions/${session.id}/messages`
+  const asks = (call_id: string, secret = '') => ({
+    type: 'tool_call',
+    call_id,
+    name: 'docs.get',
+    arguments: { secret },
+  })
+  const found = (call_id: string, text: string) => ({
+    type: 'tool_result',
+    call_id,
+    name: 'docs.get',
+    content: [{ type: 'text', text }],
+  })
+  const secret = 'ghp_0123456789'
+  const { body } = await call('POST', url, {
+    messages: [
+      { role: 'assistant', parts: [asks('call_1', secret), asks('call_2')] },
+      { role: 'tool', parts: [found('call_1', secret), found('call_2', 'two'), found('call_3', secret)] },
+      { role: 'assistant', parts: [asks('call_4')] },
+      { role: 'tool', parts: [found('call_4', secret)] },
+    ],
+  })
+  const [first, shared, last, alone] = body.data.map(({ id }: { id: string }) => id)
+  lose()
+  t.strictSame((await call('DELETE', `${url}/${last}`)).body, { deleted: [last, alone] })
+  t.strictSame((await call('DELETE', `${url}/${first}`)).body, { deleted: [first] })
+  const { body: left } = await call('GET', url)
+  t.match(left.data, [{ id: shared, role: 'tool', parts: [TOLD] }])
+  t.equal(left.data.length, 1)
+  t.equal(left.data[0].parts.length, 1, 'the result of another call stays')
+})
+
 t.test('a turn whose key is lost is shown, by itself, in the list and in a gap', async (t) => {
   const { call, bus, store, session, lose } = await losingItsKey(t)
   const edit = { op: 'insert_after' as const, index: -1, message: { role: 'user' as const, parts: [SECRET] } }

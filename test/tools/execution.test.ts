@@ -198,6 +198,7 @@ t.test('a failure says whether the call may have taken effect', async (t) => {
   t.match(await outcome('cancelled', false), /^cancelled: .*not sent/s)
   t.match(await outcome('auth_required', false), /^error: .*login/s)
   t.match(await outcome('too_large', true), /^error: The tool ran/s)
+  t.match(await outcome('too_large', false), /^error: The call did not run: its words$/)
   t.match(await outcome('protocol', true, {}, false, -32000), /^error: .*its words/s)
   t.match(await outcome('protocol', true), /^outcome_unknown: .*could not be read/s)
 })

@@ -21,8 +21,13 @@ export interface Page<T> {
 /** Of rows with a login, which one process at a time renews. */
 export interface Claims<Row> {
   /** Claims the renewal until a time; null when anybody holds it, the same caller included, or the row is gone. */
-  claim(id: string, by: string, seconds: number): Promise<Row | null>
+  claim(id: string, by: string, seconds: number): Promise<Claim<Row> | null>
   release(id: string, by: string): Promise<void>
+}
+export interface Claim<Row> {
+  row: Row
+  /** The claim before this one was not released but lapsed, as with a process that died */
+  hasLapsed: boolean
 }
 
 /** Every row of a paged list. */

@@ -1,0 +1,184 @@
+/**
+ * Renews one login at an MCP server, by one caller at a time (renew-once.ts). What its login service refuses for good
+ * costs a login its tokens, and the reason is kept with it; everything else is left for later.
+ */
+import { BatonError } from '../errors.ts'
+import { McpError } from '../mcp/contract.ts'
+import type { McpLogin, McpLoginTarget, McpOAuth, McpTokens } from '../mcp/oauth.ts'
+import type { Connector, Store } from '../store/store.ts'
+import { openConnector, sealConnector } from './connector-secret.ts'
+import { insist, underClaim } from './renew-once.ts'
+import type { Vault } from './vault.ts'
+
+export interface ConnectorRenewer {
+  /** Whether its token is another than the refused one, and does not end soon. */
+  isFresh(login: McpLogin, refused: string | null): boolean
+  /** Whether its token serves while its renewal has to wait. */
+  isSpare(login: McpLogin, refused: string | null): boolean
+  /**
+   * Renewed, or as another replica made it: without tokens where only a person can help, with the refused token where
+   * nothing renews it. Throws McpError, or BatonError, for what may pass.
+   */
+  renewed(connector: Connector, refused: string | null): Promise<McpLogin>
+  /** As it is stored now, for the server that the connector was read with; null: the connector is gone. */
+  stored(connector: Connector): Promise<McpLogin | null>
+}
+
+export interface ConnectorRenewerDeps {
+  store: Pick<Store, 'connectors'>
+  vault: Pick<Vault, 'seal' | 'open'>
+  oauth: Pick<McpOAuth, 'renew'>
+  allowPrivate: McpLoginTarget['allowPrivate']
+  now(): number
+  /** Rejects when the signal is aborted */
+  sleep(ms: number, signal?: AbortSignal): Promise<unknown>
+  /** The process ends: what could not be stored so far is tried once more, and nobody is waited for. */
+  ending: AbortSignal
+}
+
+/** A renewal takes 40 s at most: a discovery (oauth.ts) and a token request. */
+const CLAIM_SECONDS = 60
+/** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
+const AHEAD_MS = 60_000
+const SPARE_MS = 10_000
+
+/** The token that was refused, if one was, and whether a sibling that this one waited for has tried to renew it. */
+interface Why {
+  refused: string | null
+  wasTried: boolean
+}
+
+export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRenewer {
+  const { store, vault, oauth, allowPrivate, now, sleep, ending } = deps
+  const persist = <T>(write: () => Promise<T>) => insist(write, sleep, ending)
+  const rowOf = ({ owner, id }: Connector) => store.connectors.get({ owner, admin: false }, id)
+
+  const lasts = (
+    { tokens, expires_at = Number.POSITIVE_INFINITY }: McpLogin,
+    refused: string | null,
+    ms: number,
+  ): boolean => tokens !== undefined && tokens.access_token !== refused && expires_at > now() + ms
+
+  const isFresh: ConnectorRenewer['isFresh'] = (login, refused) =>
+    lasts(login, refused, aheadMs(login.tokens))
+  const isSpare: ConnectorRenewer['isSpare'] = (login, refused) => lasts(login, refused, SPARE_MS)
+
+  function renewed(connector: Connector, refused: string | null): Promise<McpLogin> {
+    const until = now() + CLAIM_SECONDS * 1000
+    return underClaim(store.connectors, {
+      id: connector.id,
+      seconds: CLAIM_SECONDS,
+      now,
+      sleep: (ms) => sleep(ms, ending).catch(() => {}),
+      work: (row, wasTried) => renewHeld(connector, row, { refused, wasTried }),
+      async elsewhere() {
+        const seen = await rowOf(connector)
+        if (!seen) throw loginNeeded(connector)
+        const { oauth: login = {} } = openConnector(vault, seen)
+        if (isFresh(login, refused) || isSpare(login, refused)) return loginAt(connector, seen)
+        if (now() > until || ending.aborted) throw busy(connector)
+        return null
+      },
+    })
+  }
+
+  /** A row's login, if it is at the server that the connector was read with: a token goes nowhere else. */
+  const loginAt = ({ url }: Connector, row: Connector): McpLogin =>
+    row.url === url ? (openConnector(vault, row).oauth ?? {}) : {}
+
+  async function renewHeld(connector: Connector, row: Connector, why: Why): Promise<McpLogin> {
+    const login = loginAt(connector, row)
+    if (!login.tokens || isFresh(login, why.refused)) return login
+    // The access token was refused or is about to end: only the refresh token is left.
+    const left = await ask(row, login, why)
+    return left === login ? login : kept(connector, row, login, left)
+  }
+
+  /** Renewed, or what is left of it. */
+  async function ask(row: Connector, login: McpLogin, { refused, wasTried }: Why): Promise<McpLogin> {
+    try {
+      if (wasTried && login.tokens?.refresh_token !== undefined) throw failedElsewhere(row)
+      const next = await oauth.renew(targetOf(row, allowPrivate), login)
+      return typeof next === 'string' ? rest(login, refused, next) : next
+    } catch (failure) {
+      // A token that still holds will do while the login service is away.
+      if (lasts(login, refused, 0) && failure instanceof BatonError) return login
+      throw failure
+    }
+  }
+
+  /**
+   * What is left of a login that cannot be renewed: its token, until that ends. A refusal of it alone ends no
+   * login, since servers refuse good tokens while they are in trouble.
+   */
+  function rest(login: McpLogin, refused: string | null, why: string): McpLogin {
+    const { tokens, expires_at = Number.POSITIVE_INFINITY, ...signedOut } = login
+    // The first reason counts: it cost the refresh token.
+    const over = { over: login.over ?? why }
+    if (!tokens || expires_at <= now()) return { ...signedOut, ...over }
+    const { refresh_token, ...left } = tokens
+    if (refresh_token === undefined) return login
+    return left.access_token === refused ? { ...signedOut, ...over } : { ...login, tokens: left, ...over }
+  }
+
+  /**
+   * Where the service rotates its tokens, these are the only ones now: what was written in the meantime must
+   * not cost them, unless it made another login or took this one away. Then that holds.
+   */
+  async function kept(
+    connector: Connector,
+    read: Connector,
+    before: McpLogin,
+    login: McpLogin,
+  ): Promise<McpLogin> {
+    const secret = sealConnector(vault, read, { ...openConnector(vault, read), oauth: login })
+    if (secret && (await persist(() => store.connectors.keep(read, secret)))) return login
+    const seen = await persist(() => rowOf(read))
+    if (!seen) return {}
+    const token = openConnector(vault, seen).oauth?.tokens?.access_token
+    // Sealed anew or changed in something else; or a sibling whose turn it was found the spent token dead.
+    const isOurs = token === before.tokens?.access_token
+    const isGivenUp = token === undefined && seen.config_revision === read.config_revision
+    return isOurs || isGivenUp ? kept(connector, seen, before, login) : loginAt(connector, seen)
+  }
+
+  return {
+    isFresh,
+    isSpare,
+    renewed,
+    async stored(connector) {
+      const row = await rowOf(connector)
+      return row && loginAt(connector, row)
+    },
+  }
+}
+
+/** One that nothing can renew serves to its end. */
+function aheadMs(tokens: McpTokens | undefined): number {
+  if (tokens?.refresh_token === undefined) return 0
+  const { expires_in } = tokens
+  return typeof expires_in === 'number' ? Math.min(AHEAD_MS, expires_in * 500) : AHEAD_MS
+}
+
+/** The server to log in at. */
+export const targetOf = (
+  { name, url }: Pick<Connector, 'name' | 'url'>,
+  allowPrivate: McpLoginTarget['allowPrivate'],
+): McpLoginTarget => ({ name, url: url ?? '', allowPrivate })
+
+/** The words end up in the registry's reason, and in what a model is told. `why`: how its last login ended. */
+export function loginNeeded({ name, id }: Pick<Connector, 'name' | 'id'>, why?: string): McpError {
+  const words = `${name} needs a login: POST ${loginPath(id)}`
+  return new McpError('auth_required', why === undefined ? words : `${words} (${why})`, { sent: false })
+}
+
+/** Where a login is begun over HTTP. */
+export const loginPath = (id: string): string => `/v1/connectors/${encodeURIComponent(id)}/login`
+
+const busy = ({ name }: Pick<Connector, 'name'>): McpError =>
+  new McpError('unavailable', `${name}: its login is being renewed by another process`, { sent: false })
+const failedElsewhere = ({ name }: Pick<Connector, 'name'>): BatonError =>
+  new BatonError(
+    'upstream_overloaded',
+    `The login at ${name} could not be renewed by another process a moment ago.`,
+  )
