@@ -13,7 +13,8 @@ import { type AnnouncedEvent, type NewMessage, type Turn, Unreadable } from './s
  * does not open, unless `lost` says what stands in its place.
  */
 export interface PartsCodec {
-  seal(parts: Part[], context: string): unknown
+  /** One value for each part, in their order. */
+  seal(parts: Part[], context: string): unknown[]
   open(stored: unknown, context: string, lost?: Lost): Part[]
 }
 export type Lost = (cause: unknown) => Part

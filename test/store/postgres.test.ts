@@ -214,12 +214,13 @@ function wrapping(): PartsCodec & { strangers: string[] } {
   const strangers: string[] = []
   return {
     strangers,
-    seal: (parts, context) => ({ context, sealed: Buffer.from(JSON.stringify(parts)).toString('base64') }),
-    open(stored, context) {
-      const { context: sealedIn, sealed } = stored as { context: string; sealed: string }
-      if (sealedIn !== context) strangers.push(`${sealedIn} opened in ${context}`)
-      return JSON.parse(Buffer.from(sealed, 'base64').toString()) as Part[]
-    },
+    seal: (parts, context) =>
+      parts.map((part) => ({ context, sealed: Buffer.from(JSON.stringify(part)).toString('base64') })),
+    open: (stored, context) =>
+      (stored as { context: string; sealed: string }[]).map(({ context: sealedIn, sealed }) => {
+        if (sealedIn !== context) strangers.push(`${sealedIn} opened in ${context}`)
+        return JSON.parse(Buffer.from(sealed, 'base64').toString()) as Part
+      }),
   }
 }
 
