@@ -23,6 +23,9 @@ export function shared<T>(
   return work
 }
 
+/** How long somebody who has a token that lasts waits for another. */
+export const PATIENCE_MS = 2_000
+
 interface Claimed<Row, T> {
   id: string
   /** How long the claim outlives its process: longer than the work takes */
