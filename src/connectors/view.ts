@@ -1,6 +1,6 @@
 /** Connectors as callers see them: without their secrets, and with what is known of their connections. */
 import { type ConnectorSecret, connectorKey } from '../credentials/connector-secret.ts'
-import { loginNeeded, loginPath } from '../credentials/renew-connector.ts'
+import { loginPath, loginWords } from '../credentials/renew-connector.ts'
 import type { Vault } from '../credentials/vault.ts'
 import type { Mcp, McpState } from '../mcp/contract.ts'
 import type { SessionTool, SessionTools } from '../ports.ts'
@@ -53,8 +53,7 @@ export function createConnectorViews({ store, vault, mcp, tools }: ConnectorView
     if (connector.auth.type !== 'oauth') return status
     const login_url = loginPath(connector.id)
     if (secret?.oauth?.tokens) return { ...status, login_url }
-    const { message } = loginNeeded(connector, secret?.oauth?.over)
-    return { state: 'auth_required', error: message, login_url }
+    return { state: 'auth_required', error: loginWords(connector, secret?.oauth?.over), login_url }
   }
 
   async function boundTo(session: Session, page: PageRequest): Promise<Page<BoundConnector>> {
@@ -80,8 +79,8 @@ export function createConnectorViews({ store, vault, mcp, tools }: ConnectorView
     // Of a server with a tool that can be called the registry knows more than this replica's connection.
     const telling = own.filter(({ status }) => status === 'available' || status === 'unavailable')
     if (telling.some(({ status }) => status === 'available')) return null
-    if (state === 'auth_required') return error ?? 'it waits for a login of its owner'
-    const why = telling[0]?.reason ?? error
+    // The registry may still tell of what kept it away before.
+    const why = state === 'auth_required' ? error : (telling[0]?.reason ?? error)
     if (why !== undefined) return why
     // Without a connection a server may merely be unused: one that has listed before is not away for that.
     const wasThere =

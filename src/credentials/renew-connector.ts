@@ -7,7 +7,7 @@ import { McpError } from '../mcp/contract.ts'
 import type { McpLogin, McpLoginTarget, McpOAuth, McpTokens } from '../mcp/oauth.ts'
 import type { Connector, Store } from '../store/store.ts'
 import { openConnector, sealConnector } from './connector-secret.ts'
-import { insist, underClaim } from './renew-once.ts'
+import { insist, SPARE_MS, underClaim } from './renew-once.ts'
 import type { Vault } from './vault.ts'
 
 export interface ConnectorRenewer {
@@ -40,11 +40,12 @@ export interface ConnectorRenewerDeps {
 const CLAIM_SECONDS = 60
 /** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
 const AHEAD_MS = 60_000
-const SPARE_MS = 10_000
 
-/** The token that was refused, if one was, and whether a sibling that this one waited for has tried to renew it. */
-interface Why {
+/** What a renewal is begun on. */
+interface Occasion {
+  /** The token that was refused; null: none was, it ends soon */
   refused: string | null
+  /** Another process, which this one waited for, has tried it in vain */
   wasTried: boolean
 }
 
@@ -86,16 +87,16 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
   const loginAt = ({ url }: Connector, row: Connector): McpLogin =>
     row.url === url ? (openConnector(vault, row).oauth ?? {}) : {}
 
-  async function renewHeld(connector: Connector, row: Connector, why: Why): Promise<McpLogin> {
+  async function renewHeld(connector: Connector, row: Connector, occasion: Occasion): Promise<McpLogin> {
     const login = loginAt(connector, row)
-    if (!login.tokens || isFresh(login, why.refused)) return login
+    if (!login.tokens || isFresh(login, occasion.refused)) return login
     // The access token was refused or is about to end: only the refresh token is left.
-    const left = await ask(row, login, why)
+    const left = await ask(row, login, occasion)
     return left === login ? login : kept(connector, row, login, left)
   }
 
   /** Renewed, or what is left of it. */
-  async function ask(row: Connector, login: McpLogin, { refused, wasTried }: Why): Promise<McpLogin> {
+  async function ask(row: Connector, login: McpLogin, { refused, wasTried }: Occasion): Promise<McpLogin> {
     try {
       if (wasTried && login.tokens?.refresh_token !== undefined) throw failedElsewhere(row)
       const next = await oauth.renew(targetOf(row, allowPrivate), login)
@@ -167,10 +168,13 @@ export const targetOf = (
 ): McpLoginTarget => ({ name, url: url ?? '', allowPrivate })
 
 /** The words end up in the registry's reason, and in what a model is told. `why`: how its last login ended. */
-export function loginNeeded({ name, id }: Pick<Connector, 'name' | 'id'>, why?: string): McpError {
+export function loginWords({ name, id }: Pick<Connector, 'name' | 'id'>, why?: string): string {
   const words = `${name} needs a login: POST ${loginPath(id)}`
-  return new McpError('auth_required', why === undefined ? words : `${words} (${why})`, { sent: false })
+  return why === undefined ? words : `${words} (${why})`
 }
+
+export const loginNeeded = (connector: Connector, why?: string): McpError =>
+  new McpError('auth_required', loginWords(connector, why), { sent: false })
 
 /** Where a login is begun over HTTP. */
 export const loginPath = (id: string): string => `/v1/connectors/${encodeURIComponent(id)}/login`

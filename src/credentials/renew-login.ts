@@ -10,14 +10,14 @@ import type { Credential, Store } from '../store/store.ts'
 import { within } from '../within.ts'
 import type { LoginRow, LoginTable } from './logins/table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
-import { insist, PATIENCE_MS, shared, underClaim } from './renew-once.ts'
+import { insist, PATIENCE_MS, SPARE_MS, shared, underClaim } from './renew-once.ts'
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
 /** What answers with a row gives it as it is afterwards, and throws credential_needs_reauth or no_credential. */
 export interface LoginRenewer {
   /** Renewed if its token ends soon. Throws what kept it from that, unless the token lasts for now. */
-  kept(row: Credential): Promise<Credential>
+  renewedIfDue(row: Credential): Promise<Credential>
   /** The same for somebody who waits to use it: a slow renewal goes on while the token that lasts serves. */
   fresh(row: Credential): Promise<Credential>
   /** After its token was refused. The same version: there is no other token. Throws what kept it from being renewed. */
@@ -48,14 +48,14 @@ export interface LoginRenewerDeps {
   sleep(ms: number, signal?: AbortSignal): Promise<unknown>
 }
 
-/** Why a login is to be renewed now, and whether a sibling that this one waited for has tried it. */
-interface Why {
+/** What a renewal is begun on. */
+interface Occasion {
+  /** Its token was refused; else it ends soon */
   isRefused: boolean
+  /** Another process, which this one waited for, has tried it in vain */
   wasTried: boolean
 }
 
-/** A token that still lasts this long serves while its renewal has to wait. */
-const SPARE_MS = 10_000
 /** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
 const CURE_MS = 300_000
 /** Beyond that, a token that is refused in spite of its renewal may be renewed once too often. */
@@ -97,13 +97,13 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
   }
 
   /** `row` was read as the claim was made. */
-  async function renewHeld(row: Credential, why: Why): Promise<Credential> {
+  async function renewHeld(row: Credential, occasion: Occasion): Promise<Credential> {
     const login = table.row(row.provider)
     usable(row, row.id)
-    const { isRefused } = why
+    const { isRefused } = occasion
     if (!isRefused && !isDue(row, login, now())) return row
     try {
-      return await ask(row, login, why)
+      return await ask(row, login, occasion)
     } catch (thrown) {
       if (thrown instanceof LoginRefused) return giveUp(row, thrown.failure)
       log.warn({ credential_id: row.id, provider: row.provider, err: thrown }, 'login not renewed')
@@ -112,7 +112,11 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     }
   }
 
-  async function ask(row: Credential, login: LoginRow, { isRefused, wasTried }: Why): Promise<Credential> {
+  async function ask(
+    row: Credential,
+    login: LoginRow,
+    { isRefused, wasTried }: Occasion,
+  ): Promise<Credential> {
     const secret = openSecret<LoginSecret>(vault, row)
     const call = login.vendor.renew(login.settings, secret)
     if (!call) {
@@ -155,13 +159,15 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     return reread(row)
   }
 
-  const kept: LoginRenewer['kept'] = async (row) =>
+  const renewedIfDue: LoginRenewer['renewedIfDue'] = async (row) =>
     isDue(row, table.row(row.provider), now()) ? renew(row, null) : row
 
   return {
-    kept,
-    fresh: async (row) =>
-      isSpent(row, SPARE_MS, now()) ? kept(row) : ((await within(PATIENCE_MS, kept(row))) ?? row),
+    renewedIfDue,
+    fresh: async (row) => {
+      const renewal = renewedIfDue(row)
+      return isSpent(row, SPARE_MS, now()) ? renewal : ((await within(PATIENCE_MS, renewal)) ?? row)
+    },
     renewed: (row) => renew(row, row.version),
     reread,
     isCured({ id, version }) {

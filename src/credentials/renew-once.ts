@@ -23,7 +23,9 @@ export function shared<T>(
   return work
 }
 
-/** How long somebody who has a token that lasts waits for another. */
+/** A token that still lasts this long serves while its renewal has to wait. */
+export const SPARE_MS = 10_000
+/** How long somebody who has such a token waits for another. */
 export const PATIENCE_MS = 2_000
 
 interface Claimed<Row, T> {

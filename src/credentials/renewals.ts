@@ -81,7 +81,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
       const row = await store.credentials.get({ owner, admin: false }, id)
       if (row?.state !== 'active' || renewer.isPaused(id)) continue
       // A failure is logged where it happens, and tried again once its pause is over.
-      const next = await renewer.kept(row).catch(() => row)
+      const next = await renewer.renewedIfDue(row).catch(() => row)
       if (next.version !== row.version) count++
     }
     return count
