@@ -21,7 +21,7 @@ import { createConnectorLogins } from './credentials/connector-logins.ts'
 import { connectorSpec } from './credentials/connector-secret.ts'
 import { createCredentials } from './credentials/credentials.ts'
 import { rotateEncryption } from './credentials/key-rotation.ts'
-import { createLoginTable } from './credentials/logins/table.ts'
+import { createVendors } from './credentials/logins/vendors.ts'
 import { createLogins } from './credentials/logins.ts'
 import { createOAuthHttp } from './credentials/oauth-http.ts'
 import { createRenewals } from './credentials/renewals.ts'
@@ -179,12 +179,12 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
 
 /** Credentials of providers: as callers make them, for turns, and the logins that become some. */
 function loginParts({ config, log, owned, store, vault }: Base, listensAt: ListensAt) {
-  const table = createLoginTable(LOGINS, config)
+  const vendors = createVendors(LOGINS, config)
   const http = owned(createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy }))
-  const renewals = owned(createRenewals({ store, vault, table, http, log }))
-  const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, table })
+  const renewals = owned(createRenewals({ store, vault, vendors, http, log }))
+  const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, vendors })
   const choice = createChoice({ store, vault, config, renewals })
-  const logins = owned(createLogins({ store, vault, table, http, credentials, log, ownUrl: listensAt }))
+  const logins = owned(createLogins({ store, vault, vendors, http, credentials, log, ownUrl: listensAt }))
   return { credentials, choice, logins }
 }
 

@@ -9,7 +9,7 @@ import { configConnectors } from '../connectors/input.ts'
 import { connectorSpec } from '../credentials/connector-secret.ts'
 import { createCredentials } from '../credentials/credentials.ts'
 import { rotateEncryption } from '../credentials/key-rotation.ts'
-import { createLoginTable } from '../credentials/logins/table.ts'
+import { createVendors } from '../credentials/logins/vendors.ts'
 import { createLogins } from '../credentials/logins.ts'
 import { createOAuthHttp } from '../credentials/oauth-http.ts'
 import { openVault, type Vault, verifyKeys } from '../credentials/vault.ts'
@@ -62,13 +62,13 @@ export async function openDirect(config: Config, owner: string | null): Promise<
 }
 
 function loginsOf(config: Config, store: Store, vault: Vault, http: ReturnType<typeof createOAuthHttp>) {
-  const table = createLoginTable(LOGINS, config)
-  const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, table })
+  const vendors = createVendors(LOGINS, config)
+  const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, vendors })
   return {
     credentials,
-    flows: createLogins({ store, vault, table, http, credentials, log: QUIET, ownUrl: () => null }),
+    flows: createLogins({ store, vault, vendors, http, credentials, log: QUIET, ownUrl: () => null }),
     modeHere: (provider: string) =>
-      table.row(provider).vendor.modes.includes('loopback') ? ('loopback' as const) : null,
+      vendors.get(provider).vendor.modes.includes('loopback') ? ('loopback' as const) : null,
   }
 }
 

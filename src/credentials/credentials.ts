@@ -11,7 +11,7 @@ import type { CredentialSecret, Deployment } from '../provider.ts'
 import type { Credential, Page, PageRequest, Scope, Store } from '../store/store.ts'
 import { envId } from './choose.ts'
 import { merged } from './logins/answer.ts'
-import type { LoginTable } from './logins/table.ts'
+import type { Vendors } from './logins/vendors.ts'
 import { hintOf, sealSecret, type Vault } from './vault.ts'
 
 /** As the API shows it. */
@@ -77,11 +77,11 @@ interface CredentialDeps {
   vault: Pick<Vault, 'seal'>
   config: Pick<Config, 'envCredentials'>
   deployments: readonly { deployment: Pick<Deployment, 'provider' | 'credential'> }[]
-  table: LoginTable
+  vendors: Vendors
 }
 
 export function createCredentials(deps: CredentialDeps): Credentials {
-  const { store, vault, config, deployments, table } = deps
+  const { store, vault, config, deployments, vendors } = deps
   const env = envViews(config.envCredentials)
 
   /** Which of a provider's APIs a login is for, where it has several. */
@@ -139,7 +139,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
 
   /** What a caller gave, with what the tokens say of themselves. */
   function givenLogin(provider: string, input: NewLogin): Pick<AddLogin, 'secret' | 'facts' | 'expires_at'> {
-    const { vendor, settings } = table.row(provider)
+    const { vendor, settings } = vendors.get(provider)
     const { access_token, federation } = input
     if (federation && vendor.renew(settings, { federation }) === null) {
       throw invalid('federation', `${provider} takes no federation.`)

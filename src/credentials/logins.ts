@@ -17,7 +17,7 @@ import type { LoginFile } from './logins/file.ts'
 import { createLoopback } from './logins/loopback.ts'
 import { type LoginPage, pageOf } from './logins/page.ts'
 import { createPendingLogins, LATE, USED, wrongState } from './logins/pending.ts'
-import type { LoginRow, LoginTable } from './logins/table.ts'
+import type { ConfiguredVendor, Vendors } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import type { Vault } from './vault.ts'
 
@@ -56,7 +56,7 @@ export interface Logins {
 interface LoginsDeps {
   store: Pick<Store, 'credentials' | 'logins'>
   vault: Pick<Vault, 'seal' | 'open'>
-  table: LoginTable
+  vendors: Vendors
   http: OAuthHttp
   credentials: Pick<Credentials, 'add'>
   log: Logger
@@ -67,18 +67,18 @@ interface LoginsDeps {
 }
 
 export function createLogins(deps: LoginsDeps): Logins {
-  const { store, vault, table, http, log, ownUrl } = deps
+  const { store, vault, vendors, http, log, ownUrl } = deps
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const loopback = createLoopback()
   const pending = createPendingLogins<Kept>(store, vault)
   const end = createLoginEnd({ ...deps, now: deps.now ?? Date.now, sleep })
   const devices = createDevices({
     rows: store.logins,
-    table,
+    vendors,
     http,
     log,
     sleep,
-    granted: (login, grant) => redeem(table.row(login.provider), login, () => ({ state: '', ...grant })),
+    granted: (login, grant) => redeem(vendors.get(login.provider), login, () => ({ state: '', ...grant })),
   })
   const begin = createLoginBegin({ pending, loopback, http, ownUrl, watch: devices.watch, callback })
 
@@ -89,7 +89,7 @@ export function createLogins(deps: LoginsDeps): Logins {
 
   /** Uses the login up. Null: somebody else has. `granted` reads what the vendor gave, and for which state. */
   function redeem(
-    row: LoginRow,
+    configured: ConfiguredVendor,
     login: OAuthLogin,
     granted: () => { code: string; state: string; verifier?: string },
   ): Promise<CredentialView | null> {
@@ -99,8 +99,8 @@ export function createLogins(deps: LoginsDeps): Logins {
       try {
         const grant = granted()
         const { verifier, wish } = pending.kept(login)
-        const call = row.vendor.exchange(row.settings, { verifier, redirect_uri, ...grant })
-        return await end.byCode(row, owner, call, wish)
+        const call = configured.vendor.exchange(configured.settings, { verifier, redirect_uri, ...grant })
+        return await end.byCode(configured, owner, call, wish)
       } catch (err) {
         log.warn({ provider, err }, 'login failed')
         throw err
@@ -109,28 +109,28 @@ export function createLogins(deps: LoginsDeps): Logins {
   }
 
   async function redeemAnswer(
-    row: LoginRow,
+    configured: ConfiguredVendor,
     login: OAuthLogin,
     state: string,
     answer: URLSearchParams,
   ): Promise<CredentialView> {
-    const made = await redeem(row, login, () => ({ state, code: codeIn(row, answer, state) }))
+    const made = await redeem(configured, login, () => ({ state, code: codeIn(configured, answer, state) }))
     if (made) return made
     throw wrongState(USED)
   }
 
   async function callback(provider: string, query: Readonly<Record<string, string>>): Promise<LoginPage> {
-    const row = table.row(provider)
-    const state = stateIn(row, query.state ?? '')
+    const configured = vendors.get(provider)
+    const state = stateIn(configured, query.state ?? '')
     const found = await find(provider, state)
     const finish = async () =>
-      redeemAnswer(row, assertOpen(found), state, new URLSearchParams({ ...query, state }))
+      redeemAnswer(configured, assertOpen(found), state, new URLSearchParams({ ...query, state }))
     return pageOf(finish())
   }
 
   async function exchange(caller: Scope, provider: string, answer: Brought): Promise<CredentialView> {
-    const row = table.row(provider)
-    const state = stateIn(row, answer.state)
+    const configured = vendors.get(provider)
+    const state = stateIn(configured, answer.state)
     const found = await find(provider, state)
     // Another owner's login is as unknown as none.
     const login = assertOpen(found?.owner === caller.owner ? found : null)
@@ -138,11 +138,11 @@ export function createLogins(deps: LoginsDeps): Logins {
       const words = 'A device login ends by itself once it is granted; ask for its status.'
       throw invalid('state', words)
     }
-    return redeemAnswer(row, login, state, broughtBack(row, state, answer))
+    return redeemAnswer(configured, login, state, broughtBack(configured, state, answer))
   }
 
   async function status(caller: Scope, provider: string, state: string): Promise<LoginStatus> {
-    const login = await find(provider, stateIn(table.row(provider), state))
+    const login = await find(provider, stateIn(vendors.get(provider), state))
     if (!login || (login.owner !== caller.owner && !caller.admin)) throw wrongState(UNKNOWN)
     if (login.state === 'done' && login.credential_id) {
       return { state: 'done', credential_id: login.credential_id }
@@ -157,18 +157,19 @@ export function createLogins(deps: LoginsDeps): Logins {
 
   return {
     authorize: async ({ owner }, provider, mode, wish = {}) =>
-      begin({ owner, row: table.row(provider), mode, wish }),
+      begin({ owner, configured: vendors.get(provider), mode, wish }),
     callback,
     exchange,
     status,
-    importFile: async ({ owner }, file) => end.byFile(table.row(file.provider), owner, file),
+    importFile: async ({ owner }, file) => end.byFile(vendors.get(file.provider), owner, file),
     async close() {
       await Promise.all([devices.close(), loopback.close()])
     },
   }
 }
 
-const stateIn = ({ vendor }: LoginRow, returned: string): string => vendor.stateOf?.(returned) ?? returned
+const stateIn = ({ vendor }: ConfiguredVendor, returned: string): string =>
+  vendor.stateOf?.(returned) ?? returned
 
 const UNKNOWN = 'No login of yours with this state is under way; begin one with authorize.'
 
@@ -181,11 +182,11 @@ function assertOpen(login: OAuthLogin | null): OAuthLogin {
 }
 
 /** The answer of the login's page. Throws invalid_request where it holds neither code nor error, or is another login's. */
-function broughtBack(row: LoginRow, state: string, answer: Brought): URLSearchParams {
+function broughtBack(configured: ConfiguredVendor, state: string, answer: Brought): URLSearchParams {
   const [field, text] = 'code' in answer ? ['code', answer.code] : ['pasted', answer.pasted]
   const given = readPasted(text)
   const returned = given.get('state')
-  if (returned !== null && stateIn(row, returned) !== state) {
+  if (returned !== null && stateIn(configured, returned) !== state) {
     throw invalid(field, `${field} belongs to another login: its state is not the one given.`)
   }
   if (!given.get('code') && !given.get('error')) {

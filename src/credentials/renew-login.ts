@@ -8,7 +8,7 @@ import { BatonError } from '../errors.ts'
 import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
 import type { Credential, Store } from '../store/store.ts'
 import { within } from '../within.ts'
-import type { LoginRow, LoginTable } from './logins/table.ts'
+import type { ConfiguredVendor, Vendors } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { insist, PATIENCE_MS, SPARE_MS, shared, underClaim } from './renew-once.ts'
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
@@ -36,7 +36,7 @@ export interface LoginRenewer {
 export interface LoginRenewerDeps {
   store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'seal' | 'open'>
-  table: LoginTable
+  vendors: Vendors
   http: OAuthHttp
   log: Logger
   /** How long a claim outlives its owner. Longer than a call to a token endpoint may take. Default 30 */
@@ -62,7 +62,7 @@ const CURE_MS = 300_000
 const MOST_CURED = 10_000
 
 export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
-  const { store, vault, table, http, log, claimSeconds = 30, now, uptime, sleep } = deps
+  const { store, vault, vendors, http, log, claimSeconds = 30, now, uptime, sleep } = deps
   const endpoints = createTokenEndpoints({ http, now, uptime })
   const running = new Map<string, Promise<Credential>>()
   const cured = new BoundedMap<{ version: number; at: number }>(MOST_CURED)
@@ -98,12 +98,12 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
 
   /** `row` was read as the claim was made. */
   async function renewHeld(row: Credential, occasion: Occasion): Promise<Credential> {
-    const login = table.row(row.provider)
+    const configured = vendors.get(row.provider)
     usable(row, row.id)
     const { isRefused } = occasion
-    if (!isRefused && !isDue(row, login, now())) return row
+    if (!isRefused && !isDue(row, configured, now())) return row
     try {
-      return await ask(row, login, occasion)
+      return await ask(row, configured, occasion)
     } catch (thrown) {
       if (thrown instanceof LoginRefused) return giveUp(row, thrown.failure)
       log.warn({ credential_id: row.id, provider: row.provider, err: thrown }, 'login not renewed')
@@ -114,17 +114,17 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
 
   async function ask(
     row: Credential,
-    login: LoginRow,
+    configured: ConfiguredVendor,
     { isRefused, wasTried }: Occasion,
   ): Promise<Credential> {
     const secret = openSecret<LoginSecret>(vault, row)
-    const call = login.vendor.renew(login.settings, secret)
+    const call = configured.vendor.renew(configured.settings, secret)
     if (!call) {
       if (isSpent(row, 0, now())) throw new LoginRefused(SPENT)
       return row
     }
     if (wasTried) throw endpoints.failedElsewhere(row.id)
-    const renewed = await endpoints.renew(login, row.id, secret, call)
+    const renewed = await endpoints.renew(configured, row.id, secret, call)
     // The old token stays, and so does its end.
     const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
     if (renewed.problem) throw renewed.problem
@@ -138,7 +138,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
       secret: sealSecret(vault, row, secret),
       hint: secret.access_token ? hintOf(secret.access_token) : row.hint,
       expires_at,
-      facts: { ...table.row(row.provider).vendor.identify(secret).facts, ...row.facts },
+      facts: { ...vendors.get(row.provider).vendor.identify(secret).facts, ...row.facts },
     }
     // The claim may lapse meanwhile, and a sibling find the spent token dead: these make the login active again.
     const write = () => store.credentials.rotate(row.id, row.version, next)
@@ -160,7 +160,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
   }
 
   const renewedIfDue: LoginRenewer['renewedIfDue'] = async (row) =>
-    isDue(row, table.row(row.provider), now()) ? renew(row, null) : row
+    isDue(row, vendors.get(row.provider), now()) ? renew(row, null) : row
 
   return {
     renewedIfDue,
@@ -185,7 +185,7 @@ const isSpent = ({ expires_at }: Credential, spareMs: number, now: number): bool
   expires_at !== null && Date.parse(expires_at) - now <= spareMs
 
 /** Whether its token ends soon, or where none says when it ends, has grown as old as its vendor lets one become. */
-function isDue(row: Credential, { vendor }: LoginRow, now: number): boolean {
+function isDue(row: Credential, { vendor }: ConfiguredVendor, now: number): boolean {
   const { renewAheadSeconds, renewAfterSeconds } = vendor
   const updated = Date.parse(row.updated_at)
   if (row.expires_at === null) return renewAfterSeconds !== null && now - updated > renewAfterSeconds * 1000

@@ -40,7 +40,7 @@ interface RenewalsDeps extends Omit<LoginRenewerDeps, 'now' | 'uptime' | 'sleep'
 const MOST_PER_ROUND = 200
 
 export function createRenewals(deps: RenewalsDeps): Renewals {
-  const { store, vault, table, http, log } = deps
+  const { store, vault, vendors, http, log } = deps
   const now = deps.now ?? Date.now
   const uptime = deps.now ?? (() => performance.now())
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
@@ -49,11 +49,11 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   let isClosing = false
 
   function open(row: Credential): OpenLogin {
-    const login = table.row(row.provider)
+    const configured = vendors.get(row.provider)
     let current = row
     return {
       async complete() {
-        current = await setups.complete(current, login)
+        current = await setups.complete(current, configured)
         const { path: _, ...facts } = current.facts
         return { id: current.id, ...facts }
       },
@@ -72,7 +72,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   }
 
   async function tend(): Promise<number> {
-    const { providers, aheadSeconds } = table.keptAlive()
+    const { providers, aheadSeconds } = vendors.keptAlive()
     if (providers.length === 0) return 0
     let count = 0
     for (const { id, owner } of await store.credentials.due(providers, aheadSeconds, MOST_PER_ROUND)) {

@@ -7,7 +7,7 @@ import { BatonError, type ErrorCode } from '../errors.ts'
 import { retryAfterMs } from '../foreign.ts'
 import type { LoginSecret, OAuthAnswer, OAuthCall, TokenFailure } from '../oauth-vendor.ts'
 import { endOf, merged, readTokens } from './logins/answer.ts'
-import type { LoginRow } from './logins/table.ts'
+import type { ConfiguredVendor } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 
 /** The vendor's final word on a login: only a new one helps. */
@@ -30,7 +30,7 @@ export interface Renewed {
 }
 interface TokenEndpoints {
   /** Throws LoginRefused, or a BatonError: then it may succeed later. */
-  renew(login: LoginRow, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
+  renew(configured: ConfiguredVendor, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
   /** Another process tried it in vain a moment ago: it is left alone here, too. What to say of it. */
   failedElsewhere(id: string): BatonError
   /** Its last renewal failed a moment ago. */
@@ -77,7 +77,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
   }
 
   /** The vendor's refusal; its word is final, or it is noted. */
-  function refusal(id: string, { vendor }: LoginRow, answer: OAuthAnswer): Error {
+  function refusal(id: string, { vendor }: ConfiguredVendor, answer: OAuthAnswer): Error {
     const breaker = breakerOf(vendor.provider)
     const isAnswer = answer.status >= 200 && answer.status < 300
     const failure = isAnswer ? NO_TOKENS : vendor.readFailure(answer)
@@ -93,8 +93,8 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
 
   return {
     isPaused: (id) => (pauses.get(id)?.until ?? 0) > uptime(),
-    async renew(login, id, secret, call) {
-      const breaker = breakerOf(login.vendor.provider)
+    async renew(configured, id, secret, call) {
+      const breaker = breakerOf(configured.vendor.provider)
       assertFree(id, breaker)
       let answer: OAuthAnswer
       try {
@@ -103,11 +103,11 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
         breaker.failed(0)
         throw thrown instanceof BatonError ? pause(id, later(thrown), 0) : thrown
       }
-      const tokens = readTokens(login, answer)
-      if (!tokens) throw refusal(id, login, answer)
+      const tokens = readTokens(configured, answer)
+      if (!tokens) throw refusal(id, configured, answer)
       breaker.succeeded()
       const next = merged(secret, tokens)
-      const renewed = { secret: next, expires_at: endOf(login, next, tokens, now()) }
+      const renewed = { secret: next, expires_at: endOf(configured, next, tokens, now()) }
       if (tokens.access_token !== undefined) return renewed
       // The rest must be stored, since a rotated refresh token is the only one left; but not asked for again.
       const problem = passing(answer.status, NO_TOKENS, 0)

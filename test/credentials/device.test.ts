@@ -19,7 +19,7 @@ t.test('a vendor that is asked too fast is asked less often, and once for a logi
   const { opened: isGranted, open: end } = gate()
   const devices = createDevices({
     rows: { poll: async () => login },
-    table: { row: () => ({ vendor: { device: { poll: () => ({}), readPoll: () => polls.shift() } } }) },
+    vendors: { get: () => ({ vendor: { device: { poll: () => ({}), readPoll: () => polls.shift() } } }) },
     http: { send: async () => ({ status: 200, headers: {}, body: '' }) },
     log: pino({ level: 'silent' }),
     sleep: async (ms: number) => void slept.push(ms),
@@ -64,7 +64,7 @@ t.test('a device login outlives what fails on the way, and ends with its refusal
           over()
         },
       },
-      table: { row: () => ({ vendor: { device: { poll: () => ({}), readPoll } } }) },
+      vendors: { get: () => ({ vendor: { device: { poll: () => ({}), readPoll } } }) },
       http: {
         send: async () => {
           const body = answers.shift()

@@ -7,7 +7,7 @@ import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { type ChooseCredential, createChoice } from '../../src/credentials/choose.ts'
 import { type Credentials, createCredentials } from '../../src/credentials/credentials.ts'
-import { createLoginTable, type LoginTable } from '../../src/credentials/logins/table.ts'
+import { createVendors, type Vendors } from '../../src/credentials/logins/vendors.ts'
 import { createLogins, type Logins } from '../../src/credentials/logins.ts'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
 import { createRenewals, type Renewals } from '../../src/credentials/renewals.ts'
@@ -73,9 +73,9 @@ export function assemble(
   const { store, vault, log, ownUrl = null } = options
   const wanted = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
   const { config } = loadConfig(wanted, '/')
-  const table = tableOf(config, options.ports)
+  const vendors = vendorsOf(config, options.ports)
   const http = createOAuthHttp({ version: '0.0.0', ...pick(options, 'timeoutMs') })
-  const common = { store, vault, table, http, log, ...pick(options, 'now') }
+  const common = { store, vault, vendors, http, log, ...pick(options, 'now') }
   const renewals = createRenewals({
     ...common,
     tendMs: 0,
@@ -87,7 +87,7 @@ export function assemble(
     vault,
     config,
     deployments: DEPLOYMENTS,
-    table,
+    vendors,
   })
   const logins = createLogins({ ...common, credentials, ownUrl: () => ownUrl, ...pick(options, 'sleep') })
   return {
@@ -158,13 +158,13 @@ export async function createWorld({
   }
 }
 
-function tableOf(config: Config, ports: readonly number[] = []): LoginTable {
+function vendorsOf(config: Config, ports: readonly number[] = []): Vendors {
   const rows = LOGINS.map((row) =>
     row.vendor.provider === 'openai'
       ? { ...row, vendor: { ...row.vendor, loopback: { ...row.vendor.loopback, ports } } }
       : row,
   )
-  return createLoginTable(rows, config)
+  return createVendors(rows, config)
 }
 
 /** What is sealed of a credential. */

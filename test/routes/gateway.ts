@@ -15,7 +15,7 @@ import { createConnectors } from '../../src/connectors.ts'
 import { createConnectorLogins } from '../../src/credentials/connector-logins.ts'
 import { connectorSpec } from '../../src/credentials/connector-secret.ts'
 import { createCredentials } from '../../src/credentials/credentials.ts'
-import { createLoginTable } from '../../src/credentials/logins/table.ts'
+import { createVendors } from '../../src/credentials/logins/vendors.ts'
 import { createLogins } from '../../src/credentials/logins.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
@@ -239,8 +239,8 @@ export async function gateway(
   const tools = fakeTools(store)
   const auth = createAuth({ config, store, bus: bus.bus })
   const drain = { now: false }
-  const table = createLoginTable(LOGINS, config)
-  const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, table })
+  const vendors = createVendors(LOGINS, config)
+  const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, vendors })
   const assertUrl = async (url: string) => {
     if (new URL(url).hostname !== '169.254.169.254') return
     throw new BatonError('address_not_allowed', 'That address is not public.', { param: 'elsewhere' })
@@ -253,7 +253,7 @@ export async function gateway(
     publicUrl: () => null,
     isPublic: async () => false,
   })
-  const logins = createLogins({ store, vault, table, http, credentials, log, ownUrl: () => null })
+  const logins = createLogins({ store, vault, vendors, http, credentials, log, ownUrl: () => null })
   const connectors = createConnectors({
     store,
     vault,

@@ -2,7 +2,7 @@
 import * as oauth from 'oauth4webapi'
 import { BatonError, invalid } from '../../errors.ts'
 import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../../oauth-vendor.ts'
-import type { LoginRow } from './table.ts'
+import type { ConfiguredVendor } from './vendors.ts'
 
 /**
  * What people bring back from a login page: the whole address that the browser ended at, `code#state`,
@@ -23,7 +23,11 @@ export function readPasted(text: string): URLSearchParams {
 }
 
 /** The code of an authorization response. Throws in words what the vendor answered in its place. */
-export function codeIn({ vendor, settings }: LoginRow, answer: URLSearchParams, state: string): string {
+export function codeIn(
+  { vendor, settings }: ConfiguredVendor,
+  answer: URLSearchParams,
+  state: string,
+): string {
   const server = { issuer: vendor.issuer(settings) }
   const client = { client_id: vendor.client(settings).id }
   let code: string | null
@@ -57,7 +61,7 @@ const plain = (text: string): string =>
     .slice(0, 300)
 
 /** A vendor's refusal of a code or file, by its status: `invalid_request` where another one would help, else `upstream_…`. */
-export function codeRefused({ vendor }: LoginRow, answer: OAuthAnswer, param = 'code'): BatonError {
+export function codeRefused({ vendor }: ConfiguredVendor, answer: OAuthAnswer, param = 'code'): BatonError {
   const { status } = answer
   const { code, message } = vendor.readFailure(answer)
   const words = `${vendor.provider} did not take the ${param} (${plain(code)}${message ? `: ${plain(message)}` : ''}).`
@@ -69,7 +73,7 @@ export function codeRefused({ vendor }: LoginRow, answer: OAuthAnswer, param = '
 }
 
 /** Null for a refusal, and for a body that holds no tokens. */
-export function readTokens({ vendor }: LoginRow, { status, body }: OAuthAnswer): TokenAnswer | null {
+export function readTokens({ vendor }: ConfiguredVendor, { status, body }: OAuthAnswer): TokenAnswer | null {
   return status >= 200 && status < 300 ? vendor.readTokens(body) : null
 }
 
@@ -86,7 +90,7 @@ export function merged(secret: LoginSecret, tokens: TokenAnswer): LoginSecret {
 
 /** When the access token ends: by its own word before the answer's, which knows no clock but ours. */
 export function endOf(
-  { vendor }: LoginRow,
+  { vendor }: ConfiguredVendor,
   secret: LoginSecret,
   { expires_in }: TokenAnswer,
   now: number,

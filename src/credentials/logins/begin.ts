@@ -9,7 +9,7 @@ import type { OAuthHttp } from '../oauth-http.ts'
 import type { Loopback } from './loopback.ts'
 import type { LoginPage } from './page.ts'
 import { LIFETIME_SECONDS, type PendingLogins } from './pending.ts'
-import type { LoginRow } from './table.ts'
+import type { ConfiguredVendor } from './vendors.ts'
 
 /** What only the login's end needs, sealed. */
 export interface Kept {
@@ -31,7 +31,7 @@ interface LoginBeginDeps {
 
 interface Begin {
   owner: string
-  row: LoginRow
+  configured: ConfiguredVendor
   /** Null: the default of the deployment */
   mode: LoginMode | null
   wish: LoginWish
@@ -40,19 +40,19 @@ interface Begin {
 export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promise<Login> {
   const { pending, loopback, http, ownUrl } = deps
 
-  function modeFor({ vendor }: LoginRow, wanted: LoginMode | null): LoginMode {
+  function modeFor({ vendor }: ConfiguredVendor, wanted: LoginMode | null): LoginMode {
     const mode = wanted ?? (ownUrl() === null ? vendor.remoteMode : 'loopback')
     if (vendor.modes.includes(mode)) return mode
     const known = vendor.modes.join(', ')
     throw invalid('mode', `mode must be one of ${known} for ${vendor.provider}.`)
   }
 
-  async function byBrowser({ owner, row, wish }: Begin, mode: 'loopback' | 'paste'): Promise<Login> {
-    const { vendor, settings } = row
+  async function byBrowser({ owner, configured, wish }: Begin, mode: 'loopback' | 'paste'): Promise<Login> {
+    const { vendor, settings } = configured
     const state = oauth.generateRandomState()
     const verifier = oauth.generateRandomCodeVerifier()
     const hash = sha256(state)
-    const redirect_uri = await redirectFor(row, mode, hash)
+    const redirect_uri = await redirectFor(configured, mode, hash)
     try {
       const { expires_at } = await pending.begin({
         owner,
@@ -81,7 +81,7 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
   }
 
   /** Where the vendor sends the browser to. For `loopback` somebody listens there from now on. */
-  async function redirectFor({ vendor }: LoginRow, mode: LoginMode, hash: string): Promise<string> {
+  async function redirectFor({ vendor }: ConfiguredVendor, mode: LoginMode, hash: string): Promise<string> {
     if (mode === 'paste') return vendor.pasteRedirect
     const own = ownUrl()
     if (vendor.loopback.anyPath && own !== null) return `${own}/v1/oauth/callback/${vendor.provider}`
@@ -90,8 +90,8 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
     )
   }
 
-  async function byDevice({ owner, row, wish }: Begin): Promise<Login> {
-    const { vendor, settings } = row
+  async function byDevice({ owner, configured, wish }: Begin): Promise<Login> {
+    const { vendor, settings } = configured
     const flow = vendor.device
     if (!flow) throw new Error(`${vendor.provider} lists the mode device without a flow`)
     const state = oauth.generateRandomState()
@@ -116,17 +116,17 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
   }
 
   return async (begin) => {
-    const { row, wish } = begin
+    const { configured, wish } = begin
     // Throws where the operator has configured no client.
-    row.vendor.client(row.settings)
-    assertWish(row, wish)
-    const mode = modeFor(row, begin.mode)
+    configured.vendor.client(configured.settings)
+    assertWish(configured, wish)
+    const mode = modeFor(configured, begin.mode)
     await pending.prune()
     return mode === 'device' ? byDevice(begin) : byBrowser(begin, mode)
   }
 }
 
-function assertWish({ vendor }: LoginRow, wish: LoginWish): void {
+function assertWish({ vendor }: ConfiguredVendor, wish: LoginWish): void {
   const [field] = Object.keys(wish)
   if (field === undefined || vendor.setup) return
   throw invalid(field, `${vendor.provider} logins take no ${field}.`)

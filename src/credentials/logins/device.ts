@@ -8,7 +8,7 @@ import { BatonError } from '../../errors.ts'
 import type { DeviceGrant } from '../../oauth-vendor.ts'
 import type { OAuthLogin, OAuthLogins } from '../../store/store.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
-import type { LoginTable } from './table.ts'
+import type { Vendors } from './vendors.ts'
 
 interface Devices {
   /** Until it is granted, refused or expired. Does nothing for one that is watched already. */
@@ -17,7 +17,7 @@ interface Devices {
 }
 export interface DevicesDeps {
   rows: OAuthLogins
-  table: LoginTable
+  vendors: Vendors
   http: OAuthHttp
   log: Logger
   /** Rejects when the signal is aborted */
@@ -28,7 +28,7 @@ export interface DevicesDeps {
 /** What a poll that is too fast is slowed down by (RFC 8628 section 3.5). */
 const SLOWER_SECONDS = 5
 
-export function createDevices({ rows, table, http, log, sleep, granted }: DevicesDeps): Devices {
+export function createDevices({ rows, vendors, http, log, sleep, granted }: DevicesDeps): Devices {
   const watched = new Map<string, Promise<void>>()
   const closing = new AbortController()
 
@@ -50,7 +50,7 @@ export function createDevices({ rows, table, http, log, sleep, granted }: Device
   }
 
   async function ask(login: OAuthLogin, grant: DeviceGrant): Promise<'pending' | 'too_fast' | 'over'> {
-    const { vendor, settings } = table.row(login.provider)
+    const { vendor, settings } = vendors.get(login.provider)
     if (!vendor.device) return 'over'
     const answer = await http.send(vendor.device.poll(settings, grant)).catch((err: unknown) => {
       log.debug({ err, provider: login.provider }, 'device login not asked for')

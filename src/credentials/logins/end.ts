@@ -6,7 +6,7 @@ import type { OAuthHttp } from '../oauth-http.ts'
 import { codeRefused, endOf, merged, readTokens } from './answer.ts'
 import { type LoginFile, readLoginFile } from './file.ts'
 import { setUp } from './setup.ts'
-import type { LoginRow } from './table.ts'
+import type { ConfiguredVendor } from './vendors.ts'
 
 interface LoginEndDeps {
   store: Pick<Store, 'credentials'>
@@ -19,21 +19,35 @@ interface LoginEndDeps {
 /** Both throw what the vendor refuses, and what a setup throws. */
 interface LoginEnd {
   /** `call` gives the vendor its code. */
-  byCode(row: LoginRow, owner: string, call: OAuthCall, wish: LoginWish): Promise<CredentialView>
+  byCode(
+    configured: ConfiguredVendor,
+    owner: string,
+    call: OAuthCall,
+    wish: LoginWish,
+  ): Promise<CredentialView>
   /** The warning says what that means for the tool that made the file. Throws invalid_request. */
-  byFile(row: LoginRow, owner: string, file: LoginFile): Promise<CredentialView & { warning: string }>
+  byFile(
+    configured: ConfiguredVendor,
+    owner: string,
+    file: LoginFile,
+  ): Promise<CredentialView & { warning: string }>
 }
 
 export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
   const { store, http, credentials, now } = deps
 
   /** `param`: what the caller gave, which the vendor may not take. */
-  async function tokensBy(row: LoginRow, call: OAuthCall, secret: LoginSecret, param: 'code' | 'content') {
+  async function tokensBy(
+    configured: ConfiguredVendor,
+    call: OAuthCall,
+    secret: LoginSecret,
+    param: 'code' | 'content',
+  ) {
     const answer = await http.send(call)
-    const tokens = readTokens(row, answer)
-    if (!tokens?.access_token) throw codeRefused(row, answer, param)
+    const tokens = readTokens(configured, answer)
+    if (!tokens?.access_token) throw codeRefused(configured, answer, param)
     const next = merged(secret, tokens)
-    return { secret: next, expires_at: endOf(row, next, tokens, now()), name: tokens.name }
+    return { secret: next, expires_at: endOf(configured, next, tokens, now()), name: tokens.name }
   }
 
   /**
@@ -41,14 +55,15 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
    * used once there is no setup: those are stored before they are renewed.)
    */
   async function fresh(
-    row: LoginRow,
+    configured: ConfiguredVendor,
     secret: LoginSecret,
     expires_at: string | null,
   ): Promise<Pick<AddLogin, 'secret' | 'expires_at'>> {
     const isSpent =
       secret.access_token === undefined || (expires_at !== null && Date.parse(expires_at) <= now())
-    const call = isSpent && row.vendor.setup ? row.vendor.renew(row.settings, secret) : null
-    return call ? tokensBy(row, call, secret, 'content') : { secret, expires_at }
+    const call =
+      isSpent && configured.vendor.setup ? configured.vendor.renew(configured.settings, secret) : null
+    return call ? tokensBy(configured, call, secret, 'content') : { secret, expires_at }
   }
 
   /** A new login steps into the place of a default that needs one. */
@@ -59,13 +74,13 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
   }
 
   return {
-    async byCode(row, owner, call, wish) {
-      const { vendor, settings } = row
-      const got = await tokensBy(row, call, { client_id: vendor.client(settings).id }, 'code')
+    async byCode(configured, owner, call, wish) {
+      const { vendor, settings } = configured
+      const got = await tokensBy(configured, call, { client_id: vendor.client(settings).id }, 'code')
       const { secret, expires_at } = got
       const { facts, name = got.name ?? null } = vendor.identify(secret)
-      const known = { ...facts, ...factsOf(row, wish) }
-      const found = await setUp(row, secret, known, deps)
+      const known = { ...facts, ...factsOf(configured, wish) }
+      const found = await setUp(configured, secret, known, deps)
       return add(owner, {
         provider: vendor.provider,
         secret,
@@ -74,19 +89,21 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
         name,
       })
     },
-    async byFile(row, owner, file) {
-      const { warning, name = null, ...read } = readLoginFile(row, file)
-      const { secret, expires_at } = await fresh(row, read.secret, read.expires_at ?? null)
+    async byFile(configured, owner, file) {
+      const { warning, name = null, ...read } = readLoginFile(configured, file)
+      const { secret, expires_at } = await fresh(configured, read.secret, read.expires_at ?? null)
       const given = file.project_id === undefined ? {} : { project_id: file.project_id }
       const known = { ...read.facts, ...given }
-      const found = row.vendor.setup?.isNeeded(known) ? await setUp(row, secret, known, deps) : {}
+      const found = configured.vendor.setup?.isNeeded(known)
+        ? await setUp(configured, secret, known, deps)
+        : {}
       const facts = { ...known, ...found }
-      const view = await add(owner, { provider: row.vendor.provider, secret, facts, expires_at, name })
+      const view = await add(owner, { provider: configured.vendor.provider, secret, facts, expires_at, name })
       return { ...view, warning }
     },
   }
 }
 
 /** Which of the vendor's APIs the login is for, where it has several. */
-const factsOf = ({ vendor }: LoginRow, { path = 'code_assist', ...rest }: LoginWish): LoginWish =>
+const factsOf = ({ vendor }: ConfiguredVendor, { path = 'code_assist', ...rest }: LoginWish): LoginWish =>
   vendor.setup ? { path, ...rest } : {}

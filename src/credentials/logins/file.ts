@@ -2,7 +2,7 @@
 import { isRecord } from '../../chat/json.ts'
 import { invalid } from '../../errors.ts'
 import type { ImportedLogin } from '../../oauth-vendor.ts'
-import type { LoginRow } from './table.ts'
+import type { ConfiguredVendor } from './vendors.ts'
 
 /** A login file, given as its text or its JSON. */
 export interface LoginFile {
@@ -22,7 +22,7 @@ export const SECRET_FORM = {
 export const FACT_FORM = { ...SECRET_FORM, maxLength: 256 } as const
 
 /** Throws invalid_request. */
-export function readLoginFile({ vendor }: LoginRow, { format, content }: LoginFile): ImportedLogin {
+export function readLoginFile({ vendor }: ConfiguredVendor, { format, content }: LoginFile): ImportedLogin {
   const read = vendor.imports[format]
   if (!read) {
     const known = Object.keys(vendor.imports).join(', ')

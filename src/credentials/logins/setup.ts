@@ -7,14 +7,14 @@ import type { OAuthHttp } from '../oauth-http.ts'
 import type { LoginRenewer } from '../renew-login.ts'
 import { shared } from '../renew-once.ts'
 import { openSecret, sealSecret, type Vault } from '../vault.ts'
-import type { LoginRow } from './table.ts'
+import type { ConfiguredVendor } from './vendors.ts'
 
 /**
  * Runs a vendor's steps between the tokens of a login and a credential that can be used: the facts found, to be added
  * to the credential's. Throws a BatonError for an account that cannot be used.
  */
 export async function setUp(
-  { vendor, settings }: LoginRow,
+  { vendor, settings }: ConfiguredVendor,
   secret: LoginSecret,
   facts: Readonly<Record<string, string>>,
   { http, sleep }: { http: OAuthHttp; sleep(ms: number): Promise<unknown> },
@@ -45,11 +45,11 @@ const PAUSE_MS = 30_000
 export function createSetups({ store, vault, http, sleep, renewer }: SetupDeps) {
   const running = new Map<string, Promise<Credential>>()
 
-  async function setUpNow(row: Credential, login: LoginRow): Promise<Credential> {
-    const { setup } = login.vendor
+  async function setUpNow(row: Credential, configured: ConfiguredVendor): Promise<Credential> {
+    const { setup } = configured.vendor
     const stored = await renewer.reread(row)
     if (!setup?.isNeeded(stored.facts)) return stored
-    const { ready, found } = await foundWith(await renewer.fresh(stored), login)
+    const { ready, found } = await foundWith(await renewer.fresh(stored), configured)
     // Sealed anew: a re-encryption since must not be undone.
     const sealed = sealSecret(vault, ready, openSecret<LoginSecret>(vault, ready))
     const next = { ...ready, secret: sealed, facts: { ...ready.facts, ...found } }
@@ -59,9 +59,9 @@ export function createSetups({ store, vault, http, sleep, renewer }: SetupDeps) 
   }
 
   /** A token may be spent though nobody said when it ends: like a turn, it is renewed and tried with once more. */
-  async function foundWith(row: Credential, login: LoginRow) {
+  async function foundWith(row: Credential, configured: ConfiguredVendor) {
     const found = (ready: Credential) =>
-      setUp(login, openSecret<LoginSecret>(vault, ready), ready.facts, { http, sleep })
+      setUp(configured, openSecret<LoginSecret>(vault, ready), ready.facts, { http, sleep })
     try {
       return { ready: row, found: await found(row) }
     } catch (thrown) {
@@ -74,9 +74,9 @@ export function createSetups({ store, vault, http, sleep, renewer }: SetupDeps) 
 
   return {
     /** The credential, set up if it was not yet. Throws what `setUp` does, and what kept its token from being renewed. */
-    async complete(row: Credential, login: LoginRow): Promise<Credential> {
-      if (!login.vendor.setup?.isNeeded(row.facts)) return row
-      return shared(running, row.id, () => setUpNow(row, login), PAUSE_MS)
+    async complete(row: Credential, configured: ConfiguredVendor): Promise<Credential> {
+      if (!configured.vendor.setup?.isNeeded(row.facts)) return row
+      return shared(running, row.id, () => setUpNow(row, configured), PAUSE_MS)
     },
     underWay: () => running.values(),
   }

@@ -4,24 +4,24 @@ import { BatonError, invalid } from '../../errors.ts'
 import type { OAuthSettings, OAuthVendor } from '../../oauth-vendor.ts'
 
 /** A vendor's description and the operator's settings for it. */
-export interface LoginRow {
+export interface ConfiguredVendor {
   vendor: OAuthVendor
   settings: OAuthSettings
 }
-export interface LoginTable {
+export interface Vendors {
   /** Throws invalid_request for an unknown provider, oauth_not_enabled unless the operator switched it on. */
-  row(provider: string): LoginRow
+  get(provider: string): ConfiguredVendor
   /** Whose idle logins are renewed, and how far ahead of a token's end. */
   keptAlive(): { providers: string[]; aheadSeconds: number }
 }
 
-export function createLoginTable(
+export function createVendors(
   vendors: readonly { vendor: OAuthVendor; base: keyof Config['baseUrls'] }[],
   config: Pick<Config, 'oauth' | 'baseUrls' | 'enableOauth'>,
-): LoginTable {
+): Vendors {
   const settings: Readonly<Record<string, Omit<OAuthSettings, 'baseUrl'>>> = config.oauth
   const rows = new Map(
-    vendors.map(({ vendor, base }): [string, LoginRow] => [
+    vendors.map(({ vendor, base }): [string, ConfiguredVendor] => [
       vendor.provider,
       {
         vendor,
@@ -40,7 +40,7 @@ export function createLoginTable(
         aheadSeconds: Math.max(0, ...kept.map(({ renewAheadSeconds }) => renewAheadSeconds)),
       }
     },
-    row(provider) {
+    get(provider) {
       const row = rows.get(provider)
       if (!row) {
         const known = [...rows.keys()].join(', ')
