@@ -11,6 +11,7 @@ t.test('pasted texts are read as people copy them', async (t) => {
   t.same(read('4/0Ab_c-d#s'), { code: '4/0Ab_c-d', state: 's' })
   t.same(read('code'), { code: 'code' })
   t.same(read('<<code>"\''), { code: 'code' })
+  t.same(read('Copy this code: c'), {})
   // Whoever may log in can paste anything.
   const odd = `a${'"'.repeat(200_000)}b`
   const { user } = process.cpuUsage()

@@ -91,7 +91,7 @@ t.test('a state is worth something once, for its owner, at its provider, in its 
     await refusal(one.logins.exchange(ME, 'openai', { state, pasted: other.at.href })),
     invalid('pasted', /belongs to another login/),
   )
-  for (const text of ['', 'https://example.com/?x=1', 'state=abc']) {
+  for (const text of ['', 'https://example.com/?x=1', 'state=abc', 'Copy this code: abc']) {
     t.match(await refusal(one.logins.exchange(ME, 'openai', { state, pasted: text })), {
       code: 'invalid_request',
     })

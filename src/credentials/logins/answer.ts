@@ -18,6 +18,8 @@ export function readPasted(text: string): URLSearchParams {
     return !searchParams.has('code') && behind.has('code') ? behind : searchParams
   }
   if (/^[?#]?(code|error|state)=/.test(pasted)) return new URLSearchParams(pasted.replace(/^[?#]/, ''))
+  // Words are no code, which is one word; the login stays open for it.
+  if (/\s/.test(pasted)) return new URLSearchParams()
   const [code = '', state] = pasted.split('#', 2)
   return new URLSearchParams({ ...(code === '' ? {} : { code }), ...(state ? { state } : {}) })
 }
