@@ -128,11 +128,15 @@ function fromHttp(status: number, cause: Error, server: Server, exchange?: Excha
       ...facts,
       sent: !refusesUnrun,
     })
-  return new McpError('protocol', `${server.name}: ${excerpt(cause.message, server)} (HTTP ${status})`, {
+  const said = excerpt(cause.message.replace(POSTING, ''), server)
+  return new McpError('protocol', `${server.name} answered HTTP ${status}${said && `: ${said}`}`, {
     ...facts,
     sent: true,
   })
 }
+
+/** What both transports put before the body of a refusal. */
+const POSTING = /^Error POSTing to endpoint(?: \(HTTP \d+\))?(?:: )?/
 
 function fromProtocol(error: ProtocolError, server: Server): McpError {
   const local = localKind(error.data)
@@ -153,7 +157,20 @@ function fromSdk(error: SdkError, server: Server): McpError | null {
     })
   const [kind, sent] = SDK_CODES[error.code] ?? []
   if (kind === undefined || sent === undefined) return null
-  return new McpError(kind, `${server.name}: ${excerpt(error.message, server)}`, { sent, cause: error })
+  const message = `${server.name}: ${excerpt(misfitInWords(error.message), server)}`
+  return new McpError(kind, message, { sent, cause: error })
+}
+
+/** The SDK ends some of its words with everything that a schema found, as JSON: the first of it says enough. */
+function misfitInWords(words: string): string {
+  const [, what, found] = /^(.*?): (\[\s.*)$/s.exec(words) ?? []
+  if (what === undefined || found === undefined) return words
+  try {
+    const [first] = JSON.parse(found) as { path: unknown[]; message: string }[]
+    return first ? `${what}: ${[...first.path, first.message].join(': ')}` : what
+  } catch {
+    return what
+  }
 }
 
 const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {

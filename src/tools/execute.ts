@@ -259,11 +259,12 @@ const failure = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
 function failureOf(error: McpError, server: string, timeoutMs: number, isRepeatable: boolean): Attempt {
   const unknown: Outcome = error.sent && !isRepeatable ? 'outcome_unknown' : 'error'
   const effect = !error.sent
-    ? 'The call was not sent.'
+    ? 'The call did not run.'
     : isRepeatable
       ? 'It is safe to call again.'
       : 'Whether it took effect is not known; do not simply repeat it.'
-  const away = `The server ${server} is not available: ${error.message} ${effect}`
+  const why = /[.!?…]$/.test(error.message) ? error.message : `${error.message}.`
+  const away = `The server is not available: ${why} ${effect}`
   switch (error.kind) {
     case 'cancelled':
       return failure(
@@ -290,8 +291,8 @@ function failureOf(error: McpError, server: string, timeoutMs: number, isRepeata
       return failure(unknown, away)
     case 'protocol':
       return error.rpcCode === undefined
-        ? failure(unknown, `The answer of ${server} could not be read: ${error.message} ${effect}`)
-        : failure('error', `The server ${server} answered with an error: ${error.message}`)
+        ? failure(unknown, `The answer cannot be used: ${why} ${effect}`)
+        : failure('error', `The server answered with an error: ${error.message}`)
     default:
       return error.kind satisfies never
   }

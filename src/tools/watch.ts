@@ -194,7 +194,7 @@ export class Watch {
 
   #noteAway(thrown: unknown): Answer {
     const isNews = this.failure === null && this.#list !== null
-    const failure = inWords(this.connector, thrown)
+    const failure = inWords(thrown)
     this.failure = failure
     if (isNews) this.#deps.onNews(this.connector)
     return { failure }
@@ -244,7 +244,8 @@ export const dateOf = ({ fetched_at }: ToolList): string => new Date(fetched_at)
 
 const namesOf = (list: ToolList): string[] => list.tools.map(({ name }) => name)
 
-function inWords(connector: Connector, thrown: unknown): string {
+/** A failure's own words name the server. */
+function inWords(thrown: unknown): string {
   const why = thrown instanceof Error ? thrown.message : String(thrown)
-  return `${connector.name} is not available: ${why}`.slice(0, 500)
+  return `The server is not available: ${why}`.slice(0, 500)
 }

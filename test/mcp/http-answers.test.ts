@@ -77,6 +77,23 @@ t.test('an error answer is a protocol failure, and a refusal says that nothing w
   t.same(mcp.status('server:1'), { state: 'ready' }, 'a tool that fails says nothing of the server')
 })
 
+t.test(
+  'what a server says in its refusal, and where its answer does not fit, are told in a line',
+  async (t) => {
+    const rig = await startRig(t)
+    const mcp = door(t)
+    rig.on('tools/call', ({ response }) => void response.writeHead(400).end('no such header'))
+    await fails(t, call(mcp, specOf(rig)), { message: 'rig answered HTTP 400: no such header', sent: true })
+    rig.on('tools/call', ({ response }) => void response.writeHead(409).end())
+    await fails(t, call(mcp, specOf(rig)), { message: 'rig answered HTTP 409', sent: true })
+    rig.on('tools/list', ({ reply }) => reply({ tools: { length: 1 } }))
+    await fails(t, list(mcp, specOf(rig), true), {
+      kind: 'protocol',
+      message: 'rig: Invalid result for tools/list: tools: Invalid input: expected array, received object',
+    })
+  },
+)
+
 t.test('a server that quotes what it was sent gives no secret away', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)

@@ -187,20 +187,23 @@ t.test('a failure says whether the call may have taken effect', async (t) => {
     return `${done.result.outcome}: ${words(done)}`
   }
   t.match(await outcome('timeout', true), /^outcome_unknown: .*within 1 s.*not known/s)
-  t.match(await outcome('timeout', false), /^error: .*not available: its words The call was not sent/s)
+  t.match(await outcome('timeout', false), /^error: .*not available: its words\. The call did not run\.$/s)
   t.match(await outcome('timeout', true, { readOnlyHint: true }), /^outcome_unknown/, 'a hint nobody trusts')
   t.match(await outcome('timeout', true, { readOnlyHint: true }, true), /^error: .*safe to call again/s)
   t.match(await outcome('timeout', true, { idempotentHint: true }, true), /^error/)
   t.match(await outcome('disconnected', true), /^outcome_unknown: .*broke/s)
-  t.match(await outcome('unavailable', false), /^error: .*not available: its words The call was not sent/s)
+  t.match(
+    await outcome('unavailable', false),
+    /^error: .*not available: its words\. The call did not run\.$/s,
+  )
   t.match(await outcome('unavailable', true), /^outcome_unknown/, 'a 502 may have run')
   t.match(await outcome('cancelled', true), /^cancelled: .*not known/s)
-  t.match(await outcome('cancelled', false), /^cancelled: .*not sent/s)
+  t.match(await outcome('cancelled', false), /^cancelled: .*did not run/s)
   t.match(await outcome('auth_required', false), /^error: .*login/s)
   t.match(await outcome('too_large', true), /^error: The tool ran/s)
   t.match(await outcome('too_large', false), /^error: The call did not run: its words$/)
   t.match(await outcome('protocol', true, {}, false, -32000), /^error: .*its words/s)
-  t.match(await outcome('protocol', true), /^outcome_unknown: .*could not be read/s)
+  t.match(await outcome('protocol', true), /^outcome_unknown: The answer cannot be used: its words\. Whether/)
 })
 
 t.test('nothing makes a call throw', async (t) => {
@@ -218,7 +221,7 @@ t.test('nothing makes a call throw', async (t) => {
     },
   })
   const closed = await unopened.run({})
-  t.match(words(closed), /failed inside the gateway.*not sent/s)
+  t.match(words(closed), /failed inside the gateway.*did not run/s)
   t.notMatch(words(closed), /k1/, 'nor does what is the operator’s affair')
   let deep: unknown = 'x'
   for (let i = 0; i < 50_000; i++) deep = [deep]
