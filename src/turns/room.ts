@@ -72,7 +72,13 @@ interface Room {
   close(): void
 }
 
-/** `most`: turns that may run or wait here. Where the event loop is behind, one more is refused while any is here. */
+/**
+ * So few turns are no overload, however late the event loop is: that is a start, a long history, or a machine that is
+ * shared, and to refuse one more would spare the others next to nothing.
+ */
+const FEW = 32
+
+/** `most`: turns that may run or wait here. Where the event loop is behind, one more is refused unless there are few. */
 export function createRoom(slots: Slots, most: number, lateness: Lateness): Room {
   let opening = 0
   return {
@@ -85,7 +91,7 @@ export function createRoom(slots: Slots, most: number, lateness: Lateness): Room
           { retryAfter: 2 },
         )
       }
-      if (there > 0 && lateness.isBehind()) {
+      if (there >= FEW && lateness.isBehind()) {
         throw new BatonError('unavailable', 'This replica has more work than it can do in time.', {
           retryAfter: 1,
         })

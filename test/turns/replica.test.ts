@@ -40,15 +40,16 @@ t.test('turns that are opened, run or wait take room together', async (t) => {
   for (const one of all) one()
 })
 
-t.test('a replica that is behind takes no second turn, however few it could have', async (t) => {
+t.test('a replica that is behind takes no more turns than a few', async (t) => {
   const lateness: Lateness = { isBehind: () => true, close() {} }
-  const room = createRoom(createSlots(10), 10, lateness)
-  const leave = room.enter()
-  t.teardown(leave)
+  const room = createRoom(createSlots(1000), 1000, lateness)
+  const leaves = Array.from({ length: 32 }, () => room.enter())
   t.match(
     refusal(() => room.enter()),
     { code: 'unavailable', status: 503, retryAfter: 1 },
   )
+  leaves.pop()?.()
+  t.doesNotThrow(() => room.enter())
 })
 
 /** A machine in place of this one: time passes, and the process gets its share of a processor, as the test says. */
