@@ -133,6 +133,16 @@ t.test('a signature that Google cannot verify is left out once', async (t) => {
   t.equal(gemini.amend?.({ ...refused.failure, body: '{}' }, one), null, 'another refusal is not amended for')
 })
 
+t.test('a link that has died goes in words', async (t) => {
+  const emulator = await emulate(t)
+  const image = { type: 'image' as const, media_type: 'image/png', url: 'https://a.invalid/b.png' }
+  const request = requestFor({ messages: [{ role: 'user', parts: [image, IMAGE] }, said('hi')] })
+  const { failure } = await ask(gemini, emulator, request)
+  const again = failure && gemini.amend?.(failure, request)
+  t.match(again?.messages[0]?.parts, [{ text: /b\.png: not shown to this model/ }, IMAGE])
+  t.equal(again && (await ask(gemini, emulator, again)).error, null)
+})
+
 t.test('a prompt that is blocked is refused, and a failure told as an end is one', async (t) => {
   const emulator = await emulate(t)
   emulator.script(() => ({ items: [], finish: 'refusal' }))
