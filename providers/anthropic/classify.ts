@@ -43,7 +43,8 @@ function reportOf({ status, headers, body }: UpstreamFailure): Report {
 }
 
 function wordsOf(sent: Json): Omit<Report, 'status' | 'headers'> {
-  const error = object(sent.error)
+  // Relays write it flat, or as its words alone.
+  const error = typeof sent.error === 'string' ? { message: sent.error } : object(sent.error ?? sent)
   return {
     type: string(error.type) ?? '',
     code: string(object(error.details).error_code) ?? null,

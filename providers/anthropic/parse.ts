@@ -171,8 +171,9 @@ export function createParser(context: ParseContext): ModelParser {
   return {
     push(frame) {
       const event = readFrame(frame)
-      // An error that a relay puts into the stream has no more than itself.
-      const type = string(event.type) ?? frame.event ?? (event.error ? 'error' : '')
+      // Of an error the type may be its own, or missing: relays make it.
+      const isError = frame.event === 'error' || Boolean(event.error)
+      const type = isError ? 'error' : (string(event.type) ?? frame.event ?? '')
       return HANDLERS.get(type)?.(state, event) ?? []
     },
     end() {

@@ -420,6 +420,17 @@ t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
     { code: 'upstream_overloaded', details: { upstream: { message: 'No deployment is left.' } } },
     "a relay's error has no type",
   )
+  const words = { type: 'overloaded_error', message: 'Overloaded' }
+  for (const [event, data] of [
+    ['error', words],
+    ['message', { type: 'upstream', error: words }],
+    ['message', { error: words.message }],
+  ] as const)
+    t.match(
+      thrownBy(() => parse([{ event, data: JSON.stringify(data), id: undefined }])),
+      { code: 'upstream_overloaded', details: { upstream: { message: words.message } } },
+      'whatever form and type it has',
+    )
   const told = framed(...tool('a', '{}'), ...end('tool_use'))
   for (const event of [undefined, 'message'])
     t.equal(finishOf(parse(told.map((frame) => ({ ...frame, event })))), 'tool_calls', `named ${event}`)
