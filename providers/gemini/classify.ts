@@ -192,6 +192,14 @@ const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
   [/API key (not valid|expired|not found)/i, BAD_KEY],
   // The model has no free quota at all, so waiting does not help (7.2).
   [/quota.*\blimit: 0(?![\d.])/is, ['upstream_rejected', 'This key has no quota for this model.']],
+  // No wait gets past these, though they come as rate limits.
+  [
+    /prepayment credits|spending cap/i,
+    [
+      'upstream_rejected',
+      'The project has spent its credits or up to its limit; see its billing in AI Studio.',
+    ],
+  ],
   [/no capacity available for model/i, OVERLOADED],
 ]
 
