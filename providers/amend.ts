@@ -35,10 +35,14 @@ export const withoutReasoning = (request: ModelRequest): ModelRequest | null =>
   withParts(request, (part) => (part.type === 'reasoning' ? [] : [part]))
 
 /** What a vendor says where it cannot read a medium, and which media that may be. */
-export type Unread = readonly (readonly [words: RegExp, mayBe: (part: MediaPart) => boolean])[]
+export type Unread = readonly (readonly [
+  words: RegExp,
+  mayBe: (part: MediaPart, message: string) => boolean,
+])[]
 export const isImage = ({ type }: MediaPart): boolean => type === 'image'
 export const isFile = ({ type }: MediaPart): boolean => type === 'file'
 export const isLinked = ({ url }: MediaPart): boolean => url !== undefined
+export const isNamed = ({ media_type }: MediaPart, message: string): boolean => message.includes(media_type)
 
 /**
  * The request with the media in words that the vendor cannot read: a damaged image, a file with a password, an address
@@ -50,7 +54,7 @@ export function withoutUnread(request: ModelRequest, message: string, unread: Un
   if (!mayBe) return null
   const given = request.messages.findLast(({ role }) => role === 'user')?.parts ?? []
   const inWords = <P extends Part>(part: P): P | TextPart =>
-    'media_type' in part && mayBe(part) ? { type: 'text', text: mediaAsText(part) } : part
+    'media_type' in part && mayBe(part, message) ? { type: 'text', text: mediaAsText(part) } : part
   return withParts(request, (part) => {
     if (given.includes(part)) return [part]
     if (part.type !== 'tool_result') return [inWords(part)]

@@ -6,7 +6,16 @@ import { asJson, isRecord } from '../../src/chat/json.ts'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { isFile, isImage, isLinked, taught, type Unread, withoutUnread, withParts } from '../amend.ts'
+import {
+  isFile,
+  isImage,
+  isLinked,
+  isNamed,
+  taught,
+  type Unread,
+  withoutUnread,
+  withParts,
+} from '../amend.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
@@ -308,6 +317,7 @@ const UNREAD: Unread = [
   [/process input image/i, isImage],
   [/document has no pages/i, isFile],
   [/cannot fetch content|file ?uri/i, isLinked],
+  [/unsupported mime type/i, isNamed],
 ]
 
 /**
