@@ -1,5 +1,7 @@
 /** What becomes of an amended request, whichever vendor refused it. */
-import type { MessageInput, Part } from '../src/chat/message.ts'
+import { mediaAsText } from '../src/chat/media.ts'
+import type { MediaPart, MessageInput, Part, TextPart } from '../src/chat/message.ts'
+import { withContent } from '../src/chat/repair.ts'
 import type { ModelRequest, ReportedModel } from '../src/provider.ts'
 
 /** What stands in a part's place: itself, another, or nothing. */
@@ -7,7 +9,8 @@ type Change = (part: Part) => Part[]
 
 /**
  * The request with its parts changed, those of earlier turns or else all; null where nothing changes. The turn under way
- * comes last: the backend that is asked has just made what it holds, and reads its own thoughts in that.
+ * comes last: the backend that is asked has just made what it holds, and reads its own thoughts in that; and what it
+ * shows the model is needed most.
  */
 export function withParts(request: ModelRequest, change: Change): ModelRequest | null {
   const { messages } = request
@@ -30,6 +33,35 @@ function changed(message: MessageInput, change: Change): MessageInput {
 /** The request without reasoning that goes back. */
 export const withoutReasoning = (request: ModelRequest): ModelRequest | null =>
   withParts(request, (part) => (part.type === 'reasoning' ? [] : [part]))
+
+/** What a vendor says where it cannot read a medium, and which media that may be. */
+export type Unread = readonly (readonly [
+  words: RegExp,
+  mayBe: (part: MediaPart, message: string) => boolean,
+])[]
+export const isImage = ({ type }: MediaPart): boolean => type === 'image'
+export const isFile = ({ type }: MediaPart): boolean => type === 'file'
+export const isLinked = ({ url }: MediaPart): boolean => url !== undefined
+export const isNamed = ({ media_type }: MediaPart, message: string): boolean => message.includes(media_type)
+
+/**
+ * The request with the media in words that the vendor cannot read: a damaged image, a file with a password, an address
+ * that has expired. It refuses every later request that shows them, too. Those of the user's last message stay: whoever
+ * gave them just now is to hear of it (openai/codex#9146).
+ */
+export function withoutUnread(request: ModelRequest, message: string, unread: Unread): ModelRequest | null {
+  const [, mayBe] = unread.find(([words]) => words.test(message)) ?? []
+  if (!mayBe) return null
+  const given = request.messages.findLast(({ role }) => role === 'user')?.parts ?? []
+  const inWords = <P extends Part>(part: P): P | TextPart =>
+    'media_type' in part && mayBe(part, message) ? { type: 'text', text: mediaAsText(part) } : part
+  return withParts(request, (part) => {
+    if (given.includes(part)) return [part]
+    if (part.type !== 'tool_result') return [inWords(part)]
+    const content = part.content.map(inWords)
+    return [content.every((item, i) => item === part.content[i]) ? part : withContent(part, content)]
+  })
+}
 
 /** The request with what its refusal told of the model. */
 export const taught = (request: ModelRequest, told: Partial<ReportedModel>): ModelRequest => ({

@@ -6,7 +6,7 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { withoutReasoning } from '../amend.ts'
+import { isFile, isImage, isLinked, type Unread, withoutReasoning, withoutUnread } from '../amend.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
 
@@ -43,7 +43,8 @@ function reportOf({ status, headers, body }: UpstreamFailure): Report {
 }
 
 function wordsOf(sent: Json): Omit<Report, 'status' | 'headers'> {
-  const error = object(sent.error)
+  // Relays write it flat, or as its words alone.
+  const error = typeof sent.error === 'string' ? { message: sent.error } : object(sent.error ?? sent)
   return {
     type: string(error.type) ?? '',
     code: string(object(error.details).error_code) ?? null,
@@ -208,11 +209,20 @@ function resetOf(headers: Report['headers']): string | undefined {
 const BAD_THINKING =
   /Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking/
 
+/** Of a limit or a fault it names the place: `messages.4.content.1.image.source.base64.data: …`. */
+const UNREAD: Unread = [
+  [/image_dimensions_too_large|\bimage\.source\.|Could not process image/, isImage],
+  [/\b(?:pdf|document)\.source\.|Could not process PDF|PDF pages/, isFile],
+  [/Unable to download the file|robots\.txt/, isLinked],
+]
+
 /**
- * The vendor refuses thinking that went back: once more without any of it. With a budget the request
- * then has a tool turn without thinking, which thinking.ts answers by leaving thinking off.
+ * What the vendor refuses goes in words or not at all: media that it cannot read, and thinking that went back. With a
+ * budget the request without thinking has a tool turn without it, which thinking.ts answers by leaving thinking off.
  */
-export function withoutThinking(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
-  const { status, message } = reportOf(failure)
-  return status === 400 && BAD_THINKING.test(message) ? withoutReasoning(request) : null
+export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
+  const { status, code, message } = reportOf(failure)
+  if (status !== 400) return null
+  if (BAD_THINKING.test(message)) return withoutReasoning(request)
+  return withoutUnread(request, `${code} ${message}`, UNREAD)
 }

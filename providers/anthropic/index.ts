@@ -5,7 +5,7 @@
  */
 import type { Deployment, SchemaProfile } from '../../src/provider.ts'
 import { capabilitiesOf, parseModels } from './capabilities.ts'
-import { classify, withoutThinking } from './classify.ts'
+import { amendRequest, classify } from './classify.ts'
 import { createParser } from './parse.ts'
 import { declareTools, OAUTH_BETA, renderRequest, VERSION_HEADER } from './render.ts'
 
@@ -34,7 +34,7 @@ const common = {
   declare: declareTools,
   parser: createParser,
   classify,
-  amend: withoutThinking,
+  amend: amendRequest,
 } satisfies Partial<Deployment>
 
 /** The Messages API by key. */

@@ -114,6 +114,8 @@ const openOther: Opener = (index) => ({ index, delta: () => [], part: () => null
 
 interface State {
   context: ParseContext
+  /** Of the message */
+  id: string | undefined
   /** By the vendor's index */
   open: Map<number, Block>
   /** How many have opened */
@@ -137,7 +139,7 @@ interface State {
 type Handler = (state: State, event: Json) => ModelEvent[]
 
 const HANDLERS = new Map<string, Handler>([
-  ['message_start', (state, event) => usageEvents(state, object(event.message).usage)],
+  ['message_start', onMessageStart],
   ['content_block_start', onBlockStart],
   ['content_block_delta', onBlockDelta],
   ['content_block_stop', onBlockStop],
@@ -155,6 +157,7 @@ const HANDLERS = new Map<string, Handler>([
 export function createParser(context: ParseContext): ModelParser {
   const state: State = {
     context,
+    id: undefined,
     open: new Map(),
     blocks: 0,
     counts: NO_COUNTS,
@@ -168,8 +171,9 @@ export function createParser(context: ParseContext): ModelParser {
   return {
     push(frame) {
       const event = readFrame(frame)
-      // An error that a relay puts into the stream has no more than itself.
-      const type = string(event.type) ?? frame.event ?? (event.error ? 'error' : '')
+      // Of an error the type may be its own, or missing: relays make it.
+      const isError = frame.event === 'error' || Boolean(event.error)
+      const type = isError ? 'error' : (string(event.type) ?? frame.event ?? '')
       return HANDLERS.get(type)?.(state, event) ?? []
     },
     end() {
@@ -190,6 +194,19 @@ function readFrame({ data }: SseFrame): Json {
     'Anthropic sent a piece of the stream that is no JSON object.',
     { details: { upstream: data.slice(0, 200) } },
   )
+}
+
+/**
+ * Where a connection breaks, the service or a relay may go on in the same stream with another answer (vercel/ai#18331).
+ * Relays also repeat a message's start.
+ */
+function onMessageStart(state: State, event: Json): ModelEvent[] {
+  const { id, usage } = object(event.message)
+  const begun = string(id) ?? state.id
+  if (state.blocks > 0 && begun !== (state.id ?? begun))
+    throw new BatonError('upstream_disconnected', 'Anthropic broke the message off and began another one.')
+  state.id = begun
+  return usageEvents(state, usage)
 }
 
 function onBlockStart(state: State, event: Json): ModelEvent[] {

@@ -6,7 +6,16 @@ import { asJson, isRecord } from '../../src/chat/json.ts'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { taught, withParts } from '../amend.ts'
+import {
+  isFile,
+  isImage,
+  isLinked,
+  isNamed,
+  taught,
+  type Unread,
+  withoutUnread,
+  withParts,
+} from '../amend.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
@@ -192,6 +201,14 @@ const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
   [/API key (not valid|expired|not found)/i, BAD_KEY],
   // The model has no free quota at all, so waiting does not help (7.2).
   [/quota.*\blimit: 0(?![\d.])/is, ['upstream_rejected', 'This key has no quota for this model.']],
+  // No wait gets past these, though they come as rate limits.
+  [
+    /prepayment credits|spending cap/i,
+    [
+      'upstream_rejected',
+      'The project has spent its credits or up to its limit; see its billing in AI Studio.',
+    ],
+  ],
   [/no capacity available for model/i, OVERLOADED],
 ]
 
@@ -282,15 +299,26 @@ function seconds(duration: string | undefined): number | undefined {
 const BAD_SIGNATURE =
   /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
 
-/** What Google refuses is left out once: ids that a backend does not know (4.5), signatures that it cannot verify. */
+/**
+ * What Google refuses is left out once: ids that a backend does not know (4.5), signatures that it cannot verify, media
+ * that it cannot read.
+ */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   if (failure.status !== 400) return null
   const { message } = readFailure(failure.body, failure.status)
   if (/unknown name "id"/i.test(message)) {
     return request.reported?.call_ids === false ? null : taught(request, { call_ids: false })
   }
-  return BAD_SIGNATURE.test(message) ? withParts(request, withoutSignature) : null
+  if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
+  return withoutUnread(request, message, UNREAD)
 }
+
+const UNREAD: Unread = [
+  [/process input image/i, isImage],
+  [/document has no pages/i, isFile],
+  [/cannot fetch content|file ?uri/i, isLinked],
+  [/unsupported mime type/i, isNamed],
+]
 
 /**
  * A signature is refused when the model or its backend has changed since, or a caller made it up. On calls the

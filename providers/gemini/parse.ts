@@ -97,12 +97,12 @@ class Answer implements ModelParser {
     if (error !== undefined) throw errorFromStream({ error })
     this.#measure(object(chunk.usageMetadata))
     const { blockReason, blockReasonMessage } = object(chunk.promptFeedback)
-    const blocked = string(blockReason)
+    const blocked = specified(blockReason)
     if (blocked) this.#blocked = string(blockReasonMessage) ?? blocked
     // More than one candidate is never asked for.
     const [candidate = {}] = objects(chunk.candidates)
     for (const part of objects(object(candidate.content).parts)) this.#part(part)
-    const reason = string(candidate.finishReason)
+    const reason = specified(candidate.finishReason)
     // Some gateways put STOP on every chunk (6.2): it never overwrites a reason that says more.
     if (reason && (!this.#finish || reason !== 'STOP')) {
       this.#finish = { reason, message: string(candidate.finishMessage) }
@@ -209,6 +209,12 @@ class Answer implements ModelParser {
     return { reason: 'stop', ...(this.#isSilent ? { silent: true } : {}) }
   }
 }
+
+/** The zero of each enum, which says nothing; proto JSON leaves it out, but some backends write it into every chunk. */
+const UNSPECIFIED = /^(FINISH|BLOCK(ED)?)_REASON_UNSPECIFIED$/
+
+const specified = (value: unknown): string | undefined =>
+  UNSPECIFIED.test(String(value)) ? undefined : string(value)
 
 /** Finish reasons (6.4); a turn that calls tools ends with STOP like any other. */
 const FINISH: Readonly<Record<string, 'stop' | 'length' | 'refusal'>> = {

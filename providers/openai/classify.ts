@@ -5,7 +5,7 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { taught, withoutReasoning } from '../amend.ts'
+import { isFile, isImage, isLinked, taught, type Unread, withoutReasoning, withoutUnread } from '../amend.ts'
 import { type Json, number, object, string } from '../json.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
 import { refuses } from './capabilities.ts'
@@ -114,6 +114,12 @@ const RULES: readonly Rule[] = [
     code: 'upstream_rejected',
     says: 'The credential cannot use this model: check its name. Of a login, a new model may want a newer `version` among providers.openai.oauth.headers.',
   },
+  {
+    // Of its own fetching: the next try may be faster (vercel/ai#8857).
+    when: says(/^Timeout while downloading/),
+    code: 'upstream_timeout',
+    says: '{vendor} waited too long for a medium by its address.',
+  },
   { when: named('vector_store_timeout'), code: 'upstream_timeout', says: '{vendor} timed out.' },
   { when: status(401), code: 'upstream_auth', says: '{vendor} refused the credential.' },
   {
@@ -164,23 +170,30 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
 
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another
- * account or model, items that were never stored or stand without their pair, readable summaries for an unverified
- * organisation (param `reasoning.summary`), more output than the model has, an effort that it lacks, a setting that it
- * does not know. All but the first two are facts of the model. Null where leaving that out would change nothing.
+ * account or model, items that were never stored or stand without their pair, media that cannot be read, readable
+ * summaries for an unverified organisation (param `reasoning.summary`), more output than the model has, an effort that
+ * it lacks, a setting that it does not know. All but the first three are facts of the model. Null where leaving that
+ * out would change nothing.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
   const { status, code, message, error } = facts
-  if (status === 400) {
-    if (error.param === 'reasoning.summary') return withoutSummary(request)
-    if (error.param === 'reasoning.effort') return withListedEffort(request, facts)
-    if (error.param === 'max_output_tokens' && code !== 'unsupported_parameter')
-      return withinLimit(request, facts)
-    if (code.startsWith('unsupported_')) return withoutSetting(request, facts)
-  }
-  const isStale = code === 'invalid_encrypted_content' || STALE.test(message)
-  return isStale ? withoutReasoning(request) : null
+  if (code === 'invalid_encrypted_content' || STALE.test(message)) return withoutReasoning(request)
+  if (status !== 400) return null
+  if (error.param === 'reasoning.summary') return withoutSummary(request)
+  if (error.param === 'reasoning.effort') return withListedEffort(request, facts)
+  if (error.param === 'max_output_tokens' && code !== 'unsupported_parameter')
+    return withinLimit(request, facts)
+  const plain = code.startsWith('unsupported_') ? withoutSetting(request, facts) : null
+  return plain ?? withoutUnread(request, `${code} ${error.param} ${message}`, UNREAD)
 }
+
+/** Read in the code, the parameter and the words: they name the same fault in different ones (openai/codex#23829). */
+const UNREAD: Unread = [
+  [/while downloading|failed_to_download|file_url/i, isLinked],
+  [/image/i, isImage],
+  [/\bPDF\b|file_data|unsupported_file|file type/i, isFile],
+]
 
 /** Refusals of reasoning that goes back: of another account or model, never stored, or without its pair. */
 const STALE =

@@ -49,8 +49,9 @@ export function createParser(
     push(frame) {
       if (state.finished) return []
       const event = decoded(frame, vendor)
-      // An error that a relay puts into the stream has no more than itself.
-      const type = string(event.type) ?? frame.event ?? (event.error ? 'error' : '')
+      // Of an error the type may be its own, or missing: relays make it. The vendor's SDK takes these signs, too.
+      const isError = frame.event === 'error' || Boolean(event.error)
+      const type = isError ? 'error' : (string(event.type) ?? frame.event ?? '')
       return (HANDLERS.get(type) ?? passOver)(state, event)
     },
     end() {
@@ -175,11 +176,8 @@ const ENDS: ReadonlyMap<string, Handler> = new Map([
 
 /** Nested under `error`, or flat (wire/openai.md 6.2). */
 const errorEvent: Handler = ({ vendor, headers }, event) => {
-  throw classifyEvent(
-    event.error ? event : { ...event, error: { ...event, type: undefined } },
-    vendor,
-    headers,
-  )
+  const type = event.type === 'error' ? undefined : event.type
+  throw classifyEvent(event.error ? event : { ...event, error: { ...event, type } }, vendor, headers)
 }
 
 /** Every other type is passed over: keepalives, limits, hosted tools, whatever is to come. */

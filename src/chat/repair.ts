@@ -215,15 +215,8 @@ class Walk {
     const asked = this.#asked.get(call.call_id)
     const found = asked?.results[asked.shown++]
     if (!found) return unanswered(ready)
-    const content = this.#content(found)
-    const result = { ...found, call_id: ready.call_id, name: ready.name, content }
-    const { structured, ...plain } = result
-    const isNamed = content.some((part) => part.type === 'text' && !found.content.includes(part))
-    if (structured === undefined || !isNamed) return again(found, result)
-    // Adapters send a result's texts or its structure: with both as texts, neither hides the other.
-    const hasWords = found.content.some((part) => part.type === 'text' && content.includes(part))
-    if (!hasWords) content.unshift({ type: 'text', text: JSON.stringify(structured) })
-    return plain
+    const { call_id, name } = ready
+    return again(found, { ...withContent(found, this.#content(found)), call_id, name })
   }
 
   #orphan(part: ToolResultPart): ContentPart[] {
@@ -255,6 +248,17 @@ class Walk {
     if (this.#prefix === '') return
     this.#prefix = sha256([this.#prefix, message.role, ...message.parts.map(hashOf)].join(' '))
   }
+}
+
+/** The result with this content, in which texts may stand for some of its media. */
+export function withContent(result: ToolResultPart, content: ContentPart[]): ToolResultPart {
+  const { structured, ...plain } = result
+  const isNamed = content.some((part) => part.type === 'text' && !result.content.includes(part))
+  if (structured === undefined || !isNamed) return { ...result, content }
+  // Adapters send a result's texts or its structure: with both as texts, neither hides the other.
+  const hasWords = result.content.some((part) => part.type === 'text' && content.includes(part))
+  const told: ContentPart[] = hasWords ? [] : [{ type: 'text', text: JSON.stringify(structured) }]
+  return { ...plain, content: [...told, ...content] }
 }
 
 /** The message itself where these are all its parts, as they were. */

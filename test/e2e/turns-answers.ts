@@ -1,6 +1,7 @@
 /** Turns from the outside (api.md section 4): how they answer, what they leave behind, how they end. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
+import { DAMAGED } from '../emulators/bytes.ts'
 import { type Answer, calls, type SceneItem, text } from '../emulators/scene.ts'
 import { gate } from '../waiting.ts'
 import { type Frame, type Json, ofType, outline, spoken } from './client.ts'
@@ -36,6 +37,9 @@ export async function answers(t: Test, world: World) {
         progress(1, 2, 'half way')
         return textResult(String(Number(args.a) + Number(args.b)))
       },
+    },
+    photograph: {
+      run: () => ({ content: [{ type: 'image', mimeType: 'image/png', data: DAMAGED }] }),
     },
   })
   const ADD = 'think\nsay one moment\ncall kit__add with {"a": 1, "b": 2}'
@@ -88,10 +92,28 @@ export async function answers(t: Test, world: World) {
         attempt: 1,
         output_text: 'The tools answered: 3',
         steps: [
-          { index: 0, attempt: 1, finish_reason: 'tool_calls', tools_revision: 1, tool_count: 2 },
-          { index: 1, attempt: 1, finish_reason: 'stop', tools_revision: 1, tool_count: 2 },
+          { index: 0, attempt: 1, finish_reason: 'tool_calls', tools_revision: 1, tool_count: 3 },
+          { index: 1, attempt: 1, finish_reason: 'stop', tools_revision: 1, tool_count: 3 },
         ],
       })
+    })
+  }
+
+  for (const path of pathsIn(world)) {
+    await t.test(`with an image that the provider cannot read in words: ${path}`, async (t) => {
+      const session = await world.session(path, { connectors: ['kit'] })
+      t.match(await world.run(session, 'call kit__photograph with {}'), { state: 'completed' })
+      const damaged = { type: 'image', media_type: 'image/png', data: DAMAGED }
+      const turns = `/v1/sessions/${session}/turns`
+      const refused = await api.call('POST', turns, { input: [damaged], stream: false })
+      t.match(refused.body.error, { code: 'upstream_rejected' }, 'who gave it just now hears of it')
+      t.match(await world.run(session, 'hello'), { state: 'completed', output_text: 'hello' })
+      const sent = world.sent(path).slice(-2)
+      const shows = sent.map(({ status, body }) => [status, JSON.stringify(body).includes(DAMAGED)])
+      t.strictSame(shows, [
+        [400, true],
+        [200, false],
+      ])
     })
   }
 

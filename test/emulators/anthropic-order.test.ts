@@ -11,7 +11,7 @@ import {
   refuses,
   user,
 } from './anthropic-requests.ts'
-import { JPEG, PDF, PNG, pngOf } from './bytes.ts'
+import { DAMAGED, JPEG, PDF, PNG, pngOf } from './bytes.ts'
 
 const use = (id: string, input: unknown = {}) => ({ type: 'tool_use', id, name: 'get_weather', input })
 const result = (id: string, more: Body = {}) => ({
@@ -108,6 +108,16 @@ const REFUSALS: Refused[] = [
     'an image that is none',
     base({ messages: [user([{ type: 'image', source: { ...png, data: PDF } }])] }),
     /Could not process image/,
+  ],
+  [
+    'an image that is damaged',
+    base({ messages: [user([{ type: 'image', source: { ...png, data: DAMAGED } }])] }),
+    /Could not process image/,
+  ],
+  [
+    'an image that is not there any more',
+    base({ messages: [user([{ type: 'image', source: { type: 'url', url: 'https://a.invalid/b.png' } }])] }),
+    /Unable to download the file/,
   ],
   [
     'a PDF that is none',

@@ -5,7 +5,7 @@
 
 import type { EmulatedModel } from './anthropic-models.ts'
 import { checkText, invalid, onlyKeys } from './anthropic-rules.ts'
-import { pngSide, seenAs } from './bytes.ts'
+import { isDead, pngSide, seenAs } from './bytes.ts'
 import { type Json, list, object, string } from './json.ts'
 
 /** A message with its content as blocks; `index` is its place in the request. */
@@ -196,6 +196,7 @@ function checkUrl(source: Json, path: string): void {
   onlyKeys(source, ['type', 'url'], `${path}.url`)
   if (!/^https:\/\//.test(string(source.url) ?? ''))
     invalid(`${path}.url.url: Only HTTPS URLs are supported.`)
+  if (isDead(source.url)) invalid('Unable to download the file. Please verify the URL and try again.')
 }
 
 /** Never first, after a user's message, before an assistant's or at the end (wire/anthropic.md 3.2). */

@@ -11,9 +11,9 @@ const BEGINNINGS: readonly (readonly [base64: RegExp, type: string])[] = [
   [/^JVBERi0/, 'application/pdf'],
 ]
 
-/** Null for what is none of the media that services look into. */
+/** Null for what is none of the media that services look into, and for a PNG without a pixel, which none can read. */
 export const seenAs = (base64: unknown): string | null =>
-  BEGINNINGS.find(([start]) => start.test(String(base64)))?.[1] ?? null
+  base64 === DAMAGED ? null : (BEGINNINGS.find(([start]) => start.test(String(base64)))?.[1] ?? null)
 
 /** The beginning of a PNG file of that size. */
 export function pngOf(width: number, height: number): string {
@@ -23,6 +23,12 @@ export function pngOf(width: number, height: number): string {
   header.writeUInt32BE(height, 12)
   return Buffer.concat([Buffer.from(PNG, 'base64'), header]).toString('base64')
 }
+
+/** A PNG by its first bytes, that no service can read. */
+export const DAMAGED = pngOf(0, 0)
+
+/** An address that leads nowhere (RFC 2606): services fetch what they are to look at. */
+export const isDead = (url: unknown): boolean => /^https?:\/\/[\w.-]+\.invalid\//.test(String(url))
 
 /** Pixels of a PNG's longer side; 0 of all else. */
 export function pngSide(base64: unknown): number {

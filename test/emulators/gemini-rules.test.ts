@@ -1,6 +1,7 @@
 /** The rules of the wire page (wire/gemini.md 3 to 6), each kept by a refusal. */
 import type { Part } from '@google/genai'
 import t from 'tap'
+import { DAMAGED } from './bytes.ts'
 import { declare, emulate, type Failed, hi, post, READ, user } from './gemini-requests.ts'
 
 const call = (name: string, extra: object = {}) => ({ functionCall: { name, args: {}, id: 'c1' }, ...extra })
@@ -45,6 +46,16 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     'an image that is none',
     { contents: [{ parts: [{ inlineData: { mimeType: 'image/png', data: 'aaaa' } }] }] },
     /Unable to process input image/,
+  ],
+  [
+    'an image that is damaged',
+    { contents: [{ parts: [{ inlineData: { mimeType: 'image/png', data: DAMAGED } }] }] },
+    /Unable to process input image/,
+  ],
+  [
+    'an image that is not there any more',
+    { contents: [{ parts: [{ fileData: { mimeType: 'image/png', fileUri: 'https://a.invalid/b.png' } }] }] },
+    /Cannot fetch content/,
   ],
   [
     'a PDF that is none',

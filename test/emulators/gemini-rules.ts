@@ -4,7 +4,7 @@
  * gemini-shape.ts has spelled in camelCase. Its tables are its own, so that an error in the adapter's
  * cannot hide here.
  */
-import { seenAs } from './bytes.ts'
+import { isDead, seenAs } from './bytes.ts'
 import { invalid } from './gemini-shape.ts'
 import { isObject, type Json } from './json.ts'
 
@@ -56,7 +56,7 @@ interface Part {
     parts?: { inlineData?: { mimeType?: string; data?: string } }[]
   }
   inlineData?: { mimeType?: string; data?: string }
-  fileData?: { mimeType?: string }
+  fileData?: { mimeType?: string; fileUri?: string }
 }
 export interface Content {
   role?: string
@@ -155,6 +155,8 @@ function checkParts(contents: readonly Content[]): void {
         throw invalid(`Unsupported MIME type: ${mimeType}`)
       }
       checkBytes(part.inlineData ?? {})
+      // googleapis/js-genai#1385
+      if (isDead(part.fileData?.fileUri)) throw invalid('Cannot fetch content from the provided URL.')
     })
   })
 }

@@ -1,5 +1,5 @@
 /** The input items as the real services accept them (wire/openai.md 4): fields, ids, content, pairs, tokens. */
-import { seenAs } from './bytes.ts'
+import { isDead, seenAs } from './bytes.ts'
 import { isObject, type Json } from './json.ts'
 import { type Asked, checkName, refuse, refuseDetail, text } from './openai-refusal.ts'
 
@@ -131,12 +131,18 @@ const withText = (field: string) => (part: Json, at: string) => {
 const FILES =
   'pdf txt md json html xml css js ts py c cpp java doc docx rtf odt ppt pptx csv tsv xls xlsx'.split(' ')
 
+/** openai/codex#23829, vercel/ai#8857 */
+function checkUrl(url: unknown): void {
+  if (isDead(url)) refuse(`Error while downloading ${url}.`, 'url', 'invalid_value')
+}
+
 const PART_CHECKS: Readonly<Record<string, (part: Json, at: string) => void>> = {
   input_text: withText('text'),
   output_text: withText('text'),
   refusal: withText('refusal'),
   input_image(part, at) {
     withText('image_url')(part, at)
+    checkUrl(part.image_url)
     if (/^https?:\/\//.test(text(part.image_url))) return
     const [, data] =
       /^data:image\/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+=*)$/.exec(text(part.image_url)) ?? []
@@ -144,6 +150,7 @@ const PART_CHECKS: Readonly<Record<string, (part: Json, at: string) => void>> = 
     refuse('The image data you provided does not represent a valid image.', at, 'invalid_image_url')
   },
   input_file(part, at) {
+    checkUrl(part.file_url)
     if (part.file_url !== undefined || part.file_id !== undefined) return
     const [, type, data] = /^data:([\w.+-]+\/[\w.+-]+);base64,(.*)/.exec(text(part.file_data)) ?? []
     if (type === undefined || text(part.filename) === '') {

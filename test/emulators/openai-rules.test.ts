@@ -1,7 +1,7 @@
 /** What the emulated services of OpenAI refuse, each provoked. */
 
 import t, { type Test } from 'tap'
-import { PNG } from './bytes.ts'
+import { DAMAGED, PNG } from './bytes.ts'
 import { type Body, CHATGPT, emulate, onKey, onLogin, PUBLIC, tool, user } from './openai-requests.ts'
 import { calls, text } from './scene.ts'
 
@@ -100,6 +100,8 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ],
   ['an image as an object', picture({ url: 'https://x/y.png' }), /image_url/],
   ['an image that is none but says so', picture('data:image/png;base64,AAAA'), /valid image/],
+  ['an image that is damaged', picture(`data:image/png;base64,${DAMAGED}`), /valid image/],
+  ['an image that is not there any more', picture('https://a.invalid/b.png'), /Error while downloading/],
   ['an image that is none', picture('data:image/svg+xml;base64,AAAA'), /valid image/],
   ['a call with arguments as an object', input({ ...call, arguments: {} }, output), /arguments/],
   ['a long call id', input({ ...call, call_id: 'c'.repeat(65) }), /call_id/],

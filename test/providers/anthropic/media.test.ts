@@ -7,7 +7,7 @@ import { refusalOf } from '../../emulators/anthropic.ts'
 import { JPEG, PDF, PNG, pngOf } from '../../emulators/bytes.ts'
 import { NONE } from '../../patterns.ts'
 import { said } from '../exchange.ts'
-import { answered, called, render, results, returned } from './exchange.ts'
+import { answered, called, render, requestFor, results, returned } from './exchange.ts'
 
 /** The beginnings of files of a size; the JPEG's frame stands behind a segment, a fill byte and a table. */
 const IMAGES: [media_type: string, of: (width: number, height: number) => string][] = [
@@ -204,4 +204,38 @@ t.test('among many images the oldest of more than 2000 pixels give way', async (
   t.same(all(25), [0, 1, 2, 3, 4])
   t.equal(all(26).length, 10)
   t.match(many(120, 119), { gone: [119] })
+})
+
+t.test('media that the vendor cannot read go in words, but for those just given', async (t) => {
+  const linked = { type: 'image' as const, media_type: 'image/png', url: 'https://a.example/b.png' }
+  const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
+  const file = { type: 'file' as const, media_type: 'application/pdf', data: PDF }
+  const shot = returned('c', { content: [image], structured: { size: 1 } })
+  const given: MessageInput = { role: 'user', parts: [linked, image, file] }
+  const before = [given, answered(called('c')), results(shot)]
+  const unread = (message: string, messages: MessageInput[], error_code?: string) => {
+    const body = JSON.stringify({
+      error: { type: 'invalid_request_error', message, details: { error_code } },
+    })
+    return anthropic.amend?.({ status: 400, headers: {}, body }, requestFor({ messages }))?.messages
+  }
+  const kept = (message: string, error_code?: string) =>
+    unread(message, [...before, said('b')], error_code)?.[0]?.parts.filter(({ type }) => type !== 'text')
+  t.same(kept('Unable to download the file. Please verify the URL and try again.'), [image, file])
+  t.same(kept('messages.0.content.0.image.source.url: The image dimensions exceed max allowed size'), [file])
+  t.same(kept('Scale it down.', 'image_dimensions_too_large'), [file])
+  t.same(kept('messages.0.content.2.pdf.source.base64.data: It is password protected.'), [linked, image])
+  t.same(kept('messages: It is too long.'), undefined)
+
+  const DAMAGED = 'Could not process image'
+  const after = unread(DAMAGED, [...before, said('b')])
+  t.match(after?.[0]?.parts[1], { text: /^\[image, image\/png: not shown to this model\]$/ })
+  t.match(after?.[2]?.parts, [{ content: [{ text: '{"size":1}' }, { text: /not shown/ }] }], 'and its words')
+  const now = [{ ...given }, ...before.slice(1)]
+  const earlier = unread(DAMAGED, [...before, ...now]) ?? []
+  t.same(earlier.slice(3), now, 'what this turn shows stays')
+  const all = unread(DAMAGED, earlier) ?? []
+  t.same(all.slice(3, 5), now.slice(0, 2))
+  t.match(all[5]?.parts, [{ content: [{}, { text: /not shown/ }] }], 'until it is refused as well')
+  t.equal(unread(DAMAGED, all), undefined)
 })

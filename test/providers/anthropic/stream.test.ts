@@ -420,6 +420,17 @@ t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
     { code: 'upstream_overloaded', details: { upstream: { message: 'No deployment is left.' } } },
     "a relay's error has no type",
   )
+  const words = { type: 'overloaded_error', message: 'Overloaded' }
+  for (const [event, data] of [
+    ['error', words],
+    ['message', { type: 'upstream', error: words }],
+    ['message', { error: words.message }],
+  ] as const)
+    t.match(
+      thrownBy(() => parse([{ event, data: JSON.stringify(data), id: undefined }])),
+      { code: 'upstream_overloaded', details: { upstream: { message: words.message } } },
+      'whatever form and type it has',
+    )
   const told = framed(...tool('a', '{}'), ...end('tool_use'))
   for (const event of [undefined, 'message'])
     t.equal(finishOf(parse(told.map((frame) => ({ ...frame, event })))), 'tool_calls', `named ${event}`)
@@ -433,4 +444,24 @@ t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
     thrownBy(() => parse([garbage])),
     { code: 'upstream_disconnected', details: { upstream: '<html>' } },
   )
+})
+
+t.test('an answer that breaks off for another one is a failure', async (t) => {
+  const start = (id: string) => ({ type: 'message_start', message: { id, usage: { input_tokens: 7 } } })
+  const text = block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'So.' })
+  const after = (...begun: Record<string, unknown>[]) => parse(framed(...begun, ...text, ...end('end_turn')))
+  const begun = [start('msg_a'), ...text.slice(0, 2)]
+  t.match(
+    thrownBy(() => after(...begun, start('msg_b'))),
+    { code: 'upstream_disconnected' },
+  )
+  for (const same of [
+    [...begun, text[2], start('msg_a')],
+    [start('msg_a'), start('msg_b')],
+  ])
+    t.match(
+      after(...same.flatMap((event) => event ?? [])).at(-1),
+      { reason: 'stop' },
+      'of which nothing was told',
+    )
 })

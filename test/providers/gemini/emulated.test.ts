@@ -133,6 +133,25 @@ t.test('a signature that Google cannot verify is left out once', async (t) => {
   t.equal(gemini.amend?.({ ...refused.failure, body: '{}' }, one), null, 'another refusal is not amended for')
 })
 
+t.test('media that Google cannot read go in words', async (t) => {
+  const emulator = await emulate(t)
+  const image = { type: 'image' as const, media_type: 'image/png', url: 'https://a.invalid/b.png' }
+  const request = requestFor({ messages: [{ role: 'user', parts: [image, IMAGE] }, said('hi')] })
+  const { failure } = await ask(gemini, emulator, request)
+  const again = failure && gemini.amend?.(failure, request)
+  t.match(again?.messages[0]?.parts, [{ text: /b\.png: not shown to this model/ }, IMAGE])
+  t.equal(again && (await ask(gemini, emulator, again)).error, null)
+  const sound = { type: 'audio' as const, media_type: 'audio/x-odd', data: 'aaaa' }
+  const strange = requestFor({ messages: [{ role: 'user', parts: [sound, IMAGE] }, said('hi')] })
+  const body = JSON.stringify({ error: { code: 400, message: 'Unsupported MIME type: audio/x-odd' } })
+  const plain = gemini.amend?.({ status: 400, headers: {}, body }, strange)
+  t.match(
+    plain?.messages[0]?.parts,
+    [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
+    'and a type that is not read',
+  )
+})
+
 t.test('a prompt that is blocked is refused, and a failure told as an end is one', async (t) => {
   const emulator = await emulate(t)
   emulator.script(() => ({ items: [], finish: 'refusal' }))

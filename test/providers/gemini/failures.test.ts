@@ -147,6 +147,8 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   [{ error: { status: 'SOMETHING_NEW' } }, 200, 'upstream_rejected'],
   [error(404, 'Requested entity was not found.'), 404, 'upstream_rejected', /not available to this account/],
   [error(429, 'Quota exceeded for metric: x, limit: 0, model: y'), 429, 'upstream_rejected', /no quota/],
+  [error(429, 'Your prepayment credits are depleted.'), 429, 'upstream_rejected', /AI Studio/],
+  [error(429, 'Your project has exceeded its monthly spending cap.'), 429, 'upstream_rejected', /AI Studio/],
   [error(429, 'Credits.', because('INSUFFICIENT_G1_CREDITS_BALANCE')), 429, 'upstream_rejected'],
   [error(403, 'Too fast.', because('RATE_LIMIT_EXCEEDED')), 403, 'upstream_rate_limited'],
   [error(499, 'The operation was cancelled.'), 499, 'upstream_overloaded'],

@@ -270,7 +270,7 @@ t.test('an answer in which nothing is to be read or done says so', async (t) => 
 })
 
 t.test('an answer that ends without one is a failure in the words that came with it', async (t) => {
-  for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'FINISH_REASON_UNSPECIFIED', 'NEW', 'constructor']) {
+  for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'NEW', 'constructor']) {
     const finishMessage = `Unable to answer: ${reason}`
     const thought = said({ text: 'hm', thought: true })
     t.match(
@@ -292,6 +292,27 @@ t.test('an answer that ends without one is a failure in the words that came with
     thrownBy(() => parseChunks(done('OTHER'))),
     { message: /\(OTHER\)\. It gave no words/ },
   )
+})
+
+t.test('a reason that is not specified is none: backends write it into every chunk', async (t) => {
+  const promptFeedback = { blockReason: 'BLOCK_REASON_UNSPECIFIED' }
+  const unspecified = (...parts: object[]) => ({
+    ...candidate({ content: { role: 'model', parts }, finishReason: 'FINISH_REASON_UNSPECIFIED' }),
+    promptFeedback,
+  })
+  const call = { functionCall: { name: 'files__read', args: {} } }
+  for (const part of [{ text: 'half a' }, call])
+    t.match(
+      thrownBy(() => parseChunks(unspecified(part))),
+      { code: 'upstream_disconnected' },
+    )
+  t.match(
+    thrownBy(() => parseChunks({ promptFeedback })),
+    { code: 'upstream_disconnected' },
+  )
+  const thought = unspecified({ text: 'hm', thought: true })
+  t.match(parseChunks(thought, done()).at(-1), { reason: 'stop', silent: true })
+  t.match(parseChunks(unspecified(call), done()).at(-1), { reason: 'tool_calls' })
 })
 
 t.test('the odd shapes of a stream are read for what they mean', async (t) => {

@@ -4,7 +4,7 @@ import { chatgpt, openai, responsesApi } from '../../../providers/openai/index.t
 import { publicBody } from '../../../providers/openai/render.ts'
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
 import type { UpstreamFailure } from '../../../src/provider.ts'
-import { parserOf } from '../exchange.ts'
+import { parserOf, said } from '../exchange.ts'
 import { framed, thrownBy } from '../streams.ts'
 import { fixture, origin, parse, requestFor } from './exchange.ts'
 
@@ -50,6 +50,12 @@ t.test('failures become codes of the catalogue', async (t) => {
       '{"detail":"The model requires a newer version of Codex."}',
       'upstream_rejected',
       /`version` among providers\.openai\.oauth\.headers/,
+    ],
+    [
+      400,
+      json({ message: 'Timeout while downloading https://a.example/b.png.', code: 'invalid_value' }),
+      'upstream_timeout',
+      /waited too long for a medium/,
     ],
     [
       404,
@@ -306,4 +312,28 @@ t.test('a refused request may be sent once more without what was refused', async
   t.equal(openai.amend?.(failed({ param: 'max_output_tokens' }), request), null)
   t.equal(openai.amend?.(failed({ code: 'invalid_value' }), request), null)
   t.equal(openai.amend?.(failed({ code: 'server_error' }, 500), request), null)
+})
+
+t.test('media that the vendor cannot read go in words', (t) => {
+  const image = { type: 'image' as const, media_type: 'image/png', data: 'iVBORw0KGgo=' }
+  const linked = { type: 'image' as const, media_type: 'image/png', url: 'https://a.example/b.png' }
+  const file = { type: 'file' as const, media_type: 'application/pdf', data: 'JVBERi0xLjQK' }
+  const given: MessageInput = { role: 'user', parts: [image, linked, file] }
+  const request = requestFor({ messages: [given, said('Go on.')] })
+  const kept = (error: Record<string, unknown>, status = 400) => {
+    const again = openai.amend?.({ status, headers: {}, body: JSON.stringify({ error }) }, request)
+    return again?.messages[0]?.parts.filter(({ type }) => type !== 'text')
+  }
+  const unreadable = 'The image data you provided does not represent a valid image.'
+  t.same(kept({ param: 'input', code: 'invalid_value', message: unreadable }), [file])
+  t.same(kept({ code: 'image_parse_error' }), [file])
+  t.same(kept({ param: 'input[0].content[0].image_url', code: 'invalid_value', message: 'Too large.' }), [
+    file,
+  ])
+  for (const message of ['Error while downloading https://a.example/b.png.', 'Timeout while downloading it.'])
+    t.same(kept({ param: 'url', code: 'invalid_value', message }), [image, file], message)
+  t.same(kept({ code: 'unsupported_file', message: 'Expected a supported format.' }), [image, linked])
+  t.equal(kept({ code: 'invalid_value', message: 'Something else.' }), undefined)
+  t.equal(kept({ code: 'image_parse_error' }, 500), undefined)
+  t.end()
 })

@@ -552,6 +552,17 @@ t.test('the quirks of the stream', async (t) => {
       thrownBy(() => parse([{ event: 'x', data: '{"type":', id: undefined }])),
       { code: 'upstream_disconnected' },
     )
+    const told = { type: 'server_error', code: 'server_is_overloaded', message: 'Try again later.' }
+    const wrapped = { type: 'upstream', error: told }
+    for (const [event, data] of [
+      ['error', told],
+      ['message', wrapped],
+    ] as const)
+      t.match(
+        thrownBy(() => parse([{ event, data: JSON.stringify(data), id: undefined }])),
+        { code: 'upstream_overloaded', details: { upstream: { message: told.message, type: told.type } } },
+        'whatever type it has',
+      )
   })
 })
 
