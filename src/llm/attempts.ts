@@ -124,9 +124,10 @@ export class Attempts {
   /** Makes the next attempt ready. Throws the error to give up with. */
   async #recover(thrown: unknown): Promise<void> {
     this.#call.signal.throwIfAborted()
-    if (!(thrown instanceof Refused)) return this.#wait(thrown)
-    if ((await this.#renew(thrown)) || this.#amend(thrown.failure)) return
-    await this.#wait(thrown.error)
+    if (!(thrown instanceof Refused)) {
+      const refusal = refusalIn(thrown)
+      if (!refusal || !this.#amend(refusal)) await this.#wait(thrown)
+    } else if (!(await this.#renew(thrown)) && !this.#amend(thrown.failure)) await this.#wait(thrown.error)
   }
 
   /** The credential was renewed: the same request may be taken now. */
@@ -162,6 +163,12 @@ export class Attempts {
       throw reason
     })
   }
+}
+
+/** A refusal that a stream begins with, as it would have come in place of the stream; OpenAI tells of bad images so. */
+function refusalIn(thrown: unknown): UpstreamFailure | null {
+  if (!(thrown instanceof BatonError) || thrown.code !== 'upstream_rejected') return null
+  return { status: 400, headers: {}, body: JSON.stringify({ error: thrown.details?.upstream }) }
 }
 
 /**

@@ -212,6 +212,12 @@ t.test(
     await collect(call({ deployment, amended }))
     t.equal(instructions(server).at(-1), 'Be brief. a b', 'at once, with what an earlier call learned')
 
+    const streamed: Answer = (response) =>
+      response.writeHead(200, SSE).end(frame({ usage: USAGE }) + frame({ error: 'upstream_rejected' }))
+    const early = await upstreamServer(t, streamed, whole)
+    t.equal(textOf((await collect(bench(t, early.url).call({ deployment }))).batches), 'hello')
+    t.match(instructions(early).at(-1), /brief\. .*upstream_rejected/, 'also where a stream begins with it')
+
     const endless = await upstreamServer(t, status(400, 'c'))
     t.equal((await failure(bench(t, endless.url).call({ deployment }))).code, 'upstream_rejected')
     t.equal(endless.requests.length, 4)
