@@ -119,7 +119,7 @@ async function completed(credential: ChosenCredential, stop: AbortSignal): Promi
 async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<Run> {
   const { turn, session } = active
   const provider = turn.provider ?? session.provider
-  const start = entry.kind === 'fresh' ? (entry.start ?? undefined) : undefined
+  const start = entry.kind === 'fresh' ? entry.start : null
   const [credential, { history, ...tools }] = await Promise.all([
     deps.credentials
       .resolve(session, provider, start?.credentials)
@@ -140,7 +140,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
       turn.context,
     ),
     ...tools,
-    isCurrent: start !== undefined,
+    isCurrent: start !== null,
     index: committedSteps(turn),
     invalidCalls: 0,
     amended: [],
