@@ -10,10 +10,10 @@ import {
   type ExecutionFilter,
   type Executions,
   type Scope,
+  type Settlement,
   type ShownExecution,
   StaleOwner,
 } from './store.ts'
-import { settlementRecord } from './turns.ts'
 
 /** As SQL gives it: execution_json in the schema. */
 interface StoredExecution extends Omit<Execution, 'result' | 'approval'> {
@@ -113,6 +113,13 @@ export function createExecutions(db: Db, parts: Parts): Executions {
     },
   }
 }
+
+/** A settlement as settle_executions takes it. */
+export const settlementRecord = (settlement: Settlement, session: string, parts: Parts) => ({
+  ...settlement,
+  output: document(settlement.output),
+  result: parts.seal([settlement.result], session),
+})
 
 const toShown = ({ result: _, approval, ...row }: StoredExecution): ShownExecution => ({
   ...row,

@@ -5,6 +5,7 @@
 import { answeredCalls } from '../chat/message.ts'
 import { BOUND } from './bindings.ts'
 import { type Db, matched, value, values, violated } from './db.ts'
+import { settlementRecord } from './executions.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
 import { readCursor, toPage } from './page.ts'
@@ -14,7 +15,6 @@ import {
   type AnnouncedEvent,
   type Commit,
   type Fence,
-  type Settlement,
   StaleOwner,
   type StepRead,
   type Turn,
@@ -305,13 +305,6 @@ function takeovers(db: Db, parts: Parts) {
 }
 
 const endRecord = (end: TurnEnd) => ({ ...end, error: end.error && document(end.error) })
-
-/** A settlement as settle_executions takes it. */
-export const settlementRecord = (settlement: Settlement, session: string, parts: Parts) => ({
-  ...settlement,
-  output: document(settlement.output),
-  result: parts.seal([settlement.result], session),
-})
 
 /** A commit as commit_turn takes it: absent members stay absent in its JSON. */
 function commitRecord(commit: Commit, session: string, parts: Parts): Record<string, unknown> {
