@@ -17,6 +17,7 @@ import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
 import {
   COMPLETED,
+  connector,
   id,
   LEASE,
   message,
@@ -199,6 +200,35 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     t.strictSame(await left(), [held])
     t.equal(await store.executions.prune(86_400), 1)
     t.strictSame(await left(), [])
+  })
+
+  await t.test('a connector can be deleted while something is written of its tools', async (t) => {
+    const scope = owner()
+    const { connectors } = store
+    const pin = (tool: string) => ({ tool, hash: 'hash-2', definition: {} })
+    const writes: Record<string, [write: (id: string) => Promise<unknown>, end: string]> = {
+      pin: [(id) => connectors.pin(id, 'read', 'hash-2', {}, 'me'), 'connector_not_found'],
+      pinFirst: [(id) => connectors.pinFirst(id, [pin('write')]), 'done'],
+      saveList: [(id) => connectors.saveList(`${id}@2`, id, {}), 'done'],
+    }
+    for (const [verb, [write, end]] of Object.entries(writes)) {
+      const made = await connectors.create(connector(scope, verb.toLowerCase()))
+      if (made === 'name_taken') return t.fail(made)
+      await connectors.pin(made.id, 'read', 'hash-1', {}, 'me')
+      await connectors.saveList(`${made.id}@1`, made.id, {})
+      await raw.query('update connector set config_revision = 2 where id = $1', [made.id])
+      const written = await raw.transaction(async (queries) => {
+        await queries.query('select from connector where id = $1 for update', [made.id])
+        const writing = write(made.id).then(
+          () => 'done',
+          ({ code }: BatonError) => code,
+        )
+        await allWait([writing])
+        await queries.query('delete from connector where id = $1', [made.id])
+        return [writing]
+      })
+      t.strictSame(await Promise.all(written), [end], verb)
+    }
   })
 
   await t.test('an idempotency key is forgotten after a day', async (t) => {
