@@ -47,7 +47,7 @@ export interface Turns {
   /**
    * Returns once the turn is stored, before any upstream call. Throws session_not_found,
    * turn_in_progress (`details.active_turn_id`), queue_full, idempotency_mismatch, no_credential,
-   * credential_needs_reauth, context errors, draining.
+   * credential_needs_reauth, context errors, rate_limited, draining, and unavailable where there is too much to do.
    */
   start(caller: Caller, session: string, request: StartTurn): Promise<StartedTurn>
   /**

@@ -6,22 +6,15 @@ import { configuredId } from './connectors/input.ts'
 import type { Credentials } from './credentials/credentials.ts'
 import { BatonError, invalid, noSession } from './errors.ts'
 import type { Caller, SessionTools } from './ports.ts'
-import type { ModelSettings } from './provider.ts'
 import type { Connector, Scope, Session, SessionPatch, Store } from './store/store.ts'
 
-interface NewSessionInput {
+interface NewSessionInput extends SessionPatch {
   provider: string
   model: string
-  credential_id?: string | null
-  instructions?: string
-  settings?: ModelSettings
   /** Ids or names */
   connectors?: string[]
   tool_profile?: unknown
-  title?: string | null
-  metadata?: Record<string, unknown>
 }
-type SessionPatchInput = Partial<Omit<NewSessionInput, 'connectors' | 'tool_profile'>>
 
 /** Verbs throw session_not_found for an unknown id and another owner's. */
 export interface Sessions {
@@ -29,7 +22,7 @@ export interface Sessions {
   create(caller: Caller, input: NewSessionInput): Promise<Session>
   get(scope: Scope, id: string): Promise<Session>
   /** A new provider needs a model; without a credential the default rule applies to it. */
-  update(scope: Scope, id: string, patch: SessionPatchInput): Promise<Session>
+  update(scope: Scope, id: string, patch: SessionPatch): Promise<Session>
   /** Throws turn_in_progress while a turn is not ended. */
   delete(scope: Scope, id: string): Promise<void>
 }
@@ -108,7 +101,7 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
     return get(caller, session.id)
   }
 
-  async function update(scope: Scope, id: string, input: SessionPatchInput): Promise<Session> {
+  async function update(scope: Scope, id: string, input: SessionPatch): Promise<Session> {
     const session = await get(scope, id)
     const provider = input.provider ?? session.provider
     const patch: SessionPatch = { ...input }

@@ -138,6 +138,10 @@ export function parseArguments(text: string): Pick<ToolCallPart, 'arguments' | '
 export const toolCalls = ({ parts }: Pick<MessageInput, 'parts'>): ToolCallPart[] =>
   parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
 
+/** Ids of the calls whose results a message holds. */
+export const answeredCalls = ({ parts }: Pick<MessageInput, 'parts'>): string[] =>
+  parts.flatMap((part) => (part.type === 'tool_result' ? [part.call_id] : []))
+
 /**
  * Nothing can be seen of it: white space, controls, and invisible characters such as U+200B. Anthropic takes them all
  * for white space, and refuses a text of nothing else (zoedolan/Vybn#2895), with every later request of the

@@ -5,7 +5,7 @@
 import type { LoggedEvent } from '../bus/bus.ts'
 import type { SnapshotExtent } from '../bus/cursor.ts'
 import { isTerminal } from '../chat/event.ts'
-import type { Message } from '../chat/message.ts'
+import { answeredCalls, type Message } from '../chat/message.ts'
 
 /** `turn`: the one that it shows; `messages`: all of that turn, or of its session. */
 export interface Snapshot {
@@ -70,7 +70,7 @@ export function createSnapshotFilter(): SnapshotFilter {
 /** Tells of an event whether the snapshot shows what it says. */
 function shownBy({ turn, messages }: Snapshot): (event: LoggedEvent) => boolean {
   const ids = new Set(messages.map(({ id }) => id))
-  const results = new Set(messages.flatMap(callsAnswered))
+  const results = new Set(messages.flatMap(answeredCalls))
   /** How many steps of each turn are committed: each commits one message of the assistant's */
   const steps = new Map<string, number>()
   for (const { turn_id, role } of messages) {
@@ -90,6 +90,3 @@ function shownBy({ turn, messages }: Snapshot): (event: LoggedEvent) => boolean 
     return false
   }
 }
-
-const callsAnswered = ({ parts }: Pick<Message, 'parts'>): string[] =>
-  parts.flatMap((part) => (part.type === 'tool_result' ? [part.call_id] : []))

@@ -104,13 +104,13 @@ async function bind(
 }
 
 /** The session or the connector was deleted in the meantime. */
-export function orGone(err: unknown): unknown {
+function orGone(err: unknown): unknown {
   const constraint = violated(err)
   if (constraint === 'binding_session_id_fkey') {
     return new BatonError('session_not_found', 'The session was deleted.', { cause: err })
   }
-  if (constraint?.endsWith('_connector_id_fkey')) {
-    return new BatonError('connector_not_found', 'The connector was deleted.', { cause: err })
-  }
-  return err
+  return constraint === 'binding_connector_id_fkey' ? connectorGone(err) : err
 }
+
+export const connectorGone = (cause?: unknown): BatonError =>
+  new BatonError('connector_not_found', 'The connector was deleted.', { cause })

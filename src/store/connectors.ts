@@ -1,6 +1,6 @@
 /** Connectors, and what is remembered of their tools. */
 import { noted } from './audit.ts'
-import { createBindings, orGone, type StoredConnector, toConnector } from './bindings.ts'
+import { connectorGone, createBindings, type StoredConnector, toConnector } from './bindings.ts'
 import { createClaims } from './claims.ts'
 import { type Db, matched, type Param, type Queries, type Querying, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
@@ -196,17 +196,22 @@ async function meetsAnother(
   )
 }
 
-/** The last list of a connection, which is a cache, and accepted definitions, which are not. */
+/**
+ * The last list of a connection, which is a cache, and accepted definitions, which are not. The connector is locked before
+ * any row of these: whoever deletes it comes to them with the connector locked, and each would wait for the other.
+ */
 function toolMemory(db: Db) {
   return {
     async saveList(key, connector, list) {
       await db.query(
-        `with gone as (
-           delete from tool_list t using connector c
-            where c.id = $2 and t.connector_id = c.id and t.key not in ($1, c.id || '@' || c.config_revision)
+        `with held as (
+           select id, config_revision from connector where id = $2 for key share
+         ), gone as (
+           delete from tool_list t using held c
+            where t.connector_id = c.id and t.key not in ($1, c.id || '@' || c.config_revision)
          )
          insert into tool_list (key, connector_id, list)
-         select $1, id, $3::json from connector where id = $2
+         select $1, id, $3::json from held
          on conflict (key) do update
            set list = excluded.list, connector_id = excluded.connector_id, updated_at = clock_timestamp()`,
         [key, connector, document(list)],
@@ -221,7 +226,7 @@ function toolMemory(db: Db) {
          select c.id, p.tool, p.hash, p.definition::json, 'first use'
            from json_to_recordset($2::json) as p (tool text, hash text, definition text)
            join connector c on c.id = $1
-         order by p.tool
+         order by p.tool for key share of c
          on conflict do nothing returning tool`,
         [connector, record(pins)],
       )
@@ -231,19 +236,18 @@ function toolMemory(db: Db) {
         connector,
       ]),
     async pin(connector, tool, hash, definition, by) {
-      try {
-        await db.query(
-          `with touched as (update connector set updated_at = clock_timestamp() where id = $1)
-           insert into tool_pin (connector_id, tool, hash, definition, accepted_by)
-           values ($1, $2, $3, $4::json, $5)
-           on conflict (connector_id, tool) do update
-             set hash = excluded.hash, definition = excluded.definition,
-                 accepted_by = excluded.accepted_by, accepted_at = clock_timestamp()`,
-          [connector, tool, hash, document(definition), by],
-        )
-      } catch (err) {
-        throw orGone(err)
-      }
+      const isPinned = await matched(
+        db,
+        `with touched as (update connector set updated_at = clock_timestamp() where id = $1 returning id)
+         insert into tool_pin (connector_id, tool, hash, definition, accepted_by)
+         select id, $2, $3, $4::json, $5 from touched
+         on conflict (connector_id, tool) do update
+           set hash = excluded.hash, definition = excluded.definition,
+               accepted_by = excluded.accepted_by, accepted_at = clock_timestamp()
+         returning 1`,
+        [connector, tool, hash, document(definition), by],
+      )
+      if (!isPinned) throw connectorGone()
     },
   } satisfies Partial<Connectors>
 }

@@ -10,10 +10,10 @@ import {
   type ExecutionFilter,
   type Executions,
   type Scope,
+  type Settlement,
   type ShownExecution,
   StaleOwner,
 } from './store.ts'
-import { settlementRecord } from './turns.ts'
 
 /** As SQL gives it: execution_json in the schema. */
 interface StoredExecution extends Omit<Execution, 'result' | 'approval'> {
@@ -101,7 +101,7 @@ export function createExecutions(db: Db, parts: Parts): Executions {
                   and not exists (
                     select from turn where id = e.turn_id and state in ('queued', 'running', 'awaiting_input')
                   )
-                order by ended_at limit ${PRUNED_AT_ONCE}
+                order by ended_at limit ${PRUNED_AT_ONCE} for update skip locked
              ) returning 1
            )
            select count(*)::float8 from gone`,
@@ -113,6 +113,13 @@ export function createExecutions(db: Db, parts: Parts): Executions {
     },
   }
 }
+
+/** A settlement as settle_executions takes it. */
+export const settlementRecord = (settlement: Settlement, session: string, parts: Parts) => ({
+  ...settlement,
+  output: document(settlement.output),
+  result: parts.seal([settlement.result], session),
+})
 
 const toShown = ({ result: _, approval, ...row }: StoredExecution): ShownExecution => ({
   ...row,
@@ -129,7 +136,10 @@ const lostResult = ({ call_id, tool, outcome, is_error }: StoredExecution): Tool
   outcome: outcome ?? 'outcome_unknown',
 })
 
-/** A statement that deletes a year at once would hold its locks, and the embedded store's thread, for minutes. */
+/**
+ * A statement that deletes a year at once would hold its locks, and the embedded store's thread, for minutes. It waits for
+ * no row: a session that is deleted has its rows locked in another order, and one of the two would be refused.
+ */
 const PRUNED_AT_ONCE = 5000
 
 /** Sessions may be hundreds of thousands: writing them all out would hold up every stream. */

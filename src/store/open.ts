@@ -36,6 +36,16 @@ interface StoreOptions extends DatabaseOptions {
 }
 
 /**
+ * For a process that has more to load meanwhile: the embedded one opens in its own thread. Only the driver that
+ * is used is loaded. Throws as openStore does.
+ */
+export async function openDatabase({ databaseUrl, dataDir, poolSize }: DatabaseOptions): Promise<Db> {
+  if (!databaseUrl) return openEmbedded(dataDir, () => readTemplate(readMigrations()))
+  const { openPostgres } = await import('./postgres.ts')
+  return openPostgres(databaseUrl, poolSize)
+}
+
+/**
  * Throws BatonError `unavailable` when the server does not answer, `internal` for a schema that is not
  * ours, FolderInUse for a data folder that another process has, and ConfigError for one that cannot be used.
  */
@@ -113,14 +123,4 @@ function atServer(url: string, thrown: unknown): unknown {
     `PostgreSQL at ${host}:${port || 5432} (database ${decodeURIComponent(pathname.slice(1))}) cannot be used. Start it, or correct DATABASE_URL.`,
     { retryAfter: 2, cause: thrown },
   )
-}
-
-/**
- * For a process that has more to load meanwhile: the embedded one opens in its own thread. Only the driver that
- * is used is loaded. Throws as openStore does.
- */
-export async function openDatabase({ databaseUrl, dataDir, poolSize }: DatabaseOptions): Promise<Db> {
-  if (!databaseUrl) return openEmbedded(dataDir, () => readTemplate(readMigrations()))
-  const { openPostgres } = await import('./postgres.ts')
-  return openPostgres(databaseUrl, poolSize)
 }

@@ -3,7 +3,7 @@
  * which a secret was found. SQL never looks inside, so what it needs to know stands in columns.
  */
 import type { ContextEdit } from '../chat/edits.ts'
-import { type Message, type MessageInput, type Part, toolCalls } from '../chat/message.ts'
+import { answeredCalls, type Message, type MessageInput, type Part, toolCalls } from '../chat/message.ts'
 import { inFull } from '../errors.ts'
 import { document } from './json.ts'
 import { type AnnouncedEvent, type NewMessage, type Turn, Unreadable } from './store.ts'
@@ -56,10 +56,6 @@ export interface Parts {
   events(events: AnnouncedEvent[], session: string): string
   openEvents(stored: unknown, session: string): AnnouncedEvent[]
 }
-
-/** Ids of the calls whose results a message holds. */
-export const answeredCalls = (message: MessageInput): string[] =>
-  message.parts.flatMap((part) => (part.type === 'tool_result' ? [part.call_id] : []))
 
 export function createParts(given: PartsCodec): Parts {
   const codec = telling(given)

@@ -2,18 +2,19 @@
  * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided
  * there, under its locks.
  */
+import { answeredCalls } from '../chat/message.ts'
 import { BOUND } from './bindings.ts'
 import { type Db, matched, value, values, violated } from './db.ts'
+import { settlementRecord } from './executions.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
 import { readCursor, toPage } from './page.ts'
-import { answeredCalls, type Parts, type StoredMessage, type StoredTurn } from './parts.ts'
+import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
 import { ownRow, visibleTo } from './sql.ts'
 import {
   type AnnouncedEvent,
   type Commit,
   type Fence,
-  type Settlement,
   StaleOwner,
   type StepRead,
   type Turn,
@@ -305,17 +306,10 @@ function takeovers(db: Db, parts: Parts) {
 
 const endRecord = (end: TurnEnd) => ({ ...end, error: end.error && document(end.error) })
 
-/** A settlement as settle_executions takes it. */
-export const settlementRecord = (settlement: Settlement, session: string, parts: Parts) => ({
-  ...settlement,
-  output: document(settlement.output),
-  result: parts.seal([settlement.result], session),
-})
-
 /** A commit as commit_turn takes it: absent members stay absent in its JSON. */
 function commitRecord(commit: Commit, session: string, parts: Parts): Record<string, unknown> {
   const { turn_id, step, messages, executions, settlements, state, attempt, restarts, end, announce } = commit
-  const answered = messages?.flatMap((message) => answeredCalls(message)) ?? []
+  const answered = messages?.flatMap(answeredCalls) ?? []
   return {
     turn_id,
     step,

@@ -19,8 +19,8 @@ export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools' |
 
 /** How this process came to own a turn; one that another had brings what that one may not have said. */
 export type Entry =
-  /** `start`: it begins right where it was opened, and its first step need not read anything */
-  | { kind: 'fresh'; start?: TurnStart | null }
+  /** `start`: it begins right where it was opened, and its first step need not read anything; null: it has to */
+  | { kind: 'fresh'; start: TurnStart | null }
   | { kind: 'resumed'; announce: AnnouncedEvent[] }
   | { kind: 'recovered'; announce: AnnouncedEvent[]; was_handed_over: boolean }
 

@@ -114,7 +114,7 @@ export function createEngine(deps: EngineDeps): Engine {
     if (kind === 'replayed') return { turn, outcome: kind }
     if (kind === 'running') {
       const { start, fence } = opened
-      owned.launch(turn, fence, start?.session ?? null, { kind: 'fresh', start })
+      owned.launch(turn, fence, { kind: 'fresh', start })
       return { turn, outcome: 'created' }
     }
     await sayCreated(deps, turn)

@@ -96,13 +96,9 @@ export function terminalEvent(end: TurnEnd, usage: Step['usage']): TurnEventBody
 }
 
 /** Says something of a turn that has no writer here: it does not run here, or not yet. */
-export const sayDirectly = (
-  bus: Pick<Bus, 'append'>,
-  { key, event }: Pick<AnnouncedEvent, 'event'> & { key?: string },
-): Promise<string[]> => {
+export async function sayDirectly(bus: Pick<Bus, 'append'>, { key, event }: AnnouncedEvent): Promise<void> {
   const { type, session_id, turn_id } = event
-  const once = key === undefined ? {} : { once: key }
-  return bus.append(session_id, [{ type, turn_id, data: JSON.stringify(event), ...once }])
+  await bus.append(session_id, [{ type, turn_id, data: JSON.stringify(event), once: key }])
 }
 
 /** Of a turn that does not begin yet. */

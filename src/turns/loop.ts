@@ -119,7 +119,7 @@ async function completed(credential: ChosenCredential, stop: AbortSignal): Promi
 async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<Run> {
   const { turn, session } = active
   const provider = turn.provider ?? session.provider
-  const start = entry.kind === 'fresh' ? (entry.start ?? undefined) : undefined
+  const start = entry.kind === 'fresh' ? entry.start : null
   const [credential, { history, ...tools }] = await Promise.all([
     deps.credentials
       .resolve(session, provider, start?.credentials)
@@ -140,7 +140,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
       turn.context,
     ),
     ...tools,
-    isCurrent: start !== undefined,
+    isCurrent: start !== null,
     index: committedSteps(turn),
     invalidCalls: 0,
     amended: [],
@@ -182,11 +182,16 @@ async function steps(run: Run): Promise<void> {
   requestStop(active, DRAINING)
 }
 
+/** Most times that a turn may lose its owner before it is failed. */
+const RECOVERY_LIMIT = 3
+
 /** A turn that was interrupted or waited goes on where its ledger says. */
 async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Promise<void> {
   const { active } = run
   await sayLeft(run, entry.announce)
-  if (entry.kind === 'recovered' && active.turn.recoveries > RECOVERY_LIMIT) return giveUp(run)
+  if (entry.kind === 'recovered' && active.turn.recoveries > RECOVERY_LIMIT) {
+    throw new BatonError('recovery_limit', 'The turn lost its owner more than three times and was given up.')
+  }
   const goesOn = await resumeCalls(run, entry.kind)
   if (entry.kind !== 'recovered' || goesOn !== null) return
   // It may have been lost in a model call, and what that streamed is in nobody's history. An owner that handed it over
@@ -202,17 +207,6 @@ async function sayLeft(run: Ending, announce: AnnouncedEvent[]): Promise<void> {
     run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'announcements are left to the next commit'),
   )
 }
-
-async function giveUp(run: Run): Promise<void> {
-  const error = new BatonError(
-    'recovery_limit',
-    'The turn lost its owner more than three times and was given up.',
-  )
-  await end(run, { state: 'failed', finish_reason: null, error: error.toBody() })
-}
-
-/** Most times that a turn may lose its owner before it is failed. */
-const RECOVERY_LIMIT = 3
 
 /** Turns whatever ended the loop into the turn's end. A failed step leaves no message. */
 async function fail(run: Ending, thrown: unknown): Promise<void> {

@@ -1,6 +1,6 @@
 /** The turns that this process owns: taken, run in a slot, and passed on when they end here or the process leaves. */
 import { newId } from '../chat/ids.ts'
-import { type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
+import { type Fence, type Turn, Unreadable } from '../store/store.ts'
 import { within } from '../within.ts'
 import {
   type ActiveTurn,
@@ -24,8 +24,8 @@ const STOP_MS = 5_000
 export interface Owned {
   /** By session: one turn runs in a session at a time */
   active: ReadonlyMap<string, ActiveTurn>
-  /** Runs it here, in the background; never throws. `session` null: it is read. */
-  launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void
+  /** Runs it here, in the background; never throws. */
+  launch(turn: Turn, fence: Fence, entry: Entry): void
   /** Launches the session's next queued turn, where there is one and none runs here. */
   startNext(session: string): Promise<void>
   /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
@@ -55,27 +55,28 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
   let isDraining = false
   let handedOver = 0
 
-  function launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void {
+  function launch(turn: Turn, fence: Fence, entry: Entry): void {
     underWay
-      .track(own(turn, fence, session, entry))
+      .track(own(turn, fence, entry))
       .catch((err: unknown) => log.error({ err, turn_id: turn.id }, 'a turn could not be run'))
   }
 
   async function startNext(session: string): Promise<void> {
     if (isDraining || active.has(session)) return
     const next = await store.turns.startQueued(session, { id: newId('msg') }, lease)
-    if (next) launch(next.turn, next.fence, null, { kind: 'fresh' })
+    if (next) launch(next.turn, next.fence, { kind: 'fresh', start: null })
   }
 
   async function resume(turn: string): Promise<void> {
     const resumed = await store.turns.resumeAwaiting(turn, lease)
     if (!resumed) return
     const { fence, announce } = resumed
-    launch(resumed.turn, fence, null, { kind: 'resumed', announce })
+    launch(resumed.turn, fence, { kind: 'resumed', announce })
   }
 
-  async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {
-    const session = known ?? (await loopDeps.store.sessions.ofTurn(turn.id))
+  async function own(turn: Turn, fence: Fence, entry: Entry): Promise<void> {
+    const start = entry.kind === 'fresh' ? entry.start : null
+    const session = start?.session ?? (await loopDeps.store.sessions.ofTurn(turn.id))
     if (!session) return
     const mine = createActive(turn, fence, session)
     active.set(session.id, mine)
@@ -98,7 +99,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     try {
       const isLate = entry.kind === 'fresh' && slots.isFull()
       // What was read when it was opened is old for a turn that has to wait for a slot.
-      const begins: Entry = isLate ? { kind: 'fresh' } : entry
+      const begins: Entry = isLate ? { kind: 'fresh', start: null } : entry
       // The first event of its log, also for those who speak of it or read it before it has its slot.
       if (isLate) void sayCreated(deps, turn)
       // One that is told to stop while it waits goes on without a slot: it only ends.

@@ -48,7 +48,7 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
       const line = { turn_id: turn.id, recoveries: turn.recoveries, reason }
       log[was_handed_over ? 'info' : 'warn'](line, 'turn taken over')
       metrics.turnRecovered(reason)
-      owned.launch(turn, fence, null, { kind: 'recovered', announce, was_handed_over })
+      owned.launch(turn, fence, { kind: 'recovered', announce, was_handed_over })
     }
     for (let count = 0; isMore && !owned.isDraining() && count < SCAN_LIMIT; count++) {
       await running.help(null, takeOne)

@@ -11,11 +11,13 @@ import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
 import { StaleOwner } from '../../src/store/store.ts'
+import { within } from '../../src/within.ts'
 import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
 import {
   COMPLETED,
+  connector,
   id,
   LEASE,
   message,
@@ -174,6 +176,59 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     t.strictSame(both[0]?.messages, both[1]?.messages)
     t.equal((await store.messages.ofTurn(turn.id)).length, 2)
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
+  })
+
+  await t.test('the ledger is pruned around rows that somebody else deletes', async (t) => {
+    const scope = owner()
+    const add = async () => {
+      const [session, execution] = [id('ses'), id('exec')]
+      await raw.query(
+        `insert into execution (id, session_id, turn_id, owner, step, call_id, tool, tools_revision, arguments,
+                                state, repeatable, ended_at)
+         values ($1, $2, $3, $4, 0, 'call_1', 'now', 1, '{}', 'settled', false, now() - interval '2 days')`,
+        [execution, session, id('turn'), scope.owner],
+      )
+      return execution
+    }
+    const [held, free] = [await add(), await add()]
+    const left = async () => (await store.executions.list(scope, {}, { limit: 9 })).data.map((row) => row.id)
+    await raw.transaction(async (queries) => {
+      await queries.query('select from execution where id = $1 for update', [held])
+      const pruned = await within(5_000, store.executions.prune(86_400))
+      t.equal(pruned, 1, `${free} alone, and at once`)
+    })
+    t.strictSame(await left(), [held])
+    t.equal(await store.executions.prune(86_400), 1)
+    t.strictSame(await left(), [])
+  })
+
+  await t.test('a connector can be deleted while something is written of its tools', async (t) => {
+    const scope = owner()
+    const { connectors } = store
+    const pin = (tool: string) => ({ tool, hash: 'hash-2', definition: {} })
+    const writes: Record<string, [write: (id: string) => Promise<unknown>, end: string]> = {
+      pin: [(id) => connectors.pin(id, 'read', 'hash-2', {}, 'me'), 'connector_not_found'],
+      pinFirst: [(id) => connectors.pinFirst(id, [pin('write')]), 'done'],
+      saveList: [(id) => connectors.saveList(`${id}@2`, id, {}), 'done'],
+    }
+    for (const [verb, [write, end]] of Object.entries(writes)) {
+      const made = await connectors.create(connector(scope, verb.toLowerCase()))
+      if (made === 'name_taken') return t.fail(made)
+      await connectors.pin(made.id, 'read', 'hash-1', {}, 'me')
+      await connectors.saveList(`${made.id}@1`, made.id, {})
+      await raw.query('update connector set config_revision = 2 where id = $1', [made.id])
+      const written = await raw.transaction(async (queries) => {
+        await queries.query('select from connector where id = $1 for update', [made.id])
+        const writing = write(made.id).then(
+          () => 'done',
+          ({ code }: BatonError) => code,
+        )
+        await allWait([writing])
+        await queries.query('delete from connector where id = $1', [made.id])
+        return [writing]
+      })
+      t.strictSame(await Promise.all(written), [end], verb)
+    }
   })
 
   await t.test('an idempotency key is forgotten after a day', async (t) => {

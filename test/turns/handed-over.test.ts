@@ -127,12 +127,14 @@ t.test('a drain is over when its turns have been given away', async (t) => {
 
 t.test('a turn that loses its owner a fourth time is given up, and not before', async (t) => {
   const ends = [
-    [3, { state: 'completed', recoveries: 3 }],
-    [4, { state: 'failed', error: { code: 'recovery_limit' } }],
+    [3, 'running', { state: 'completed', recoveries: 3 }],
+    [4, 'running', { state: 'failed', error: { code: 'recovery_limit' } }],
+    [4, 'cancelled', { state: 'cancelled', error: null }],
   ] as const
-  for (const [losses, end] of ends) {
+  for (const [losses, left, end] of ends) {
     const { turn } = await runningTurn(store, CALLER, LAPSED)
     for (let i = 1; i < losses; i++) await store.turns.recover({ ...LAPSED, owner: 'another' }, 10)
+    if (left === 'cancelled') await store.turns.requestCancel(CALLER, turn.id)
     const { say, replica } = world(t)
     say()
     replica()

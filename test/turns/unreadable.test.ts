@@ -6,7 +6,7 @@ import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
-import { event, sayDirectly } from '../../src/turns/events.ts'
+import { sayCreated } from '../../src/turns/events.ts'
 import { execution, resultOf, settlement } from '../contracts/store-ledger.ts'
 import {
   COMPLETED,
@@ -96,9 +96,9 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   key.isLost = true
   const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
-  await sayDirectly(bus, { event: event(silent.turn, null, { type: 'turn.created' }) })
   const lines: { level: number; turn_id?: string; reason?: string }[] = []
   const log = createLog('warn', { write: (line) => void lines.push(JSON.parse(line)) })
+  await sayCreated({ bus, log }, silent.turn)
   const first = createMetrics({ defaults: false })
   replica({ store: scanned, log, metrics: first })
   const state = async (id: string) => (await own.turns.get(scope, id))?.state

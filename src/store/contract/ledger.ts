@@ -15,7 +15,7 @@ export interface NewExecution {
   connector: string | null
   tools_revision: number
   arguments: Record<string, unknown>
-  state: ExecutionState
+  state: Exclude<ExecutionState, 'settled'>
   /** May run again after a crash (trusted readOnlyHint or idempotentHint) */
   repeatable: boolean
   /** How many seconds an approval is waited for */
@@ -36,10 +36,9 @@ export interface Settlement {
   result: ToolResultPart
 }
 
-export interface Execution extends Omit<NewExecution, 'state' | 'repeatable' | 'lapses_in'> {
+export interface Execution extends Omit<NewExecution, 'state' | 'lapses_in'> {
   session_id: string
   state: ExecutionState
-  repeatable: boolean
   outcome: Outcome | null
   is_error: boolean | null
   error: string | null
