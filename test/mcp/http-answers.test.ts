@@ -75,6 +75,8 @@ t.test('an error answer is a protocol failure, and a refusal says that nothing w
   const failure = await call(mcp, specOf(rig)).catch((error: McpError) => error)
   t.match(failure, { kind: 'protocol', sent: true, rpcCode: -32603 })
   t.same(mcp.status('server:1'), { state: 'ready' }, 'a tool that fails says nothing of the server')
+  rig.on('tools/call', ({ fail }) => fail(-32603, ''))
+  await fails(t, call(mcp, specOf(rig)), { message: 'rig: error -32603, without a word' })
 })
 
 t.test(
