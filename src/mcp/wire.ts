@@ -192,7 +192,7 @@ function createWire(
   const tapped = tap(transport, {
     answersInResponse: http !== null,
     onResult: (request, result) => {
-      if (request.method === 'tools/call') return parcel(result)
+      if (request.method === 'tools/call') return parcel(result, client.getProtocolEra() === 'modern')
       if (request.method !== 'tools/list') return result
       if (request.params?.cursor === undefined) listed = noPages()
       return mendPage(result, listed)
@@ -234,9 +234,10 @@ function createClient(context: ConnectionContext, versionNegotiation: VersionNeg
   return client
 }
 
-/** A finished call's result, past the SDK's schemas; an unfinished one (`input_required`) as it is. */
-function parcel(result: unknown): unknown {
-  const type = isRecord(result) ? result.resultType : undefined
+/** A finished call's result, past the SDK's schemas; an unfinished one (`input_required`, 2026-07-28) as it is. */
+function parcel(result: unknown, isModern: boolean): unknown {
+  // In older revisions no result has a type, whatever stands there: the SDK would hand it on without its parcel.
+  const type = isModern && isRecord(result) ? result.resultType : undefined
   if (typeof type === 'string' && type !== 'complete') return result
   return { resultType: 'complete', content: [], _meta: { [PARCEL]: result } }
 }

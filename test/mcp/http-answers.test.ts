@@ -45,6 +45,14 @@ t.test('a result that the SDK would throw away arrives', async (t) => {
   }
 })
 
+t.test('in an older revision a result is one, whatever it calls its type', async (t) => {
+  const rig = await startRig(t)
+  for (const resultType of ['complete', 'task', 'input_required']) {
+    rig.on('tools/call', ({ reply }) => reply({ resultType, content: [{ type: 'text', text: 'ran' }] }))
+    t.same(await call(door(t), specOf(rig)), RAN, resultType)
+  }
+})
+
 t.test('an answer that gives the number of its request as text is read like any other', async (t) => {
   const rig = await startRig(t)
   rig.tools = [TOOL]
