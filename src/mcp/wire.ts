@@ -258,7 +258,7 @@ function mendPage(result: unknown, listed: Pages): unknown {
     ...rest,
     resultType: 'complete',
     ...(hasNext && { nextCursor }),
-    ttlMs: Number.isInteger(ttlMs) && Number(ttlMs) >= 0 ? ttlMs : 0,
+    ttlMs: Number.isInteger(ttlMs) ? Math.min(Math.max(Number(ttlMs), 0), Number.MAX_SAFE_INTEGER) : 0,
     cacheScope: cacheScope === 'public' ? 'public' : 'private',
     tools: mendTools(entries).tools.map(({ name, inputSchema }) => ({ name, inputSchema })),
   }

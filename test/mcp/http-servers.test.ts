@@ -100,6 +100,8 @@ t.test('a list is fresh for as long as its server says, a day at most', async (t
   for (const [ttlMs, fresh] of [
     [3_600_000, 3_600_000],
     [30 * 24 * 3_600_000, 24 * 3_600_000],
+    [1e300, 24 * 3_600_000],
+    [-1, 300_000],
     [0, 300_000],
     [undefined, 300_000],
   ] as const) {
