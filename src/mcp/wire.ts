@@ -82,11 +82,17 @@ type MakeAttempt = (options: Negotiation) => Promise<Wire>
 async function legacyFirst(spec: McpServerSpec, attempt: MakeAttempt): Promise<Wire> {
   try {
     return await attempt({ mode: 'legacy' })
-  } catch (error) {
-    if (toMcpError(error, spec).kind !== 'protocol') throw error
-    return attempt({ mode: { pin: MODERN } })
+  } catch (refused) {
+    if (toMcpError(refused, spec).kind !== 'protocol') throw refused
+    return attempt({ mode: { pin: MODERN } }).catch((error) => {
+      // It does not speak the new one either: what it said in the old one is what is wrong.
+      throw isOfNoEra(error) ? refused : error
+    })
   }
 }
+
+const isOfNoEra = ({ cause }: Error): boolean =>
+  cause instanceof SdkError && cause.code === SdkErrorCode.EraNegotiationFailed
 
 /** Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence) instead of refusing it. */
 async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: number): Promise<Wire> {
@@ -97,7 +103,9 @@ async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: n
     return attempt({ mode: 'legacy' }).catch((error) => {
       const refused = toMcpError(error, spec)
       // It knows the new words alone, and is slow: the next attempt has to wait longer for them.
-      throw isSilence(probed.cause) && refused.kind === 'protocol' ? refused.but({ kind: 'timeout' }) : error
+      if (!isSilence(probed.cause) || refused.kind !== 'protocol') throw error
+      const message = `${spec.name} did not say in time which protocol revisions it speaks.`
+      throw refused.but({ kind: 'timeout', ...(refused.rpcCode === METHOD_NOT_FOUND && { message }) })
     })
   }
 }
@@ -143,12 +151,23 @@ async function openWire(
     context.closing(wire.transport.close().catch(() => {}))
     if (isUnclearProbe(error, exchange, probeMs))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
-    throw explain(toMcpError(exchange.failure ?? error, spec, exchange), wire, spec)
+    const failure = toMcpError(exchange.failure ?? error, spec, exchange)
+    const isOfNoRevision = failure.rpcCode === METHOD_NOT_FOUND && !prior
+    throw explain(
+      isOfNoRevision ? failure.but({ message: `${spec.name} ${NO_REVISION}` }) : failure,
+      wire,
+      spec,
+    )
   } finally {
     clearTimeout(timer)
     context.ending.removeEventListener('abort', onEnding)
   }
 }
+
+/** All that is asked of a server while it connects is the probe, whose refusal is no failure, and `initialize`. */
+const METHOD_NOT_FOUND = -32601
+const NO_REVISION =
+  'speaks no protocol revision that Baton does: it knows no initialize, and offers none of the new ones.'
 
 const isSilence = (error: unknown): boolean =>
   error instanceof SdkError && error.code === SdkErrorCode.RequestTimeout
