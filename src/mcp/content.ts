@@ -19,7 +19,7 @@ const NOTABLE = { depth: 200, values: 2_000 }
 export function readResult(raw: unknown): McpResult {
   const result = isRecord(raw) ? raw : { content: raw }
   // `toolResult` is what servers of 2024-10-07 answered with.
-  const content = result.content ?? result.toolResult
+  const content = result.content ?? result.toolResult ?? ownShape(result)
   const blocks = Array.isArray(content) ? content : content == null ? [] : [content]
   const given = blocks.slice(0, MOST_BLOCKS).map(readBlock)
   const more = blocks.length - MOST_BLOCKS
@@ -27,6 +27,12 @@ export function readResult(raw: unknown): McpResult {
   const read: McpResult = { content: given, is_error: result.isError === true }
   if (result.structuredContent !== undefined) read.structured = result.structuredContent
   return read
+}
+
+/** What a tool answers with that knows nothing of `content`, or only of tasks: all that it said. */
+function ownShape({ _meta, isError, resultType, ...own }: Block): unknown {
+  const isAll = own.structuredContent === undefined && Object.values(own).some((value) => value != null)
+  return isAll ? own : undefined
 }
 
 const READERS = new Map<unknown, (block: Block) => ContentPart | null>([

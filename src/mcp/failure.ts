@@ -141,7 +141,8 @@ const POSTING = /^Error POSTing to endpoint(?: \(HTTP \d+\))?(?:: )?/
 function fromProtocol(error: ProtocolError, server: Server): McpError {
   const local = localKind(error.data)
   if (local) return new McpError(local, `${server.name}: ${error.message}`, { sent: true })
-  return new McpError('protocol', `${server.name}: ${excerpt(error.message, server)}`, {
+  const said = excerpt(error.message, server) || `error ${error.code}, without a word`
+  return new McpError('protocol', `${server.name}: ${said}`, {
     sent: !REFUSALS.has(error.code),
     rpcCode: error.code,
     cause: error,

@@ -9,6 +9,7 @@ import {
   type StreamableHTTPClientTransportOptions,
   type Transport,
 } from '@modelcontextprotocol/client'
+import { LONGEST_MS } from '../duration.ts'
 import { challengeIn } from './challenge.ts'
 import type { ElicitHandler, McpAuth, McpServerSpec } from './contract.ts'
 import { createMcpFetch, refusedAuthorization } from './http.ts'
@@ -123,7 +124,9 @@ function resumptionPacer({
     const now = performance.now()
     floor = now - last > 10_000 ? 50 : Math.min(floor * 2, 30_000)
     last = now
-    const timer = setTimeout(() => hasPending() && reconnect(), Math.max(delay, floor))
+    // A `retry` beyond what a timer can run would have it fire at once.
+    const wait = Math.min(Math.max(delay, floor), LONGEST_MS)
+    const timer = setTimeout(() => hasPending() && reconnect(), wait)
     return () => clearTimeout(timer)
   }
 }

@@ -82,11 +82,17 @@ type MakeAttempt = (options: Negotiation) => Promise<Wire>
 async function legacyFirst(spec: McpServerSpec, attempt: MakeAttempt): Promise<Wire> {
   try {
     return await attempt({ mode: 'legacy' })
-  } catch (error) {
-    if (toMcpError(error, spec).kind !== 'protocol') throw error
-    return attempt({ mode: { pin: MODERN } })
+  } catch (refused) {
+    if (toMcpError(refused, spec).kind !== 'protocol') throw refused
+    return attempt({ mode: { pin: MODERN } }).catch((error) => {
+      // It does not speak the new one either: what it said in the old one is what is wrong.
+      throw isOfNoEra(error) ? refused : error
+    })
   }
 }
+
+const isOfNoEra = ({ cause }: Error): boolean =>
+  cause instanceof SdkError && cause.code === SdkErrorCode.EraNegotiationFailed
 
 /** Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence) instead of refusing it. */
 async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: number): Promise<Wire> {
@@ -97,7 +103,9 @@ async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: n
     return attempt({ mode: 'legacy' }).catch((error) => {
       const refused = toMcpError(error, spec)
       // It knows the new words alone, and is slow: the next attempt has to wait longer for them.
-      throw isSilence(probed.cause) && refused.kind === 'protocol' ? refused.but({ kind: 'timeout' }) : error
+      if (!isSilence(probed.cause) || refused.kind !== 'protocol') throw error
+      const message = `${spec.name} did not say in time which protocol revisions it speaks.`
+      throw refused.but({ kind: 'timeout', ...(refused.rpcCode === METHOD_NOT_FOUND && { message }) })
     })
   }
 }
@@ -143,12 +151,23 @@ async function openWire(
     context.closing(wire.transport.close().catch(() => {}))
     if (isUnclearProbe(error, exchange, probeMs))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
-    throw explain(toMcpError(exchange.failure ?? error, spec, exchange), wire, spec)
+    const failure = toMcpError(exchange.failure ?? error, spec, exchange)
+    const isOfNoRevision = failure.rpcCode === METHOD_NOT_FOUND && !prior
+    throw explain(
+      isOfNoRevision ? failure.but({ message: `${spec.name} ${NO_REVISION}` }) : failure,
+      wire,
+      spec,
+    )
   } finally {
     clearTimeout(timer)
     context.ending.removeEventListener('abort', onEnding)
   }
 }
+
+/** All that is asked of a server while it connects is the probe, whose refusal is no failure, and `initialize`. */
+const METHOD_NOT_FOUND = -32601
+const NO_REVISION =
+  'speaks no protocol revision that Baton does: it knows no initialize, and offers none of the new ones.'
 
 const isSilence = (error: unknown): boolean =>
   error instanceof SdkError && error.code === SdkErrorCode.RequestTimeout
@@ -192,7 +211,7 @@ function createWire(
   const tapped = tap(transport, {
     answersInResponse: http !== null,
     onResult: (request, result) => {
-      if (request.method === 'tools/call') return parcel(result)
+      if (request.method === 'tools/call') return parcel(result, client.getProtocolEra() === 'modern')
       if (request.method !== 'tools/list') return result
       if (request.params?.cursor === undefined) listed = noPages()
       return mendPage(result, listed)
@@ -234,9 +253,10 @@ function createClient(context: ConnectionContext, versionNegotiation: VersionNeg
   return client
 }
 
-/** A finished call's result, past the SDK's schemas; an unfinished one (`input_required`) as it is. */
-function parcel(result: unknown): unknown {
-  const type = isRecord(result) ? result.resultType : undefined
+/** A finished call's result, past the SDK's schemas; an unfinished one (`input_required`, 2026-07-28) as it is. */
+function parcel(result: unknown, isModern: boolean): unknown {
+  // In older revisions no result has a type, whatever stands there: the SDK would hand it on without its parcel.
+  const type = isModern && isRecord(result) ? result.resultType : undefined
   if (typeof type === 'string' && type !== 'complete') return result
   return { resultType: 'complete', content: [], _meta: { [PARCEL]: result } }
 }
@@ -257,7 +277,7 @@ function mendPage(result: unknown, listed: Pages): unknown {
     ...rest,
     resultType: 'complete',
     ...(hasNext && { nextCursor }),
-    ttlMs: Number.isInteger(ttlMs) && Number(ttlMs) >= 0 ? ttlMs : 0,
+    ttlMs: Number.isInteger(ttlMs) ? Math.min(Math.max(Number(ttlMs), 0), Number.MAX_SAFE_INTEGER) : 0,
     cacheScope: cacheScope === 'public' ? 'public' : 'private',
     tools: mendTools(entries).tools.map(({ name, inputSchema }) => ({ name, inputSchema })),
   }

@@ -130,13 +130,16 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         return failure('error', `${thrown.message} The call was not sent; try again later.`)
       throw thrown
     }
+    const started = performance.now()
     try {
       return { outcome: 'ok', raw: await invoke(execution, declared.tool, args) }
     } catch (thrown) {
       const { tool } = declared
       const error = asMcpError(thrown, tool, deps.log)
       const isRepeatable = deps.isRepeatable(tool, execution.connector)
-      return failureOf(error, tool.server ?? 'the server', execution.timeoutMs, isRepeatable)
+      // Progress may have stretched it.
+      const waitedS = Math.max(execution.timeoutMs / 1000, Math.floor((performance.now() - started) / 1000))
+      return failureOf(error, tool.server ?? 'the server', waitedS, isRepeatable)
     } finally {
       giveBack()
     }
@@ -256,7 +259,7 @@ const failure = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
 })
 
 /** What became of a call that failed: whether it may have taken effect is never hidden. */
-function failureOf(error: McpError, server: string, timeoutMs: number, isRepeatable: boolean): Attempt {
+function failureOf(error: McpError, server: string, waitedS: number, isRepeatable: boolean): Attempt {
   const unknown: Outcome = error.sent && !isRepeatable ? 'outcome_unknown' : 'error'
   const effect = !error.sent
     ? 'The call did not run.'
@@ -274,7 +277,7 @@ function failureOf(error: McpError, server: string, timeoutMs: number, isRepeata
     case 'timeout':
       // Not sent: it is the connection that took too long. That limit is another one, which the error names.
       return error.sent
-        ? failure(unknown, `No answer came from ${server} within ${timeoutMs / 1000} s. ${effect}`)
+        ? failure(unknown, `No answer came from ${server} within ${waitedS} s. ${effect}`)
         : failure('error', away)
     case 'disconnected':
       return failure(unknown, `The connection to ${server} broke during the call. ${effect}`)

@@ -45,6 +45,14 @@ t.test('a result that the SDK would throw away arrives', async (t) => {
   }
 })
 
+t.test('in an older revision a result is one, whatever it calls its type', async (t) => {
+  const rig = await startRig(t)
+  for (const resultType of ['complete', 'task', 'input_required']) {
+    rig.on('tools/call', ({ reply }) => reply({ resultType, content: [{ type: 'text', text: 'ran' }] }))
+    t.same(await call(door(t), specOf(rig)), RAN, resultType)
+  }
+})
+
 t.test('an answer that gives the number of its request as text is read like any other', async (t) => {
   const rig = await startRig(t)
   rig.tools = [TOOL]
@@ -75,6 +83,8 @@ t.test('an error answer is a protocol failure, and a refusal says that nothing w
   const failure = await call(mcp, specOf(rig)).catch((error: McpError) => error)
   t.match(failure, { kind: 'protocol', sent: true, rpcCode: -32603 })
   t.same(mcp.status('server:1'), { state: 'ready' }, 'a tool that fails says nothing of the server')
+  rig.on('tools/call', ({ fail }) => fail(-32603, ''))
+  await fails(t, call(mcp, specOf(rig)), { message: 'rig: error -32603, without a word' })
 })
 
 t.test(

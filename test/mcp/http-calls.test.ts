@@ -117,6 +117,16 @@ t.test(
   },
 )
 
+t.test('a server that asks to be left alone for longer than a timer runs is not asked at once', async (t) => {
+  const rig = await startRig(t)
+  rig.on('tools/call', ({ stream, response }) => {
+    stream().raw('id: e1\nretry: 99999999999\ndata: \n\n')
+    response.end()
+  })
+  await fails(t, call(door(t), specOf(rig), 'tool', {}, { timeoutMs: 300 }), { kind: 'timeout', sent: true })
+  t.equal(rig.count('GET'), 0)
+})
+
 t.test('an answer that cannot come is not waited for', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)

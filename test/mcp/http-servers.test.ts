@@ -100,6 +100,8 @@ t.test('a list is fresh for as long as its server says, a day at most', async (t
   for (const [ttlMs, fresh] of [
     [3_600_000, 3_600_000],
     [30 * 24 * 3_600_000, 24 * 3_600_000],
+    [1e300, 24 * 3_600_000],
+    [-1, 300_000],
     [0, 300_000],
     [undefined, 300_000],
   ] as const) {
@@ -340,6 +342,20 @@ t.test('a server that chokes on the probe is asked the old way', async (t) => {
   t.equal(rig.count('initialize'), 0, 'an outage says nothing of the revision')
 })
 
+t.test('a server of no revision that is spoken here is told of as one', async (t) => {
+  const rig = await startRig(t)
+  rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
+  const failed = {
+    kind: 'protocol',
+    sent: false,
+    message: /^rig speaks no protocol revision that Baton does/,
+  } as const
+  await fails(t, list(door(t), specOf(rig)), failed, 'none at all')
+  const newer = { resultType: 'complete', supportedVersions: ['2099-01-01'], capabilities: {} }
+  rig.on('server/discover', ({ reply }) => reply({ ...newer, ttlMs: 0, cacheScope: 'private' }))
+  await fails(t, list(door(t), specOf(rig)), failed, 'a newer one')
+})
+
 t.test('a server that is silent to the probe is asked the old way at the next attempt', async (t) => {
   const rig = await startRig(t)
   rig.on('server/discover', () => {})
@@ -382,7 +398,7 @@ t.test('a slow server of the new revision alone is waited for longer each time',
   rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
   const mcp = door(t, { connectMs: { http: 400, stdio: 400 }, attemptMs: 60_000 })
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
-  await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
+  await fails(t, list(mcp, specOf(rig)), { kind: 'timeout', message: /not say in time which/ })
   t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2026-07-28' } })
 })
 

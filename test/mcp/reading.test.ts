@@ -233,6 +233,13 @@ t.test('odd shapes of a result are read for what they hold', (t) => {
   t.same(readResult({ toolResult: 'old' }).content, [{ type: 'text', text: 'old' }])
   t.same(readResult({}), { content: [], is_error: false })
   t.same(readResult(undefined), { content: [], is_error: false })
+  t.match(readResult({ celsius: 5, isError: true, _meta: {} }), {
+    content: [{ type: 'text', text: '[unreadable content of type unknown: {"celsius":5}]' }],
+    is_error: true,
+  })
+  t.same(readResult({ type: 'text', text: 'no content' }).content, [{ type: 'text', text: 'no content' }])
+  t.same(readResult({ content: [], celsius: 5 }).content, [])
+  t.same(readResult({ resultType: 'complete', _meta: {} }).content, [])
   t.same(readResult({ structuredContent: [1], isError: 'yes' }), {
     content: [],
     structured: [1],

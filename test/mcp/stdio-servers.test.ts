@@ -209,6 +209,11 @@ t.test('an answer that is not valid JSON-RPC fails its call at once', async (t) 
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
+t.test('a server that greets wrongly is told of by its greeting', async (t) => {
+  const message = /^child: Invalid result for initialize: serverInfo: /
+  await fails(t, list(door(t), child('nameless')), { kind: 'protocol', sent: false, message })
+})
+
 t.test('a server that never answers is given up, and its process ended', async (t) => {
   const mcp = door(t, { connectMs: { http: 300, stdio: 300 } })
   await fails(t, list(mcp, child('silent')), { kind: 'timeout', sent: false })

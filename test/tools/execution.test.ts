@@ -1,5 +1,6 @@
 /** One tool call from the model's arguments to the settled result. */
 import { EventEmitter, once } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import { pino } from 'pino'
 import t from 'tap'
@@ -165,6 +166,14 @@ t.test(
     )
   },
 )
+
+t.test('a call that progress has stretched says how long it was waited for', async (t) => {
+  const answer = async () => {
+    await sleep(1_010)
+    throw new McpError('timeout', 'its words', { sent: true })
+  }
+  t.match(words(await setUp({ answer }).run({}, { timeoutMs: 101 })), /within 1 s/)
+})
 
 t.test('a failure says whether the call may have taken effect', async (t) => {
   const outcome = async (

@@ -1,6 +1,6 @@
 /**
  * A raw MCP server over stdio. Its tools show what it is and misbehave on demand; the first argument
- * names how it misbehaves by itself: `silent`, `stubborn`, `noisy`, `modern`, `dead`, `flaky` (dies with
+ * names how it misbehaves by itself: `silent`, `stubborn`, `noisy`, `modern`, `nameless`, `dead`, `flaky` (dies with
  * its first call), or anything else for none.
  */
 import { spawn, spawnSync } from 'node:child_process'
@@ -92,7 +92,11 @@ const ANSWERS: Record<string, (rpc: Rpc) => object | null> = {
   initialize: ({ params }) =>
     mode === 'silent'
       ? null
-      : { protocolVersion: params?.protocolVersion, capabilities: { tools: {} }, serverInfo },
+      : {
+          protocolVersion: params?.protocolVersion,
+          capabilities: { tools: {} },
+          ...(mode !== 'nameless' && { serverInfo }),
+        },
   'tools/list': () => ({
     tools,
     ...(mode === 'modern' && { resultType: 'complete', ttlMs: 0, cacheScope: 'private' }),
