@@ -3,6 +3,7 @@
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
 import { type Client, parseJSONRPCMessage, SdkHttpError } from '@modelcontextprotocol/client'
+import { oneLine } from '../text.ts'
 import { within } from '../within.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
 import {
@@ -95,8 +96,8 @@ function createConnection(
   const { client } = wire
   const version = client.getServerVersion()
   const server: McpServerInfo = {
-    name: version?.name ?? spec.name,
-    version: version?.version ?? '',
+    name: oneLine(version?.name ?? spec.name),
+    version: oneLine(version?.version ?? ''),
     protocol_version: client.getNegotiatedProtocolVersion() ?? '',
   }
   const discover = client.getProtocolEra() === 'modern' ? client.getDiscoverResult() : undefined

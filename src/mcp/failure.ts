@@ -135,8 +135,8 @@ function fromHttp(status: number, cause: Error, server: Server, exchange?: Excha
   })
 }
 
-/** What both transports put before the body of a refusal. */
-const POSTING = /^Error POSTing to endpoint(?: \(HTTP \d+\))?(?:: )?/
+/** What both transports put before the body of a refusal, and behind a redirection that they do not follow. */
+const POSTING = /^Error POSTing to endpoint(?: \(HTTP \d+\))?(?:: )?| \(redirectPolicy: [^)]*\)$/g
 
 function fromProtocol(error: ProtocolError, server: Server): McpError {
   const local = localKind(error.data)

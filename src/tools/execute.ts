@@ -289,7 +289,7 @@ function failureOf(error: McpError, server: string, waitedS: number, isRepeatabl
           : `The call did not run: ${error.message}`,
       )
     case 'auth_required':
-      return failure('error', `The server ${server} asks for a login first. ${effect}`)
+      return failure('error', `The server ${server} wants a login, or another one. ${effect}`)
     case 'unavailable':
       return failure(unknown, away)
     case 'protocol':

@@ -96,6 +96,11 @@ t.test(
     await fails(t, call(mcp, specOf(rig)), { message: 'rig answered HTTP 400: no such header', sent: true })
     rig.on('tools/call', ({ response }) => void response.writeHead(409).end())
     await fails(t, call(mcp, specOf(rig)), { message: 'rig answered HTTP 409', sent: true })
+    rig.on('tools/call', ({ status }) => status(301, { location: '/elsewhere' }))
+    await fails(t, call(mcp, specOf(rig)), {
+      message: /^rig answered HTTP 301: Redirect to .*server$/,
+      sent: true,
+    })
     rig.on('tools/list', ({ reply }) => reply({ tools: { length: 1 } }))
     await fails(t, list(mcp, specOf(rig), true), {
       kind: 'protocol',

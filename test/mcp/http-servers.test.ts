@@ -127,13 +127,11 @@ t.test('a flood of entries costs neither the stack nor more pages', async (t) =>
 
 t.test('a server without tools is asked for none', async (t) => {
   const rig = await startRig(t)
-  rig.on('initialize', ({ reply }) =>
-    reply({ protocolVersion: '2025-03-26', capabilities: {}, serverInfo: { name: 'bare', version: '0' } }),
-  )
-  t.match(await list(door(t), specOf(rig)), {
-    tools: NONE,
-    server: { name: 'bare', protocol_version: '2025-03-26' },
-  })
+  const serverInfo = { name: `bare\n\u202e${'x'.repeat(1_000_000)}`, version: '0' }
+  rig.on('initialize', ({ reply }) => reply({ protocolVersion: '2025-03-26', capabilities: {}, serverInfo }))
+  const { tools, server } = await list(door(t), specOf(rig))
+  t.match(tools, NONE)
+  t.match(server, { name: /^bare x{300,400}…$/, protocol_version: '2025-03-26' }, 'its name fits into a line')
   t.equal(rig.count('tools/list'), 0)
 })
 
