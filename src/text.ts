@@ -19,6 +19,12 @@ export function visibleText(text: string, limit: number): string {
 export const spelledOut = (text: string): string =>
   text.replace(UNSEEN, (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`)
 
+/** … as JSON writes them (`\u200b`): JSON text keeps its meaning. */
+export const jsonEscaped = (text: string): string =>
+  text.replace(UNSEEN, (character) =>
+    character.replace(/./gs, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`),
+  )
+
 /** One line for a log or a terminal: nothing unseen, no control character that could write on. */
 export const oneLine = (text: string, limit = 400): string => visibleText(text, limit).replace(/[\t\n]/g, ' ')
 

@@ -256,6 +256,40 @@ t.test('the doctor passes over a connector that is deleted while it looks', asyn
   })
 })
 
+t.test('what strangers named or said cannot move the cursor, hide, or make lines of its own', async (t) => {
+  const words = 'a\u001b[2J\u009b1A\u202eb\u{e0041}\nok    all is well'
+  const shown = 'a\\u001b[2J\\u009b1A\\u202eb\\udb40\\udc41 ok    all is well'
+  const credential = {
+    id: 'cred_1',
+    owner: 'o',
+    provider: 'openai',
+    kind: 'api_key',
+    hint: 'abcd',
+    name: words,
+  }
+  const page = (row: object) => ({ data: [row], next_cursor: null })
+  const answers: Record<string, object> = {
+    'GET /readyz': {},
+    'GET /v1/credentials': page({ ...credential, state: 'active', reason: null }),
+    'GET /v1/connectors': page({ id: 'con_1', name: 'one' }),
+    'POST /v1/connectors/con_1/test': { error: words },
+  }
+  const server = createServer(({ method, url = '' }, response) => {
+    const body = answers[`${method} ${url.split('?')[0]}`]
+    response.writeHead(body ? 200 : 400).end(JSON.stringify(body ?? { error: { message: words, code: 'c' } }))
+  })
+  const url = `http://127.0.0.1:${await listening(t, server)}`
+  const [, row = ''] = (await run({}, `credentials --url ${url}`)).out
+  t.ok(row.includes(shown), row)
+  const [json = ''] = (await run({}, `credentials --url ${url} --json`)).out
+  t.equal(JSON.parse(json).name, words, 'as JSON they are whole')
+  t.notMatch(json, /\u009b|\u202e/)
+  const { out } = await run({}, `doctor --url ${url}`)
+  t.ok(out.join().includes(`MCP server one: ${shown}`), out.join())
+  const refused = await run({}, `logout cred_1 --url ${url}`)
+  t.match(refused, { code: 1, err: /^a\\u001b\[2J/ })
+})
+
 t.test('the doctor says what is wrong and what to do, and ends with 1', async (t) => {
   const env = {
     BATON_DATA_DIR: scratch(t),

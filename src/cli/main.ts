@@ -2,6 +2,7 @@
 import { type ParseArgsConfig, parseArgs } from 'node:util'
 import { ConfigError, EX_CONFIG, loadConfig } from '../config/load.ts'
 import { inFull } from '../errors.ts'
+import { jsonEscaped } from '../text.ts'
 import { type Access, openAccess, RULE, type Target } from './access.ts'
 import { type Command, type Given, type Io, UsageError } from './command.ts'
 import { CREDENTIAL_COMMANDS } from './credentials.ts'
@@ -21,7 +22,7 @@ const EX_USAGE = 64
 
 /** The exit code: 0, 1 for what failed, 64 for a wrong command line, 78 for a wrong configuration. */
 export async function runCli(argv: readonly string[], world: World): Promise<number> {
-  const { io } = world
+  const io = harmless(world.io)
   try {
     if (argv.length === 0 || /^(--help|-h|help)$/.test(argv[0] ?? '')) {
       for (const line of help()) io.say(line)
@@ -32,13 +33,20 @@ export async function runCli(argv: readonly string[], world: World): Promise<num
       io.say((await import('../app.ts')).VERSION)
       return 0
     }
-    return await runCommand(commandIn(argv), argv, world)
+    return await runCommand(commandIn(argv), argv, { ...world, io })
   } catch (failure) {
     io.note(inFull(failure))
     if (failure instanceof UsageError) return EX_USAGE
     return failure instanceof ConfigError ? EX_CONFIG : 1
   }
 }
+
+/** Names and errors may be strangers' words: what they hide in them moves no cursor, and makes no line of the answer. */
+const harmless = (io: Io): Io => ({
+  ...io,
+  say: (line) => io.say(jsonEscaped(line).replace(/[\t\n]/g, ' ')),
+  note: (words) => io.note(jsonEscaped(words)),
+})
 
 function commandIn(argv: readonly string[]): Command {
   const found = COMMANDS.find(({ name }) => name === argv.slice(0, name.split(' ').length).join(' '))

@@ -1,5 +1,6 @@
 /** The one frozen configuration object; everything below is validated (load.ts) before anything starts. */
 import type { ConnectorProxy } from '../guard/dial.ts'
+import type { Isolation } from '../mcp/sandbox.ts'
 import type { ForwardProxy } from '../outbound.ts'
 import type { DeploymentOptions } from '../provider.ts'
 import type { ConnectorInput } from './connector-shape.ts'
@@ -38,7 +39,7 @@ export interface Config {
   connectorsAllowPrivate: boolean | readonly string[]
   allowStdioConnectors: boolean
   /** What stdio servers are run in */
-  stdioIsolation: 'none' | 'bubblewrap' | 'bubblewrap-network'
+  stdioIsolation: Isolation
   enableOauth: readonly string[]
   /** The first encrypts, all decrypt; null: a key file in the data dir (embedded only) */
   encryptionKeys: readonly { id: string; key: Uint8Array }[] | null

@@ -14,18 +14,18 @@ const EVERY_MS = 3_600_000
 
 /** Looks at once, then every hour. `close` waits for a look that is under way. */
 export function startRetention({ store, retentionMs, log }: RetentionDeps) {
+  if (retentionMs === null) return { close: async () => {} }
   let looking: Promise<void> = Promise.resolve()
-  const look = async (ms: number) => {
+  const look = async () => {
     try {
-      const count = await store.executions.prune(ms / 1000)
+      const count = await store.executions.prune(retentionMs / 1000)
       if (count > 0) log.info({ count }, 'ended tool calls were deleted from the ledger')
     } catch (err) {
       log.warn({ err }, 'the ledger was not pruned')
     }
   }
-  if (retentionMs === null) return { close: async () => {} }
   const next = () => {
-    looking = looking.then(() => look(retentionMs))
+    looking = looking.then(look)
   }
   next()
   const timer = setInterval(next, EVERY_MS).unref()
