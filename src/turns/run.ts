@@ -34,6 +34,8 @@ export interface Run {
   connectors: { revision: number; bound: string; byId: ReadonlyMap<string, Connector> } | null
   /** What was bound when the step was read: a text to compare, StepRead.bound */
   bound: string
+  /** The newest revision of the tools that was known when the step was read: it has that one, or the store has lost it */
+  heard: number
   /** How long the turn may still wait for servers of its session */
   serverWaitMs: number
   /** Nothing can have changed since it was read: the next step need not read again */

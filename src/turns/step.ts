@@ -45,6 +45,7 @@ async function refresh(run: Run): Promise<Prepared> {
   if (run.isCurrent) run.isCurrent = false
   else {
     await catchUp(run)
+    run.heard = deps.tools.latestRevision(active.session.id)
     await readNew(run)
   }
   active.stop.signal.throwIfAborted()
@@ -94,7 +95,8 @@ async function streamStep(
   let isStarted = false
   const isRestart = active.restartPending
   const beforeSend = () => {
-    if (deps.tools.latestRevision(active.session.id) > prepared.overlay.revision) return false
+    const known = Math.max(prepared.overlay.revision, run.heard)
+    if (deps.tools.latestRevision(active.session.id) > known) return false
     if (isStarted) return true
     isStarted = true
     run.inFlight = attempt

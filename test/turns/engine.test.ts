@@ -13,6 +13,7 @@ import {
   asked,
   CALLER,
   follow,
+  HELLO,
   pieces,
   type Seen,
   session,
@@ -338,6 +339,16 @@ t.test('a turn that waits for a place can be read from its first event', async (
   say()
   await eventually(() => types.includes('turn.completed'))
   t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
+})
+
+t.test('a turn does not wait for a revision of its tools that the store has lost', async (t) => {
+  const { say, replica } = world(t)
+  const { tools } = pieces(Promise.resolve(), HELLO)
+  const one = replica({ tools: { ...tools, latestRevision: () => 7 } })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  say()
+  t.match(await one.wait(CALLER, turn.id, 5, new AbortController().signal), { state: 'completed' })
 })
 
 t.test('a step is committed once what it streamed is in the stream', async (t) => {

@@ -4,7 +4,7 @@ import t, { type Test } from 'tap'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
-import type { ModelCall } from '../../src/llm.ts'
+import { LlmStale, type ModelCall } from '../../src/llm.ts'
 import type { StartTurn } from '../../src/ports.ts'
 import type { Deployment } from '../../src/provider.ts'
 import { openStore } from '../../src/store/open.ts'
@@ -38,7 +38,7 @@ export function pieces(
   return {
     llm: {
       async stream({ signal, beforeSend }: ModelCall, take: (event: ModelEvent) => void) {
-        beforeSend?.()
+        if (beforeSend?.() === false) throw new LlmStale()
         const stopped = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
         await Promise.race([said, stopped])
         signal.throwIfAborted()
