@@ -9,14 +9,10 @@ import { FolderInUse, lockFolder } from './lock.ts'
 import type { Answer, Question, Report, WorkerData } from './pglite-worker.ts'
 
 /**
- * `dataDir` null: in memory, gone when closed. A new database begins as the archive `template` has it, else
- * empty. Throws FolderInUse when another process has the folder, ConfigError where nothing can be kept in it.
+ * A new database begins as the archive `template` has it, else empty. Throws FolderInUse when another process
+ * has the folder, ConfigError where nothing can be kept in it.
  */
-export async function openEmbedded(
-  dataDir: string | null,
-  template: () => string | null = () => null,
-): Promise<Db> {
-  if (dataDir === null) return openWorker({ folder: null, template: template() }, async () => {})
+export async function openEmbedded(dataDir: string, template: () => string | null = () => null): Promise<Db> {
   makeDataDir(dataDir)
   const unlock = await lockFolder(dataDir).catch((failure: Error) => {
     throw failure instanceof FolderInUse ? failure : unusable(dataDir, failure)
@@ -66,11 +62,7 @@ async function openWorker(data: WorkerData, onClosed: () => Promise<void>): Prom
     worker.on('message', (report: Report) => {
       if (!('ready' in report)) return settle(waiting, report)
       if (report.ready) return resolve()
-      reject(
-        new Error(
-          `The embedded database${data.folder ? ` in ${data.folder}` : ''} does not open: ${report.why}`,
-        ),
-      )
+      reject(new Error(`The embedded database in ${data.folder} does not open: ${report.why}`))
     })
   })
 

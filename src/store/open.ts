@@ -23,8 +23,8 @@ import { createTurns } from './turns.ts'
 
 interface DatabaseOptions {
   databaseUrl: string | null
-  /** The embedded database's folder; null: in memory, for tests */
-  dataDir: string | null
+  /** The embedded database's folder, where there is no server */
+  dataDir: string
   /** Most connections to a server */
   poolSize: number
 }

@@ -46,7 +46,7 @@ const FORGET_SIZES = `
 /** What is due is looked at after each statement, once its caller has the answer. */
 export function createUpkeep(
   db: PGlite,
-  folder: string | null,
+  folder: string,
   isFree: () => boolean,
   inLine: (work: () => Promise<void>) => void,
 ) {
@@ -70,7 +70,7 @@ export function createUpkeep(
     // The first vacuum writes all of the table into the log as well, which no checkpoint shortens meanwhile.
     const { rows } = await db.query<{ bytes: number }>(SIZE, [table])
     const bytes = rows[0]?.bytes ?? 0
-    if (folder !== null && freeIn(folder) < bytes + SPARE) return
+    if (freeIn(folder) < bytes + SPARE) return
     if (bytes > MOST_LOG) await db.exec('checkpoint')
     await db.exec(`vacuum ${table}`)
     await db.query(FORGET_SIZES, [table])

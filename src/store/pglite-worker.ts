@@ -2,7 +2,7 @@
  * The embedded PostgreSQL, in its own thread: a query keeps its thread busy, and the event loop that
  * streams must not feel it. Answers in the order of the questions.
  */
-import { mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { mkdirSync, renameSync, rmSync } from 'node:fs'
 import { setFlagsFromString } from 'node:v8'
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads'
 import { messages, PGlite, protocol, types } from '@electric-sql/pglite'
@@ -11,9 +11,8 @@ import { createUpkeep, isTheEnd } from './pglite-upkeep.ts'
 import { unpack } from './template.ts'
 
 export interface WorkerData {
-  /** The data folder, or null: in memory */
-  folder: string | null
-  /** The archive of a fresh database to begin from; for a folder, one that is not there yet */
+  folder: string
+  /** The archive of a fresh database to begin from, where the folder is not there yet */
   template: string | null
 }
 export type Question =
@@ -66,12 +65,9 @@ async function makeFolder(folder: string, template: string): Promise<void> {
 }
 
 async function open({ folder, template }: WorkerData): Promise<PGlite> {
-  if (folder !== null && template !== null) await makeFolder(folder, template)
+  if (template !== null) await makeFolder(folder, template)
   return PGlite.create({
-    ...(folder === null ? {} : { dataDir: folder }),
-    ...(folder === null && template !== null
-      ? { loadDataDir: new Blob([readFileSync(template)], { type: 'application/gzip' }) }
-      : {}),
+    dataDir: folder,
     startParams: ['--single', '-F', '-O', '-j', ...SETTINGS.flatMap((setting) => ['-c', setting])],
     parsers,
   })

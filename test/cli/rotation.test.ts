@@ -7,12 +7,12 @@ import { KEY_COMMANDS } from '../../src/cli/keys.ts'
 import { rotateKeys } from '../../src/credentials/key-rotation.ts'
 import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import { createVault, secretContext, verifyKeys } from '../../src/credentials/vault.ts'
-import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
 import { startToolServer } from '../e2e/tool-server.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
 import { ON_SERVERS, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
+import { freshStore } from '../store/fresh.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { run } from './running.ts'
 
@@ -121,8 +121,7 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
     open: (sealed: Uint8Array, context: string) => vault.open(sealed, context),
   }
   const codec = sealParts(keys, (text) => text.includes('ghp_'))
-  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
-  t.teardown(() => store.close())
+  const store = await freshStore(t, { codec })
   await verifyKeys(store.settings, vault)
   await fill(store)
 

@@ -6,8 +6,7 @@ import { credential } from '../contracts/store-credentials.ts'
 import { newSession, openRequest, owner } from '../contracts/store-rows.ts'
 import { createWorld } from './world.ts'
 
-const world = await createWorld()
-t.teardown(() => world.close())
+const world = await createWorld(t)
 
 t.test('a turn takes the named one, the default, the only active one, then the environment', async (t) => {
   const { credentials, choice } = world.replica({ env: { OPENAI_API_KEY: 'sk-env-1' } })

@@ -3,11 +3,11 @@ import type { Test } from 'tap'
 import { type ConnectorLogins, createConnectorLogins } from '../../src/credentials/connector-logins.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
-import { openStore } from '../../src/store/open.ts'
 import type { Connector } from '../../src/store/store.ts'
 import { connector } from '../contracts/store-rows.ts'
 import { startToolServer } from '../e2e/tool-server.ts'
 import { createMcpLogins, type McpLogins, type McpLoginsOptions } from '../emulators/oauth-mcp.ts'
+import { freshStore } from '../store/fresh.ts'
 import { visit } from './world.ts'
 
 export const ANN = { owner: 'ann', admin: false }
@@ -21,8 +21,7 @@ export async function guardedServer(t: Test, options: Partial<McpLoginsOptions> 
 
 export async function connectorWorld(t: Test) {
   const vault = createVault([{ id: 'k1', key: new Uint8Array(32).fill(7) }])
-  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
-  t.teardown(() => store.close())
+  const store = await freshStore(t)
 
   /** One connector, as many replicas of the logins over it, and a login made by one of them. */
   async function bench(t: Test, guarded: McpLogins) {

@@ -3,10 +3,9 @@ import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { begun, createWorld, ME, noSecretIn, refusal } from './world.ts'
 
-const world = await createWorld()
+const world = await createWorld(t)
 const { openai, anthropic, google, logged } = world
 const one = world.replica()
-t.teardown(() => world.close())
 
 t.test('what the vendor refuses is said in words, on the page too', async (t) => {
   openai.decline('access_denied', 'missing_codex_entitlement <b>')

@@ -9,11 +9,10 @@ import { freePort } from '../servers.ts'
 import { eventually, gate } from '../waiting.ts'
 import { begun, createWorld, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
 
-const world = await createWorld()
+const world = await createWorld(t)
 const { store, openai, google, logged } = world
 const one = world.replica()
 const two = world.replica()
-t.teardown(() => world.close())
 
 t.test('the mode that fits where Baton runs is the default', async (t) => {
   const local = world.replica({ ownUrl: 'http://127.0.0.1:8787', ports: [await freePort()] })

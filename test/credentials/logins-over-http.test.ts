@@ -11,10 +11,9 @@ import { scratch } from '../scratch.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { begun, createWorld, ME, sealedOf, visit } from './world.ts'
 
-const world = await createWorld()
+const world = await createWorld(t)
 const { openai, anthropic } = world
 const one = world.replica()
-t.teardown(() => world.close())
 
 /** What of the API's answers is read here. */
 interface Body {

@@ -6,11 +6,10 @@ import { BatonError } from '../../src/errors.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { begun, createWorld, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
 
-const world = await createWorld()
+const world = await createWorld(t)
 const { store, openai, anthropic, google, logged } = world
 const one = world.replica()
 const two = world.replica()
-t.teardown(() => world.close())
 
 t.test('a pasted answer ends a login, in any of its forms, on any replica', async (t) => {
   const forms: ((at: URL, state: string) => { code: string } | { pasted: string })[] = [

@@ -196,8 +196,7 @@ t.test(
   async (t) => {
     const databaseUrl = await newDatabase(t, SERVERS.DATABASE_URL)
     const key = randomBytes(32)
-    const shared = await createWorld({ databaseUrl, key: new Uint8Array(key) })
-    t.teardown(() => shared.close())
+    const shared = await createWorld(t, { databaseUrl, key })
     const survivor = shared.replica({ claimSeconds: 2 })
 
     async function spentLogin(): Promise<string> {

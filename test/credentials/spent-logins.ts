@@ -8,8 +8,7 @@ import { createWorld, ME, type Replica, sealedOf, visit } from './world.ts'
 export type Provider = 'openai' | 'anthropic' | 'gemini'
 
 export async function spentLogins(t: Test) {
-  const world = await createWorld()
-  t.teardown(() => world.close())
+  const world = await createWorld(t)
   const { store, openai, anthropic, google } = world
   const emulators = { openai, anthropic, gemini: google }
   const one = world.replica()

@@ -14,7 +14,6 @@ import { createRenewals, type Renewals } from '../../src/credentials/renewals.ts
 import { createVault, openSecret, type Vault } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { LoginSecret } from '../../src/oauth-vendor.ts'
-import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
 import {
   CLIENT as ANTHROPIC_CLIENT,
@@ -28,6 +27,7 @@ import {
   SECRET,
 } from '../emulators/oauth-google.ts'
 import { createOpenAiLogins, type OpenAiLogins } from '../emulators/oauth-openai.ts'
+import { freshStore } from '../store/fresh.ts'
 
 export interface Replica {
   credentials: Credentials
@@ -59,7 +59,6 @@ interface World {
   /** What configures a gateway for these vendors */
   env: Record<string, string>
   replica(options?: ReplicaOptions): Replica
-  close(): Promise<void>
 }
 
 export const ME = { owner: 'me', admin: false }
@@ -103,16 +102,13 @@ export function assemble(
   }
 }
 
-/** `databaseUrl` null: an embedded store. */
-export async function createWorld({
-  databaseUrl = null,
-  key = new Uint8Array(randomBytes(32)),
-}: {
-  databaseUrl?: string | null
-  key?: Uint8Array
-} = {}): Promise<World> {
+/** `databaseUrl` null: an embedded store. All of it is closed with the test. */
+export async function createWorld(
+  t: Test,
+  { databaseUrl = null, key = randomBytes(32) }: { databaseUrl?: string | null; key?: Uint8Array } = {},
+): Promise<World> {
   const [store, openai, anthropic, google] = await Promise.all([
-    openStore({ databaseUrl, dataDir: null, poolSize: 4 }),
+    freshStore(t, { databaseUrl, poolSize: 4 }),
     createOpenAiLogins(),
     createAnthropicLogins(),
     createGoogleLogins(),
@@ -141,21 +137,11 @@ export async function createWorld({
     return made
   }
 
-  return {
-    store,
-    vault,
-    openai,
-    anthropic,
-    google,
-    logged,
-    env,
-    replica,
-    async close() {
-      for (const one of replicas) await one.close()
-      await Promise.all([openai.close(), anthropic.close(), google.close()])
-      await store.close()
-    },
-  }
+  t.teardown(async () => {
+    for (const one of replicas) await one.close()
+    await Promise.all([openai.close(), anthropic.close(), google.close()])
+  })
+  return { store, vault, openai, anthropic, google, logged, env, replica }
 }
 
 function vendorsOf(config: Config, ports: readonly number[] = []): Vendors {

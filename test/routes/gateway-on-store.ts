@@ -1,6 +1,6 @@
 /** The gateway of `gateway.ts` on an embedded store of its own, and what tests of its routes send it. */
 import type { Test } from 'tap'
-import { openStore } from '../../src/store/open.ts'
+import { freshStore } from '../store/fresh.ts'
 import { gateway } from './gateway.ts'
 
 export const user = (text: string) => ({ role: 'user', parts: [{ type: 'text', text }] })
@@ -13,12 +13,9 @@ export const KEYS = { BATON_AUTH: 'keys', BATON_ADMIN_KEY: ADMIN }
 const ENV = { OPENAI_API_KEY: 'sk-env-9876', BATON_ENABLE_OAUTH: 'gemini' }
 
 export async function gatewayOnStore(t: Test, env: Record<string, string> = ENV) {
-  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
+  const store = await freshStore(t)
   const g = await gateway(store, env)
-  t.teardown(async () => {
-    await g.close()
-    await store.close()
-  })
+  t.teardown(() => g.close())
   const newSession = async (fields: object = {}) => {
     const asked = { provider: 'openai', model: 'm', ...fields }
     const { status, body } = await g.call('POST', '/v1/sessions', asked)

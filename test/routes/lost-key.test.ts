@@ -3,10 +3,10 @@ import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import { createVault } from '../../src/credentials/vault.ts'
-import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import { execution, resultOf, settlement } from '../contracts/store-ledger.ts'
 import { COMPLETED, message, openRequest, runningTurn } from '../contracts/store-rows.ts'
+import { freshStore } from '../store/fresh.ts'
 import { cursorAt } from './fake-bus.ts'
 import { gateway } from './gateway.ts'
 import { user } from './gateway-on-store.ts'
@@ -21,12 +21,9 @@ async function losingItsKey(t: Test) {
     seal: (...given) => own().seal(...given),
     open: (...given) => own().open(...given),
   }
-  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
+  const store = await freshStore(t, { codec })
   const other = await gateway(store)
-  t.teardown(async () => {
-    await other.close()
-    await store.close()
-  })
+  t.teardown(() => other.close())
   const { body: session } = await other.call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
   const lose = () => {
     vault = key('new', 2)

@@ -21,12 +21,12 @@ import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
 import { id, LEASE, message, newSession, owner, rejection, runningTurn } from '../contracts/store-rows.ts'
 import { scratch } from '../scratch.ts'
-import { emptyDatabase, inMemory } from './in-memory.ts'
+import { emptyDatabase, freshDatabase, freshStore } from './fresh.ts'
 
 const folder = scratch(t)
 
 t.test('the embedded store', async (t) => {
-  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
+  const store = await freshStore(t)
   await storeContract(t, store)
   await t.test('what is sealed is looked for in pages of rows, whatever they hold', async (t) => {
     const scope = owner()
@@ -180,7 +180,7 @@ t.test('a thread that ends by itself is told, one that is closed is not', async 
   const threads: Worker[] = []
   const note = (worker: Worker) => void threads.push(worker)
   process.on('worker', note)
-  const [ended, closed] = [await inMemory(), await inMemory()]
+  const [ended, closed] = [await freshDatabase(t), await freshDatabase(t)]
   process.off('worker', note)
   await threads[0]?.terminate()
   t.match(await ended.lost, { code: 'unavailable' })
@@ -190,7 +190,7 @@ t.test('a thread that ends by itself is told, one that is closed is not', async 
   t.equal(await Promise.race([closed.lost, sleep(50, 'nothing')]), 'nothing')
 })
 
-t.test('in memory', async (t) => {
+t.test('an embedded database as any other', async (t) => {
   const db = await emptyDatabase(t)
   await migrationContract(t, async () => db)
   await databaseContract(t, db)

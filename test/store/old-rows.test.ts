@@ -2,11 +2,10 @@
 import t from 'tap'
 import { values } from '../../src/store/db.ts'
 import { migrate, readMigrations } from '../../src/store/migrate.ts'
-import { openStore } from '../../src/store/open.ts'
 import { EVERYONE } from '../../src/store/store.ts'
 import { LEASE } from '../contracts/store-rows.ts'
 import { NONE } from '../patterns.ts'
-import { emptyDatabase } from './in-memory.ts'
+import { emptyDatabase, storeOn } from './fresh.ts'
 
 /** A session for each state of a turn, with a call in each state of the ledger, and a connector that all of them bind. */
 const OLD_ROWS = `
@@ -59,7 +58,7 @@ t.test(
       const lost = before.filter((one) => !after.has(one))
       t.strictSame(lost, [], `${migrations[count - 1]?.name} leaves what the version before asks for`)
     }
-    const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 }, Promise.resolve(db))
+    const store = await storeOn(db)
     const states = ['awaiting_input', 'cancelled', 'completed', 'failed', 'queued', 'running']
     for (const state of states)
       t.match(await store.turns.get(EVERYONE, `turn_${state}`), {

@@ -1,14 +1,13 @@
 /** What one tenant asks for is not read among everybody's rows: the plans of the statements, on tables full of strangers. */
 import t, { type Test } from 'tap'
 import type { Db, Param, Queries } from '../../src/store/db.ts'
-import { openStore } from '../../src/store/open.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
 import { EVERYONE, type Scope, type Store } from '../../src/store/store.ts'
 import { credential } from '../contracts/store-credentials.ts'
 import { COMPLETED, connector, id, owner, runningTurn } from '../contracts/store-rows.ts'
 import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
-import { inMemory } from './in-memory.ts'
+import { freshDatabase, storeOn } from './fresh.ts'
 
 /** Of each table; the caller's own are a handful. */
 const STRANGERS = 1_000
@@ -119,7 +118,7 @@ async function furnish(store: Store, scope: Scope) {
 
 async function plansTest(t: Test, plain: Db) {
   const { db, asked } = recorded(plain)
-  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 }, Promise.resolve(db))
+  const store = await storeOn(db)
   await furnish(store, { owner: 'stranger', admin: false })
   for (const table of TABLES) await plain.query(multiplied(table))
   await plain.query(BIND)
@@ -176,7 +175,7 @@ async function plansTest(t: Test, plain: Db) {
 }
 
 t.test('the embedded database', async (t) => {
-  await plansTest(t, await inMemory())
+  await plansTest(t, await freshDatabase(t))
 })
 
 t.test('a PostgreSQL server', ON_POSTGRES, async (t) => {

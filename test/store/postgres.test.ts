@@ -46,7 +46,7 @@ function refusingServer(t: Test, code: string, words: string): Promise<number> {
 t.test('a server that cannot be used is named, with what to do and without the password', async (t) => {
   const why = async (at: string) => {
     const databaseUrl = `postgres://me:hunter2@${at}`
-    const thrown = await rejection(openStore({ databaseUrl, dataDir: null, poolSize: 1 }))
+    const thrown = await rejection(openStore({ databaseUrl, dataDir: '', poolSize: 1 }))
     t.match(thrown, { code: 'unavailable' })
     const words = inFull(thrown)
     t.notMatch(words, /hunter2/)
@@ -88,7 +88,7 @@ t.test(
 t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
   const codec = wrapping()
   const databaseUrl = await newDatabase(t, SERVERS.DATABASE_URL)
-  const store = await openStore({ databaseUrl, dataDir: null, poolSize: 8, codec })
+  const store = await openStore({ databaseUrl, dataDir: '', poolSize: 8, codec })
   const raw = openPostgres(databaseUrl, 2)
   t.teardown(async () => {
     await store.close()
@@ -338,7 +338,7 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
   })
 
   await t.test('a server that is not there', async (t) => {
-    const nowhere = openStore({ databaseUrl: 'postgresql://127.0.0.1:1/none', dataDir: null, poolSize: 1 })
+    const nowhere = openStore({ databaseUrl: 'postgresql://127.0.0.1:1/none', dataDir: '', poolSize: 1 })
     t.ok(isUnavailable(await rejection(nowhere)))
   })
 }

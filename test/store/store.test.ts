@@ -4,22 +4,20 @@ import t from 'tap'
 import { createLog } from '../../src/log.ts'
 import { type Db, unavailable } from '../../src/store/db.ts'
 import { createExecutions } from '../../src/store/executions.ts'
-import { openStore } from '../../src/store/open.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { endTurn, newSession, openRequest, owner, rejection } from '../contracts/store-rows.ts'
-import { inMemory } from './in-memory.ts'
+import { freshDatabase, storeOn } from './fresh.ts'
 
 t.test('a database that goes away is one line in the log, however many need it', async (t) => {
   const lines: unknown[] = []
   const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
-  const db = await inMemory()
+  const db = await freshDatabase(t)
   let isAway = false
   const cut: Db = {
     ...db,
     query: (text, params) => (isAway ? Promise.reject(unavailable('cut off')) : db.query(text, params)),
   }
-  const options = { databaseUrl: null, dataDir: null, poolSize: 1, log }
-  const store = await openStore(options, Promise.resolve(cut))
+  const store = await storeOn(cut, { log })
   isAway = true
   for (let i = 0; i < 3; i++) t.match(await rejection(store.ready()), { code: 'unavailable' })
   t.match(lines, [{ level: 40, msg: 'the embedded database is away', reason: /cut off/ }])
@@ -36,8 +34,8 @@ t.test('a database that goes away is one line in the log, however many need it',
 })
 
 t.test('an idempotency key is good for 24 hours', async (t) => {
-  const db = await inMemory()
-  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 }, Promise.resolve(db))
+  const db = await freshDatabase(t)
+  const store = await storeOn(db)
   t.teardown(() => store.close())
   const scope = owner()
   const { id: session } = await newSession(store, scope)

@@ -3,7 +3,7 @@ import { newId } from '../../src/chat/ids.ts'
 import { openStore } from '../../src/store/open.ts'
 import { message, newSession } from '../contracts/store-rows.ts'
 
-const store = await openStore({ databaseUrl: null, dataDir: process.argv[2] ?? null, poolSize: 1 })
+const store = await openStore({ databaseUrl: null, dataDir: process.argv[2] ?? '', poolSize: 1 })
 const scope = { owner: 'writer', admin: false }
 const { id } = await newSession(store, scope)
 process.stdout.write(`${id}\n`)

@@ -7,19 +7,18 @@ import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { LlmStale, type ModelCall } from '../../src/llm.ts'
 import type { StartTurn } from '../../src/ports.ts'
 import type { Deployment } from '../../src/provider.ts'
-import { openStore } from '../../src/store/open.ts'
 import type { Session, Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine, type Engine } from '../../src/turns/engine.ts'
 import { newSession } from '../contracts/store-rows.ts'
+import { freshStore } from '../store/fresh.ts'
 import { gate } from '../waiting.ts'
 
 export const CALLER = { owner: 'local', admin: true, key_id: null }
 
-export const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
-t.teardown(() => store.close())
+export const store = await freshStore(t)
 
 const deployment = { capabilities: () => ({}) } as unknown as Deployment
 

@@ -2,7 +2,6 @@
 import t, { type Test } from 'tap'
 import type { Part, TextPart, ToolCallPart } from '../../src/chat/message.ts'
 import { createLog } from '../../src/log.ts'
-import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
@@ -18,6 +17,7 @@ import {
   step,
   text,
 } from '../contracts/store-rows.ts'
+import { freshStore } from '../store/fresh.ts'
 import { eventually } from '../waiting.ts'
 import { asked, CALLER, follow, toolsThat, world } from './engines.ts'
 
@@ -35,8 +35,7 @@ async function keyedStore(t: Test) {
     })
   }
   const codec = { seal: (parts: Part[]) => parts, open }
-  const own = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
-  t.teardown(() => own.close())
+  const own = await freshStore(t, { codec })
   const unannounced: Store['turns']['unannounced'] = (...given) => {
     state.scans++
     return own.turns.unannounced(...given)
