@@ -60,6 +60,10 @@ export function createStage() {
   const folder = mkdtempSync(join(tmpdir(), 'baton-bench-'))
   const closers = [async () => rmSync(folder, { recursive: true, force: true })]
   let folders = 0
+  async function close() {
+    for (const one of closers.splice(0).reverse()) await one().catch((err) => console.error(err))
+  }
+  for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => close().then(() => process.exit(1)))
 
   async function startUpstream(env = {}) {
     const port = await freePort()
@@ -142,9 +146,7 @@ export function createStage() {
       }
     },
     own: (close) => closers.push(close),
-    async close() {
-      for (const close of closers.splice(0).reverse()) await close().catch((err) => console.error(err))
-    },
+    close,
   }
 }
 

@@ -3,6 +3,7 @@
  * and their calls leave behind.
  */
 import { type DestinationStream, type Logger, type LoggerOptions, pino } from 'pino'
+import sonicBoom from 'sonic-boom'
 import { isRecord } from './chat/json.ts'
 import type { Outcome, Usage } from './chat/message.ts'
 import { type ErrorBody, type ErrorCode, inFull, isOfCaller, isUnavailable } from './errors.ts'
@@ -29,9 +30,40 @@ const below = (parent: string, name: string) => (name.startsWith('[') ? parent +
 
 /**
  * Lines wait so long at most for others to leave with: a blocking write for each took a fifth of what a turn
- * costs this process. Pino writes the rest out when the process exits, and at once for a fatal line.
+ * costs this process. A fatal line leaves at once.
  */
 const FLUSH_MS = 100
+/** Characters that wait for a reader, or for room on a disk; what does not fit is dropped */
+const MOST_WAITING = 1 << 20
+/** At the end a pipe that stays full is tried so often, 100 ms apart. */
+const LAST_TRIES = 20
+
+/**
+ * In place of pino's own, which ends the process when a disk is full, and hangs at the end of one whose reader has gone
+ * (Ctrl-C in `npm start | jq` ends both).
+ */
+function stdout(): DestinationStream {
+  let tries = Number.POSITIVE_INFINITY
+  const stream = new sonicBoom.SonicBoom({
+    fd: 1,
+    sync: false,
+    minLength: 4096,
+    periodicFlush: FLUSH_MS,
+    maxLength: MOST_WAITING,
+    retryEAGAIN: () => tries-- > 0,
+  })
+  // A log that cannot be written is no reason to fail a turn. It is tried again with the next flush.
+  stream.on('error', () => {})
+  process.once('exit', () => {
+    tries = LAST_TRIES
+    try {
+      stream.flushSync()
+    } catch {
+      // Nobody reads it.
+    }
+  })
+  return stream
+}
 
 /** JSON lines to stdout, or to `destination`. A secret under one of the usual names is written as `***`. */
 export function createLog(level: string, destination?: DestinationStream): Logger {
@@ -41,7 +73,6 @@ export function createLog(level: string, destination?: DestinationStream): Logge
     below('headers', name),
     below('*.headers', name),
   ])
-  const stdout = () => pino.destination({ dest: 1, sync: false, minLength: 4096, periodicFlush: FLUSH_MS })
   const redact = { paths, censor: '***' }
   return pino({ level, base: null, redact, hooks: { logMethod } }, destination ?? stdout())
 }

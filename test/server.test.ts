@@ -1,13 +1,17 @@
-/** The process: how it ends when it is told to, or cannot listen. */
+/** The process: how it ends when it is told to, or cannot listen, and what its log may do to it. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { closeSync, existsSync, openSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { text } from 'node:stream/consumers'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { gatewayProcess } from './gateway-process.ts'
 import { listening } from './listening.ts'
 import { scratch } from './scratch.ts'
+import { freePort } from './servers.ts'
+import { eventually } from './waiting.ts'
 
 const SERVER = fileURLToPath(new URL('../src/server.js', import.meta.url))
 
@@ -62,3 +66,40 @@ t.test('a process that was told to stop says what became of its turns', async (t
   t.equal(await stop(), 0)
   t.match(log.at(-1), { level: 30, msg: 'stopped', handed_over: 1, ms: Number })
 })
+
+t.test('it ends although what reads its log has ended at the same moment', async (t) => {
+  const { child, ended } = logging(t, 'pipe')
+  for await (const piece of child.stdout ?? []) if (String(piece).includes('baton is ready')) break
+  child.kill('SIGTERM')
+  t.same(await ended, [0, null])
+})
+
+const isMissing = !existsSync('/dev/full') && 'there is no /dev/full'
+t.test('it serves on while its log has no room, and ends', { skip: isMissing }, async (t) => {
+  const port = await freePort()
+  const full = openSync('/dev/full', 'w')
+  const { child, ended } = logging(t, full, { BATON_PORT: String(port) })
+  closeSync(full)
+  const isReady = () =>
+    fetch(`http://127.0.0.1:${port}/readyz`)
+      .then(({ ok }) => ok)
+      .catch(() => false)
+  await eventually(isReady)
+  // Its lines are written a moment after they are said.
+  await sleep(300)
+  t.ok(await isReady())
+  child.kill('SIGTERM')
+  t.same(await ended, [0, null])
+})
+
+/** A gateway whose log goes there. */
+function logging(t: Test, stdout: 'pipe' | number, more: Record<string, string> = {}) {
+  const env = { PATH: process.env.PATH, BATON_PORT: '0', BATON_DATA_DIR: scratch(t), ...more }
+  const child = spawn(process.execPath, [SERVER], {
+    cwd: scratch(t),
+    env,
+    stdio: ['ignore', stdout, 'inherit'],
+  })
+  t.teardown(() => child.kill('SIGKILL'))
+  return { child, ended: once(child, 'exit') }
+}
