@@ -30,4 +30,11 @@ const io: Io = {
 
 // The MCP SDK writes there what servers call their tools: no terminal shall obey strangers' words.
 console.warn = (...words) => io.note(oneLine(format(...words)))
-process.exitCode = await runCli(process.argv.slice(2), { env: process.env, cwd: process.cwd(), io })
+// The work goes on: half a rotation of keys is worth less than a whole one that nobody heard of.
+process.stdout.on('error', ({ code, message }: NodeJS.ErrnoException) => {
+  // A reader that has enough (`| head -1`) needs no words.
+  if (code !== 'EPIPE') io.note(`The answer cannot be written: ${message}`)
+  process.exitCode = 1
+})
+const code = await runCli(process.argv.slice(2), { env: process.env, cwd: process.cwd(), io })
+process.exitCode ??= code

@@ -1,7 +1,7 @@
 /** The command line: on the store, on a gateway that has it open, and what it says to mistakes. */
 import { spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
@@ -59,6 +59,12 @@ t.test('the program itself answers on its streams and with its exit code', async
     spawnSync(process.execPath, [cli, ...args], { encoding: 'utf8', env: { PATH: process.env.PATH } })
   t.match(ran('--help'), { status: 0, stdout: /^Usage: baton <command>/, stderr: '' })
   t.match(ran('nothing'), { status: 64, stdout: '', stderr: /There is no command nothing/ })
+  const unread = `"${process.execPath}" "${cli}" --help | true`
+  t.match(spawnSync(unread, { shell: true, encoding: 'utf8' }), { stderr: '' }, 'nobody reads its answer')
+  if (!existsSync('/dev/full')) return
+  const unwritten = `"${process.execPath}" "${cli}" --help > /dev/full`
+  const { status, stderr } = spawnSync(unwritten, { shell: true, encoding: 'utf8' })
+  t.match([status, stderr], [1, /^The answer cannot be written: ENOSPC/])
 })
 
 t.test('keys are made on the store, used at the gateway, and taken back through it', async (t) => {
