@@ -1,5 +1,7 @@
 /** The process: configuration, listening, signals. The only file that may end it. */
+import { closeSync, openSync } from 'node:fs'
 import { constants } from 'node:os'
+import { isatty } from 'node:tty'
 import { format } from 'node:util'
 import closeWithGrace from 'close-with-grace'
 import { ConfigError, EX_CONFIG, loadConfig } from './config/load.ts'
@@ -18,6 +20,19 @@ const REPEAT_MS = 2_000
  */
 let stop = (signal: NodeJS.Signals): void => process.exit(128 + constants.signals[signal])
 for (const signal of STOP_SIGNALS) process.on(signal, () => stop(signal))
+
+/**
+ * At the end Node sets its terminal as it was. Where that was closed meanwhile, Node 20 fails an assertion, and spins while it
+ * reports that (nodejs/node#51519).
+ */
+const terminals = [0, 1, 2].filter((fd) => isatty(fd))
+process.once('exit', () => {
+  for (const fd of terminals.filter((fd) => !isatty(fd))) {
+    closeSync(fd)
+    // It takes the lowest free number, and Node leaves alone what is no longer the same file.
+    openSync('/dev/null', 'r+')
+  }
+})
 
 function load() {
   try {

@@ -1,8 +1,9 @@
 /** The process: how it ends when it is told to, or cannot listen, and what its log may do to it. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, existsSync, openSync } from 'node:fs'
+import { closeSync, existsSync, openSync, readFileSync } from 'node:fs'
 import { createServer } from 'node:net'
+import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
@@ -91,6 +92,31 @@ t.test('it serves on while its log has no room, and ends', { skip: isMissing }, 
   child.kill('SIGTERM')
   t.same(await ended, [0, null])
 })
+
+t.test(
+  'it ends when its terminal is closed',
+  { skip: !existsSync('/usr/bin/script') && 'no script' },
+  async (t) => {
+    const folder = scratch(t)
+    const env = { PATH: process.env.PATH, BATON_PORT: '0', BATON_DATA_DIR: folder }
+    const command = `echo $$ > pid; exec "${process.execPath}" "${SERVER}"`
+    const terminal = spawn('script', ['-qc', command, '/dev/null'], { cwd: folder, env, stdio: 'pipe' })
+    for await (const piece of terminal.stdout) if (String(piece).includes('baton is ready')) break
+    const pid = Number(readFileSync(join(folder, 'pid'), 'utf8'))
+    t.teardown(() => isAlive(pid) && process.kill(pid, 'SIGKILL'))
+    terminal.kill('SIGKILL')
+    await eventually(() => !isAlive(pid))
+  },
+)
+
+/** One that has ended may wait for long until somebody asks how. */
+function isAlive(pid: number): boolean {
+  try {
+    return !/\) Z /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  } catch {
+    return false
+  }
+}
 
 /** A gateway whose log goes there. */
 function logging(t: Test, stdout: 'pipe' | number, more: Record<string, string> = {}) {
