@@ -63,7 +63,8 @@ const closers: (() => Promise<unknown> | unknown)[] = [() => rmSync(folder, { re
 const close = async () => {
   for (const one of closers.reverse()) await one()
 }
-process.once('SIGINT', () => void close().then(() => process.exit(0)))
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
+  process.once(signal, () => void close().then(() => process.exit(0)))
 
 try {
   await walk()
