@@ -61,17 +61,18 @@ const title = (text: string) => say(`\n\x1b[1m${text}\x1b[0m`)
 const folder = mkdtempSync(join(tmpdir(), 'baton-demo-'))
 const closers: (() => Promise<unknown> | unknown)[] = [() => rmSync(folder, { recursive: true, force: true })]
 const close = async () => {
-  for (const one of closers.reverse()) await one()
+  for (const one of closers.splice(0).reverse()) await one()
 }
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
-  process.once(signal, () => void close().then(() => process.exit(0)))
+  process.once(signal, () => void close().then(() => process.exit()))
 
+process.exitCode = 1
 try {
   await walk()
+  process.exitCode = 0
   if (values.keep) await new Promise(() => setInterval(() => {}, 1 << 30))
 } catch (failure) {
   console.error(failure)
-  process.exitCode = 1
 }
 await close()
 

@@ -33,7 +33,7 @@ const below = (parent: string, name: string) => (name.startsWith('[') ? parent +
  * costs this process. A fatal line leaves at once.
  */
 const FLUSH_MS = 100
-/** Characters that wait for a reader, or for room on a disk; what does not fit is dropped */
+/** Bytes that wait for a reader, or for room on a disk; what does not fit is dropped */
 const MOST_WAITING = 1 << 20
 /** At the end a pipe that stays full is tried so often, 100 ms apart. */
 const LAST_TRIES = 20

@@ -190,7 +190,7 @@ t.test('a thread that ends by itself is told, one that is closed is not', async 
   t.equal(await Promise.race([closed.lost, sleep(50, 'nothing')]), 'nothing')
 })
 
-t.test('an embedded database as any other', async (t) => {
+t.test('it keeps the contracts of any database', async (t) => {
   const db = await emptyDatabase(t)
   await migrationContract(t, async () => db)
   await databaseContract(t, db)
