@@ -174,6 +174,8 @@ async function discovered(
     skipIssuerMetadataValidation: true,
     ...metadataUrl(metadata ?? null),
   })
+  // The SDK has looked elsewhere: what a renewal brings from there would be thrown away, with the refresh token spent.
+  if (context.refused) throw context.refused
   assertIssuer(found, login)
   const guessed = login.issuer ?? found.authorizationServerUrl
   if (found.resourceMetadata || isSame(tokens?.issuer, guessed)) return found
