@@ -82,6 +82,13 @@ t.test('what is told of a login service is kept with the login, sealed', async (
   t.same(await kept(), { client: { client_id, client_secret }, ...rest })
   await gil('PATCH', `/v1/connectors/${body.id}`, { auth: { type: 'oauth' }, pin: 'block' })
   t.same(await kept(), { client: { client_id, client_secret }, ...rest }, 'as GET shows it, it stays')
+  await gil('PATCH', `/v1/connectors/${body.id}`, { url: 'https://mcp.test/v2/mcp' })
+  t.same(await kept(), { client: { client_id, client_secret }, ...rest }, 'at another path, too')
+  for (const auth of [undefined, { type: 'oauth' }]) {
+    const moved = await gil('PATCH', `/v1/connectors/${body.id}`, { url: 'https://else.test/mcp', auth })
+    if (auth) t.notOk(await kept(), 'but not at another origin')
+    else t.match(moved, { status: 400, body: { error: { param: 'auth', message: /anew/ } } })
+  }
   await gil('PATCH', `/v1/connectors/${body.id}`, { auth: { type: 'oauth', scope: 'read' } })
   t.same(await kept(), { scope: 'read' }, 'what is told anew stands for all of it')
 })

@@ -5,7 +5,7 @@ import { type ConnectorSecret, openConnector, sealConnector } from '../credentia
 import type { Vault } from '../credentials/vault.ts'
 import { durationMs } from '../duration.ts'
 import { invalid } from '../errors.ts'
-import type { McpLogin } from '../mcp/oauth.ts'
+import { givenIn, type McpLogin } from '../mcp/oauth.ts'
 import type { Connector, NewConnector } from '../store/store.ts'
 
 /** A connector keeps its transport; secrets that are not given stay, with the server that they were given for. */
@@ -54,7 +54,7 @@ export function rowOf(
   vault: Pick<Vault, 'seal'>,
   { id, owner, origin }: Pick<Connector, 'id' | 'owner' | 'origin'>,
   input: ConnectorInput,
-  kept?: McpLogin,
+  kept: McpLogin | null = null,
 ): NewConnector {
   const { auth } = input
   const login = loginIn(auth) ?? kept
@@ -90,12 +90,18 @@ export function patched(
   vault: Pick<Vault, 'open'>,
   before: Connector,
   patch: ConnectorPatch,
-): { input: ConnectorInput; login: McpLogin | undefined } {
+): { input: ConnectorInput; login: McpLogin | null } {
   const secret = secretFor(opened(vault, before), before, patch)
   const input = { ...inputOf(before, secret), ...patch }
   // As it was, or as GET shows it; with a client of its own a login begins anew (rowOf).
   const isSameAuth = patch.auth === undefined || patch.auth.type === before.auth.type
-  return { input, login: input.url === before.url && isSameAuth ? secret.oauth : undefined }
+  return { input, login: isSameAuth ? loginAfter(secret.oauth, before, patch) : null }
+}
+
+/** A login ends with any change of the address; what was told of its service stays with the origin, as other secrets do. */
+function loginAfter(held: McpLogin | undefined, before: Connector, patch: ConnectorPatch): McpLogin | null {
+  if (patch.url === undefined || patch.url === before.url) return held ?? null
+  return leadsElsewhere(before, patch) ? null : toldIn(held)
 }
 
 /** The way back from `rowOf`. */
@@ -144,10 +150,9 @@ function secretFor(held: ConnectorSecret | null, before: Connector, patch: Conne
 
 type Sealed = 'headers' | 'auth' | 'env'
 
-/** A login is no such field: it ends with any change of the address. */
-const fieldsOf = ({ headers, env, bearer }: ConnectorSecret): Sealed[] => [
+const fieldsOf = ({ headers, env, bearer, oauth }: ConnectorSecret): Sealed[] => [
   ...(Object.keys(headers).length > 0 ? (['headers'] as const) : []),
-  ...(bearer === undefined ? [] : (['auth'] as const)),
+  ...(bearer === undefined && !toldIn(oauth) ? [] : (['auth'] as const)),
   ...(Object.keys(env).length > 0 ? (['env'] as const) : []),
 ]
 
@@ -165,17 +170,21 @@ function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatc
   )
 }
 
+const orNull = (login: McpLogin): McpLogin | null => (Object.keys(login).length === 0 ? null : login)
+
 /** What is told of the server's login service: a client that was made there by hand, its name, what to ask for. */
+const toldIn = (login: McpLogin | undefined): McpLogin | null => orNull(givenIn(login))
+
+/** The same, as it is told. */
 function loginIn(auth: ConnectorInput['auth']): McpLogin | null {
   const { client_id, client_secret, issuer, scope } = auth ?? {}
-  const login: McpLogin = {
+  return orNull({
     ...(client_id !== undefined && {
       client: { client_id, ...(client_secret !== undefined && { client_secret }) },
     }),
     ...(issuer !== undefined && { issuer }),
     ...(scope !== undefined && { scope }),
-  }
-  return Object.keys(login).length === 0 ? null : login
+  })
 }
 
 /** Of a server of the configuration. */

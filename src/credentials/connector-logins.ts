@@ -42,7 +42,7 @@ export interface ConnectorLogins extends Pick<ConnectorRenewals, 'authFor' | 'cl
 }
 
 interface ConnectorLoginDeps extends ConnectorRenewalDeps {
-  store: Pick<Store, 'connectors' | 'logins' | 'audit'>
+  store: Pick<Store, 'connectors' | 'logins'>
   oauth: McpOAuth
   /** Where browsers reach the gateway, without a trailing slash; null: nowhere that is known */
   publicUrl(): string | null
@@ -116,9 +116,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
       sent,
       query,
     )
-    const written = await signIn(owner, id, revision, login)
-    await store.audit.write({ owner, act: 'connector.login', subject: id, details: {} })
-    return written
+    return signIn(owner, id, revision, login)
   }
 
   async function unchanged(owner: string, id: string, revision: number): Promise<Connector> {
@@ -133,8 +131,9 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   async function signIn(owner: string, id: string, revision: number, login: McpLogin): Promise<Connector> {
     const read = await unchanged(owner, id, revision)
     const secret = sealConnector(vault, read, { ...openConnector(vault, read), oauth: login })
+    const entry = { owner, act: 'connector.login', subject: id, details: {} }
     // A new revision: what was refused before is tried anew, and no connection outlives its login.
-    const written = await store.connectors.update({ owner, admin: false }, read, { secret })
+    const written = await store.connectors.update({ owner, admin: false }, read, { secret }, entry)
     // Null: it was changed meanwhile, or its former login was renewed.
     return written && typeof written !== 'string' ? written : signIn(owner, id, revision, login)
   }

@@ -3,7 +3,7 @@
  * small answer, no redirects, a time limit for the whole. No retries: a refresh token may be spent by the
  * first try, whatever came of it.
  */
-import { type Dispatcher, request } from 'undici'
+import { request } from 'undici'
 import { BatonError } from '../errors.ts'
 import { flatHeaders, withoutSecrets } from '../foreign.ts'
 import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
@@ -22,8 +22,6 @@ export interface OAuthHttp {
 interface OAuthHttpDeps {
   version: string
   forwardProxy?: ForwardProxy | null
-  /** Absent: its own pool of connections */
-  dispatcher?: Dispatcher
   timeoutMs?: number
 }
 
@@ -31,8 +29,8 @@ interface OAuthHttpDeps {
 const MAX_BODY = 1 << 20
 
 export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
-  const { version, forwardProxy = null, dispatcher, timeoutMs = 15_000 } = deps
-  const pool = dispatcher ?? upstreamAgent(forwardProxy, { connections: 8, keepAliveTimeout: 30_000 })
+  const { version, forwardProxy = null, timeoutMs = 15_000 } = deps
+  const pool = upstreamAgent(forwardProxy, { connections: 8, keepAliveTimeout: 30_000 })
   return {
     async send(call) {
       try {
@@ -58,7 +56,7 @@ export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
         throw broken(thrown, timeoutMs)
       }
     },
-    close: () => (dispatcher ? Promise.resolve() : pool.destroy()),
+    close: () => pool.destroy(),
   }
 }
 

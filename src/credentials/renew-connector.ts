@@ -10,7 +10,7 @@ import { openConnector, sealConnector } from './connector-secret.ts'
 import { insist, SPARE_MS, underClaim } from './renew-once.ts'
 import type { Vault } from './vault.ts'
 
-export interface ConnectorRenewer {
+interface ConnectorRenewer {
   /** Whether its token is another than the refused one, and does not end soon. */
   isFresh(login: McpLogin, refused: string | null): boolean
   /** Whether its token serves while its renewal has to wait. */

@@ -81,14 +81,12 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     const breaker = breakerOf(vendor.provider)
     const isAnswer = answer.status >= 200 && answer.status < 300
     const failure = isAnswer ? NO_TOKENS : vendor.readFailure(answer)
-    if (failure.isLasting) {
-      breaker.succeeded()
-      return new LoginRefused(failure)
-    }
     const retryMs = wantedPauseMs(answer, now())
-    const error = passing(answer.status, failure, retryMs)
-    breaker.failed(retryMs)
-    return pause(id, error, retryMs)
+    // Others' logins are not kept from a service that works.
+    if (failure.isLasting || OF_THE_LOGIN.has(answer.status)) breaker.succeeded()
+    else breaker.failed(retryMs)
+    if (failure.isLasting) return new LoginRefused(failure)
+    return pause(id, passing(answer.status, failure, retryMs), retryMs)
   }
 
   return {
@@ -129,6 +127,9 @@ const NO_TOKENS: TokenFailure = {
   code: 'no_tokens',
   message: 'Its answer held no access token.',
 }
+
+/** The service works, and refuses what was sent: a grant or a client, which may be one login's own (RFC 6749 5.2). */
+const OF_THE_LOGIN = new Set([400, 401])
 
 const byStatus = (status: number): ErrorCode => {
   if (status === 429) return 'upstream_rate_limited'

@@ -3,6 +3,7 @@
  * token endpoint's the only tokens there are.
  */
 import { parseRecord } from '../chat/json.ts'
+import { secondsIn } from '../oauth-vendor.ts'
 import type { McpLogin, McpTokens, StepContext } from './oauth.ts'
 
 /**
@@ -55,7 +56,7 @@ export const tokenFetch =
     if (!isOfTokens) return new Response(text, { status: response.status })
     const known = Object.entries(answer).filter(([name, value]) => {
       if (TEXTS.has(name)) return typeof value === 'string' && value !== ''
-      return name === 'expires_in' ? Number(value ?? Number.NaN) >= 0 : value !== null
+      return name === 'expires_in' ? secondsIn(value) !== undefined : value !== null
     })
     const tokens = Object.fromEntries(known)
     if (tokens.access_token === undefined) throw new TokenlessError(tokens)

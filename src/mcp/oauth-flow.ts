@@ -18,6 +18,7 @@ import type { McpChallenge } from './contract.ts'
 import {
   type BeginLogin,
   clientMetadata,
+  givenIn,
   type McpClient,
   type McpLogin,
   type McpLoginTarget,
@@ -174,6 +175,8 @@ async function discovered(
     skipIssuerMetadataValidation: true,
     ...metadataUrl(metadata ?? null),
   })
+  // The SDK has looked elsewhere: what a renewal brings from there would be thrown away, with the refresh token spent.
+  if (context.refused) throw context.refused
   assertIssuer(found, login)
   const guessed = login.issuer ?? found.authorizationServerUrl
   if (found.resourceMetadata || isSame(tokens?.issuer, guessed)) return found
@@ -281,19 +284,6 @@ function withTokens(login: McpLogin, tokens: object, { now }: StepContext): McpL
   const { expires_at: _, ...rest } = login
   const lives = known.expires_in !== undefined && known.expires_in > 0 && known.expires_in < 1e9
   return { ...rest, tokens: known, ...(lives ? { expires_at: now() + Number(known.expires_in) * 1000 } : {}) }
-}
-
-/**
- * What the owner said of the login service. A client that registered itself does so again with each login: services
- * forget such clients, and show one that they do not know an error page from which no browser comes back.
- */
-function givenIn(login: McpLogin | null): McpLogin {
-  const { client, issuer, scope } = login ?? {}
-  return {
-    ...(client && client.redirect_uris === undefined && { client }),
-    ...(issuer !== undefined && { issuer }),
-    ...(scope !== undefined && { scope }),
-  }
 }
 
 const scopeIn = (login: McpLogin | null): string | undefined => {

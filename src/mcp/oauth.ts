@@ -114,6 +114,19 @@ export const clientMetadata = (redirect_url: string) => ({
   response_types: ['code'],
 })
 
+/**
+ * What the owner said of the login service. A client that registered itself does so again with each login: services
+ * forget such clients, and show one that they do not know an error page from which no browser comes back.
+ */
+export function givenIn(login: McpLogin | null | undefined): McpLogin {
+  const { client, issuer, scope } = login ?? {}
+  return {
+    ...(client && client.redirect_uris === undefined && { client }),
+    ...(issuer !== undefined && { issuer }),
+    ...(scope !== undefined && { scope }),
+  }
+}
+
 const TIMEOUT_MS = 15_000
 const DISCOVERY_MS = 25_000
 const MAX_BYTES = 1 << 20

@@ -160,7 +160,9 @@ t.test('a login is its owner’s to make, is on record, and leaves the other sec
   await t.rejects(replica().begin(admin, await read()), { code: 'forbidden', message: /Only ann/ })
   const none = { ...(await read()), auth: { type: 'none' } as const }
   await t.rejects(replica().begin(ANN, none), { code: 'invalid_request', message: /needs no login/ })
-  await logIn()
+  const write = () => Promise.reject(new BatonError('unavailable', 'The database is not available.'))
+  // Its record goes with it: neither is there without the other.
+  await logIn(replica(undefined, { ...store, audit: { ...store.audit, write } }))
   const kept = openConnector(vault, await read())
   t.same(kept.headers, given.headers)
   t.ok(kept.oauth?.tokens)

@@ -66,8 +66,8 @@ t.test(
   },
 )
 
-t.test('a life of no length, or none told, is no reason to renew', async (t) => {
-  for (const expires_in of [0, null]) {
+t.test('a life of no length or without end, or none told, is no reason to renew', async (t) => {
+  for (const expires_in of [0, null, '1e999']) {
     const guarded = await guardedServer(t)
     const { logIn, tokenNow } = await bench(t, guarded)
     guarded.told((answer) => ({ ...answer, expires_in }))

@@ -78,6 +78,18 @@ t.test('a renewal looks for the login service within a bound, and asks it nothin
   t.equal(guarded.grants.refresh_token, undefined)
 })
 
+t.test('no refresh token is sent where an address of the metadata may not be used any more', async (t) => {
+  const guarded = await guardedServer(t)
+  const { logIn } = await bench(t, guarded)
+  const { oauth: login } = openConnector(vault, await logIn())
+  const oauth = createMcpOAuth()
+  t.teardown(() => oauth.close())
+  const metadata = { resource_metadata: 'https://10.0.0.1/metadata', has_resource: false, has_issuer: true }
+  const target = { name: 'docs', url: guarded.url, allowPrivate: ['127.0.0.1'] }
+  await t.rejects(oauth.renew(target, { ...login, metadata }), { code: 'address_not_allowed' })
+  t.equal(guarded.grants.refresh_token, undefined)
+})
+
 t.test('a token answer with nulls, or without a type, is one', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)

@@ -64,6 +64,21 @@ t.test('a vendor that fails for everybody is asked by one, now and then', async 
   for (const choice of choices) t.ok(anthropic.isLive(await tokenOf(choice)))
 })
 
+t.test('a login whose client is refused keeps no other from being renewed', async (t) => {
+  let clock = Date.now()
+  const replica = world.replica({ now: () => clock })
+  const [stranger, idle] = [await login('anthropic', -5), await login('anthropic', 200)]
+  for (let refusals = 0; refusals < 6; refusals++) {
+    anthropic.answer({ status: 401, body: { error: 'invalid_client' } })
+    t.match(await refusal((await chosen(replica, stranger.id, 'anthropic')).secret()), {
+      code: 'upstream_rejected',
+      message: /invalid_client/,
+    })
+    clock += 6_000
+  }
+  t.not(await tokenOf(await chosen(replica, idle.id, 'anthropic')), idle.secret.access_token)
+})
+
 t.test('failures are told apart by the vendor’s code', async (t) => {
   const openaiError = (status: number, code: string) => ({
     status,

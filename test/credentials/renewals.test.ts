@@ -68,6 +68,15 @@ t.test('how long a token lives may be told as text', async (t) => {
   t.match(await read(id), { expires_at: null }, 'no date is so far away')
 })
 
+t.test('a life of no length is none told, and no reason to renew at every use', async (t) => {
+  const { id } = await login('anthropic', -5)
+  anthropic.answer({ status: 200, body: { access_token: 'sk-ant-oat01-acme-zero', expires_in: 0 } })
+  const before = anthropic.tokenRequests().length
+  for (const _ of [1, 2]) t.equal(await tokenOf(await chosen(one, id, 'anthropic')), 'sk-ant-oat01-acme-zero')
+  t.equal(anthropic.tokenRequests().length - before, 1)
+  t.match(await read(id), { expires_at: null })
+})
+
 t.test('a rotated refresh token is kept though no access token came with it', async (t) => {
   const { id } = await login('anthropic', -5)
   anthropic.answer({ status: 200, body: { refresh_token: 'sk-ant-ort01-acme-next' } })

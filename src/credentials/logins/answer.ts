@@ -99,6 +99,6 @@ export function endOf(
 ): string | null {
   const own = vendor.identify(secret).expires_at
   if (own !== undefined) return own
-  const isPlain = expires_in !== undefined && expires_in >= 0 && expires_in < 1e10
+  const isPlain = expires_in !== undefined && expires_in > 0 && expires_in < 1e10
   return isPlain ? new Date(now + expires_in * 1000).toISOString() : null
 }
