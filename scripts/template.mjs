@@ -39,7 +39,8 @@ if (!isCurrent) {
   await pglite.exec(`
     select pg_clear_relation_stats('public', relname) from pg_class
      where relnamespace = 'public'::regnamespace and relkind = 'r'`)
-  await pglite.exec('checkpoint')
+  // Two thirds of the archive would be the log of how all this was written.
+  for (const sql of ['set wal_recycle = off', 'select pg_switch_wal()', 'checkpoint']) await pglite.exec(sql)
   const dump = await pglite.dumpDataDir('gzip')
   await pglite.close()
   writeFileSync(`${target}.part`, Buffer.from(await dump.arrayBuffer()))

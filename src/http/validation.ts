@@ -37,16 +37,19 @@ export function useValidation(app: App): void {
     coercing ??= createAjv({ coerceTypes: true })
     return coercing
   }
-  const compiled: (() => ValidateFunction)[] = []
-  // Compiling all schemas takes most of a second: it is done by the first request, or after the start.
+  // By what they are made of: many routes take the same parameters.
+  const validators = new Map<string, () => ValidateFunction>()
+  // Compiling all schemas takes half a second: it is done by the first request, or after the start.
   app.setValidatorCompiler(({ schema, httpPart }) => {
     let validate: ValidateFunction | undefined
-    const ready = () => {
+    const compiled = () => {
       const ajv = ajvFor(httpPart)
       validate ??= ajv.compile(shared(ajv, schema as TSchema))
       return validate
     }
-    compiled.push(ready)
+    const key = JSON.stringify([httpPart === 'body', schema])
+    const ready = validators.get(key) ?? compiled
+    validators.set(key, ready)
     return (data: unknown) => {
       const check = ready()
       return check(data) || { error: check.errors ?? [] }
@@ -54,7 +57,7 @@ export function useValidation(app: App): void {
   })
   app.addHook('onListen', async () => {
     await sleep(ANSWER_FIRST_MS, undefined, { ref: false })
-    for (const ready of compiled) {
+    for (const ready of validators.values()) {
       ready()
       await setImmediate()
     }

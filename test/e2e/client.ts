@@ -184,7 +184,13 @@ function frameOf(raw: string): Frame {
 }
 
 /** With no field beside those that are named. */
-const isDocumented = new Ajv2020({ strict: false, validateFormats: false, discriminator: true }).compile({
+const isDocumented = new Ajv2020({
+  strict: false,
+  validateFormats: false,
+  discriminator: true,
+  // Compiled in a third of the time.
+  code: { optimize: false },
+}).compile({
   ...Event,
   oneOf: (Event as unknown as { oneOf: object[] }).oneOf.map((branch) => ({
     ...branch,
