@@ -60,10 +60,17 @@ export function createStage() {
   const folder = mkdtempSync(join(tmpdir(), 'baton-bench-'))
   const closers = [async () => rmSync(folder, { recursive: true, force: true })]
   let folders = 0
-  async function close() {
-    for (const one of closers.splice(0).reverse()) await one().catch((err) => console.error(err))
+  let closed
+  /** Once: a run that is told to stop fails meanwhile, and must wait for what is under way. */
+  const close = () => {
+    closed ??= closeAll()
+    return closed
   }
-  for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => close().then(() => process.exit(1)))
+  async function closeAll() {
+    for (let one = closers.pop(); one; one = closers.pop()) await one().catch((err) => console.error(err))
+  }
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'])
+    process.once(signal, () => close().then(() => process.exit(1)))
 
   async function startUpstream(env = {}) {
     const port = await freePort()
