@@ -48,7 +48,8 @@ export function createReplica(
   async function startProcess(): Promise<void> {
     const mine = spawn(process.execPath, ['--enable-source-maps', SERVER], {
       cwd: root,
-      env: { PATH: process.env.PATH, BATON_PORT: String(port), ...env },
+      // A baton.yaml in the checkout is another gateway's.
+      env: { PATH: process.env.PATH, BATON_CONFIG: '/dev/null', BATON_PORT: String(port), ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     child = mine
