@@ -45,6 +45,10 @@ const { values } = parseArgs({
   },
 })
 
+const names = values.only.split(',')
+if (!names.every((name) => name in FIGURES))
+  throw new Error(`--only takes some of: ${Object.keys(FIGURES).join(', ')}`)
+
 const stage = createStage()
 try {
   const upstream = await stage.startUpstream({ FAKE_TOOL_NAME: NOOP })
@@ -69,7 +73,7 @@ try {
     row: (...cells) => console.log(`| ${cells.join(' | ')} |`),
   }
   await warm(world)
-  for (const name of values.only.split(',')) {
+  for (const name of names) {
     console.log(`\n${name}, ${new Date().toISOString()}`)
     await FIGURES[name](world)
   }

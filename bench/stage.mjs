@@ -9,10 +9,10 @@ import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import { freePort, startPostgres, startRedis } from '../dist/test/servers.js'
+import { freePort, newDatabase, startPostgres, startRedis } from '../dist/test/servers.js'
 import { descendants } from './instruments/measure.mjs'
 
-export const root = fileURLToPath(new URL('..', import.meta.url))
+const root = fileURLToPath(new URL('..', import.meta.url))
 const instrument = (name) => join(root, 'bench/instruments', name)
 const SERVER = join(root, 'dist/src/server.js')
 
@@ -20,12 +20,14 @@ const canPin = availableParallelism() > 1 && existsSync('/usr/bin/taskset')
 const GATEWAY_CORE = '0'
 const OTHER_CORE = '1'
 const ANY_CORE = '0,1'
+/** What else the shell sets is for another gateway, with its own database. */
+const { PATH, NODE_OPTIONS } = process.env
 
 function start(command, args, { core, env = {}, cwd = root } = {}) {
   const [program, ...rest] = canPin && core ? ['taskset', '-c', core, command, ...args] : [command, ...args]
   const child = spawn(program, rest, {
     cwd,
-    env: { ...process.env, ...env },
+    env: { PATH, NODE_OPTIONS, ...env },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   let said = ''
@@ -60,10 +62,17 @@ export function createStage() {
   const folder = mkdtempSync(join(tmpdir(), 'baton-bench-'))
   const closers = [async () => rmSync(folder, { recursive: true, force: true })]
   let folders = 0
-  async function close() {
-    for (const one of closers.splice(0).reverse()) await one().catch((err) => console.error(err))
+  let closed
+  /** Once: a run that is told to stop fails meanwhile, and must wait for what is under way. */
+  const close = () => {
+    closed ??= closeAll()
+    return closed
   }
-  for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => close().then(() => process.exit(1)))
+  async function closeAll() {
+    for (let one = closers.pop(); one; one = closers.pop()) await one().catch((err) => console.error(err))
+  }
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'])
+    process.once(signal, () => close().then(() => process.exit(1)))
 
   async function startUpstream(env = {}) {
     const port = await freePort()
@@ -94,18 +103,20 @@ export function createStage() {
     startReference('bare-durable.mjs', upstream, env, join(folder, `durable-${++folders}`))
 
   /**
-   * `dir`: a data folder to use again; `flags`: for node itself; `npm`: as `npm start`, on any core. Answers with the
-   * time to the first 200 of /readyz.
+   * `dir`: a data folder to use again; `npm`: as `npm start`, on any core. Answers with the time to the first 200 of
+   * /readyz.
    */
-  async function startBaton(upstream, { env = {}, flags = [], dir, npm = false } = {}) {
+  async function startBaton(upstream, { env = {}, dir, npm = false } = {}) {
     const port = await freePort()
     const dataDir = dir ?? join(folder, `data-${++folders}`)
     const began = performance.now()
-    const command = npm ? ['npm', ['start', '-s']] : [process.execPath, [...flags, SERVER]]
+    const command = npm ? ['npm', ['start', '-s']] : [process.execPath, [SERVER]]
     const { child } = start(...command, {
       core: npm ? ANY_CORE : GATEWAY_CORE,
       env: {
         BATON_PORT: String(port),
+        // A baton.yaml in the checkout is another gateway's, too.
+        BATON_CONFIG: '/dev/null',
         BATON_DATA_DIR: dataDir,
         BATON_LOG_LEVEL: 'info',
         BATON_OPENAI_BASE_URL: `${upstream.base}/v1`,
@@ -126,16 +137,24 @@ export function createStage() {
     return { base, pid: child.pid, dir: dataDir, readyMs: performance.now() - began, stop: () => stop(child) }
   }
 
+  const own = (close) => closers.push(close)
+
+  /** These servers with an empty database of their own there. */
+  const afresh = async ({ database, redis }) => ({
+    database: await newDatabase({ teardown: own }, database),
+    redis,
+  })
+
   return {
-    folder,
     startUpstream,
     startBare,
     startDurable,
     startBaton,
+    afresh,
     /** Given by TEST_DATABASE_URL and TEST_REDIS_URL, else started from what is installed; null where neither. */
     async startServers() {
       const given = { database: process.env.TEST_DATABASE_URL, redis: process.env.TEST_REDIS_URL }
-      if (given.database && given.redis) return given
+      if (given.database && given.redis) return afresh(given)
       try {
         const [database, redis] = [await startPostgres({ durable: true }), await startRedis()]
         closers.push(database.stop, redis.stop)
@@ -145,7 +164,7 @@ export function createStage() {
         return null
       }
     },
-    own: (close) => closers.push(close),
+    own,
     close,
   }
 }

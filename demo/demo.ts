@@ -9,10 +9,10 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { closeVendors, rootsOf, startVendors } from '../test/emulators/vendors.ts'
+import { closeVendors, rootsOf, startVendors, type Vendors } from '../test/emulators/vendors.ts'
 import { freePort } from '../test/servers.ts'
 import { createClient } from './client.ts'
-import { memoryServer, startBaton, startEverything } from './processes.ts'
+import { memoryServer, startBaton, startEverything, stopAll } from './processes.ts'
 
 const { values } = parseArgs({ options: { keep: { type: 'boolean', default: false } } })
 
@@ -59,9 +59,14 @@ const say = (line = '') => console.log(line)
 const title = (text: string) => say(`\n\x1b[1m${text}\x1b[0m`)
 
 const folder = mkdtempSync(join(tmpdir(), 'baton-demo-'))
-const closers: (() => Promise<unknown> | unknown)[] = [() => rmSync(folder, { recursive: true, force: true })]
-const close = async () => {
-  for (const one of closers.splice(0).reverse()) await one()
+let vendors: Vendors | undefined
+let closed: Promise<void> | undefined
+const close = () => {
+  closed ??= stopAll().then(async () => {
+    if (vendors) await closeVendors(vendors)
+    rmSync(folder, { recursive: true, force: true })
+  })
+  return closed
 }
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
   process.once(signal, () => void close().then(() => process.exit()))
@@ -72,33 +77,31 @@ try {
   process.exitCode = 0
   if (values.keep) await new Promise(() => setInterval(() => {}, 1 << 30))
 } catch (failure) {
-  console.error(failure)
+  // What was told to end breaks off: no failure.
+  if (!closed) console.error(failure)
 }
 await close()
 
 async function walk(): Promise<void> {
   title('Starting: three emulated model services, two real MCP servers, one gateway')
-  const vendors = await startVendors()
-  closers.push(() => closeVendors(vendors))
+  vendors = await startVendors()
   const everything = await startEverything()
-  closers.push(everything.stop)
   const baton = await startBaton(folder, await freePort(), {
     BATON_DATA_DIR: join(folder, 'data'),
     BATON_ALLOW_STDIO_CONNECTORS: 'true',
     BATON_ENABLE_OAUTH: 'openai,anthropic,gemini',
     ...rootsOf(vendors),
   })
-  closers.push(baton.stop)
   say('The models are EMULATED: they do what the text says. The rest is real. Lines that they know:')
   say('  call <tool> with <json>   calls the tool')
   say('  think                     thinks first')
   say('  slow <n> <ms>             speaks in n pieces, so many milliseconds apart')
-  say(`Gateway:    ${baton.url}   (docs: ${baton.url}/docs)`)
-  say(`MCP server: ${everything.url}   (@modelcontextprotocol/server-everything)`)
+  say(`Gateway:    ${baton}   (docs: ${baton}/docs)`)
+  say(`MCP server: ${everything}   (@modelcontextprotocol/server-everything)`)
 
-  const api = createClient(baton.url)
+  const api = createClient(baton)
   const targets = await addCredentials(api)
-  await api.post('/v1/connectors', { name: 'everything', transport: 'streamable_http', url: everything.url })
+  await api.post('/v1/connectors', { name: 'everything', transport: 'streamable_http', url: everything })
   const { id } = await api.post('/v1/connectors', {
     name: 'memory',
     transport: 'stdio',
@@ -122,12 +125,12 @@ async function walk(): Promise<void> {
   title('Done: every path called a real tool, a chat changed hands, a tool came in while the model spoke.')
   if (!values.keep) return
   say(`\nStill running; Ctrl-C ends it. Go on with curl:\n`)
-  say(`  curl -s ${baton.url}/v1/sessions | head -c 400`)
-  say(`  S=$(curl -s ${baton.url}/v1/sessions -H 'content-type: application/json' \\`)
+  say(`  curl -s ${baton}/v1/sessions | head -c 400`)
+  say(`  S=$(curl -s ${baton}/v1/sessions -H 'content-type: application/json' \\`)
   say(
     `    -d '{"provider":"anthropic","model":"claude-opus-5-5","connectors":["everything"]}' | node -pe 'JSON.parse(fs.readFileSync(0)).id')`,
   )
-  say(`  curl -N ${baton.url}/v1/sessions/$S/turns -H 'content-type: application/json' \\`)
+  say(`  curl -sN ${baton}/v1/sessions/$S/turns -H 'content-type: application/json' \\`)
   say(`    -d '{"input":"call everything__echo with {\\"message\\":\\"hello\\"}"}'`)
 }
 

@@ -1,5 +1,5 @@
 /** The processes that the demo starts: the gateway, and two MCP servers from the npm registry. */
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
@@ -9,33 +9,46 @@ import { freePort } from '../test/servers.ts'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const require = createRequire(import.meta.url)
+const started: ChildProcess[] = []
 
-export async function startBaton(folder: string, port: number, env: Record<string, string>) {
+/** Ends all of them, ready or not, the last one first. */
+export async function stopAll(): Promise<void> {
+  for (let child = started.pop(); child; child = started.pop()) await stop(child)
+}
+
+function start(args: string[], options: SpawnOptions): ChildProcess {
+  const child = spawn(process.execPath, args, options)
+  started.push(child)
+  return child
+}
+
+/** Its address, once it is ready. */
+export async function startBaton(folder: string, port: number, env: Record<string, string>): Promise<string> {
   // What the shell and a baton.yaml in the checkout set is for another gateway, with its own database and keys.
   const outer = Object.entries(process.env).filter(
     ([name]) => !/^(BATON_.*|DATABASE_URL|REDIS_URL|(OPENAI|ANTHROPIC|GEMINI)_API_KEY)$/.test(name),
   )
-  const child = spawn(process.execPath, ['--enable-source-maps', join(root, 'dist/src/server.js')], {
+  const child = start(['--enable-source-maps', join(root, 'dist/src/server.js')], {
     cwd: folder,
     env: { ...Object.fromEntries(outer), BATON_PORT: String(port), BATON_LOG_LEVEL: 'warn', ...env },
     stdio: ['ignore', 'inherit', 'inherit'],
   })
   const url = `http://127.0.0.1:${port}`
   await until(child, `${url}/readyz`, (status) => status === 200)
-  return { url, stop: () => stop(child) }
+  return url
 }
 
-/** The reference server with a tool of every kind, over streamable HTTP. */
-export async function startEverything() {
+/** The reference server with a tool of every kind, over streamable HTTP: its address. */
+export async function startEverything(): Promise<string> {
   const port = await freePort()
   const entry = require.resolve('@modelcontextprotocol/server-everything/dist/index.js')
-  const child = spawn(process.execPath, [entry, 'streamableHttp'], {
+  const child = start([entry, 'streamableHttp'], {
     env: { ...process.env, PORT: String(port) },
     stdio: 'ignore',
   })
   const url = `http://127.0.0.1:${port}/mcp`
   await until(child, url, () => true)
-  return { url, stop: () => stop(child) }
+  return url
 }
 
 /** The knowledge-graph server, as a stdio command that the gateway starts itself. */
@@ -46,7 +59,8 @@ export function memoryServer(folder: string) {
 
 async function until(child: ChildProcess, url: string, ready: (status: number) => boolean): Promise<void> {
   for (let tries = 0; tries < 300; tries++) {
-    if (child.exitCode !== null) throw new Error(`process for ${url} ended with ${child.exitCode}`)
+    const ended = child.signalCode ?? child.exitCode
+    if (ended !== null) throw new Error(`process for ${url} ended with ${ended}`)
     const status = await fetch(url).then(
       (response) => response.status,
       () => 0,
@@ -54,7 +68,6 @@ async function until(child: ChildProcess, url: string, ready: (status: number) =
     if (status !== 0 && ready(status)) return
     await sleep(100)
   }
-  await stop(child)
   throw new Error(`${url} did not come up in 30 s`)
 }
 

@@ -28,7 +28,7 @@ export interface RunningServer {
  */
 export async function startPostgres({ durable = false } = {}): Promise<RunningServer> {
   const bin = postgresBin()
-  const dir = mkdtempSync(join(tmpdir(), 'baton-pg-'))
+  const dir = ownFolder('baton-pg-')
   const user = unprivileged()
   if (user) chownSync(dir, user.uid, user.gid)
   const data = join(dir, 'data')
@@ -46,20 +46,13 @@ export async function startPostgres({ durable = false } = {}): Promise<RunningSe
     ? []
     : ['-c', 'fsync=off', '-c', 'synchronous_commit=off', '-c', 'full_page_writes=off']
   const args = ['-D', data, '-k', dir, '-h', '127.0.0.1', '-p', String(port), ...careless]
-  const start = async () => {
-    const child = spawn(join(bin, 'postgres'), args, {
-      ...user,
-      cwd: dir,
-      stdio: ['ignore', 'ignore', 'pipe'],
-    })
-    await saidReady(child, 'stderr', 'ready to accept connections')
-    return child
-  }
+  const start = () =>
+    spawn(join(bin, 'postgres'), args, { ...user, cwd: dir, stdio: ['ignore', 'ignore', 'pipe'] })
   return running(`postgresql://baton@127.0.0.1:${port}/postgres`, dir, 'SIGINT', start)
 }
 
 export async function startRedis(): Promise<RunningServer> {
-  const dir = mkdtempSync(join(tmpdir(), 'baton-redis-'))
+  const dir = ownFolder('baton-redis-')
   const port = await freePort()
   const args = [
     '--port',
@@ -73,12 +66,16 @@ export async function startRedis(): Promise<RunningServer> {
     '--appendonly',
     'no',
   ]
-  const start = async () => {
-    const child = spawn('redis-server', args, { stdio: ['ignore', 'pipe', 'ignore'] })
-    await saidReady(child, 'stdout', 'Ready to accept connections')
-    return child
-  }
+  const start = () => spawn('redis-server', args, { stdio: ['ignore', 'pipe', 'ignore'] })
   return running(`redis://127.0.0.1:${port}`, dir, 'SIGTERM', start)
+}
+
+/** Gone with the process, too, which ends what runs in it first. */
+function ownFolder(prefix: string): string {
+  const dir = mkdtempSync(join(tmpdir(), prefix))
+  // PostgreSQL's processes outlive the first of them for a moment, and may write meanwhile.
+  process.once('exit', () => rmSync(dir, { recursive: true, force: true, maxRetries: 10 }))
+  return dir
 }
 
 /** A database of the test's own on that server, dropped afterwards; its address. */
@@ -125,28 +122,32 @@ export async function freePort(): Promise<number> {
   throw new Error('no free port found')
 }
 
-function saidReady(child: ChildProcess, stream: 'stdout' | 'stderr', words: string): Promise<void> {
+/** Both say so in nearly the same words, each on the one stream that is read. */
+function saidReady(child: ChildProcess): Promise<void> {
   return new Promise((resolve, reject) => {
     let said = ''
-    child[stream]?.on('data', (chunk: Buffer) => {
-      if (said.includes(words)) return
+    const stream = child.stdout ?? child.stderr
+    stream?.on('data', (chunk: Buffer) => {
+      if (READY.test(said)) return
       said += chunk.toString()
-      if (said.includes(words)) resolve()
+      if (READY.test(said)) resolve()
     })
     child.once('error', reject)
     child.once('exit', (code) => reject(new Error(`${child.spawnfile} ended with ${code}:\n${said}`)))
   })
 }
+const READY = /ready to accept connections/i
 
 async function running(
   url: string,
   dir: string,
   orderly: NodeJS.Signals,
-  start: () => Promise<ChildProcess>,
+  start: () => ChildProcess,
 ): Promise<RunningServer> {
-  let child = await start()
+  let child = start()
   const withProcess = () => void child.kill('SIGKILL')
-  process.once('exit', withProcess)
+  process.prependOnceListener('exit', withProcess)
+  await saidReady(child)
   const down = async (signal: NodeJS.Signals = orderly) => {
     if (child.exitCode !== null || child.signalCode !== null) return
     const exited = once(child, 'exit')
@@ -157,7 +158,8 @@ async function running(
     url,
     down,
     async up() {
-      child = await start()
+      child = start()
+      await saidReady(child)
     },
     async stop() {
       await down()

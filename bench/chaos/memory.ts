@@ -39,13 +39,13 @@ const SLACK_SHARE = 1.25
 export function watchMemory(replicas: readonly Replica[]): MemoryWatch {
   const lives = new Map<string, { replica: string; samples: Sample[] }>()
   const look = async (replica: Replica) => {
-    const [pid, rss] = [replica.pid(), replica.rss()]
-    const heap = await usedHeap(replica.url)
-    if (pid === null || rss === null || heap === null || pid !== replica.pid()) return
+    const pid = replica.pid()
+    const memory = await memoryOf(replica)
+    if (pid === null || memory === null || pid !== replica.pid()) return
     const key = `${replica.name} ${pid}`
     const life = lives.get(key) ?? { replica: replica.name, samples: [] }
     lives.set(key, life)
-    life.samples.push({ at: Date.now(), heap, rss })
+    life.samples.push({ at: Date.now(), ...memory })
   }
   const timer = setInterval(() => {
     for (const replica of replicas) void look(replica)
@@ -60,18 +60,18 @@ export function watchMemory(replicas: readonly Replica[]): MemoryWatch {
 }
 
 /** MiB; null when it does not answer. */
-async function usedHeap(url: string): Promise<number | null> {
+export async function memoryOf({ url }: Replica): Promise<{ heap: number; rss: number } | null> {
   const page = await fetch(`${url}/metrics`, { signal: AbortSignal.timeout(EVERY_MS) }).then(
     (response) => response.text(),
     () => '',
   )
-  const read = (name: string) => new RegExp(`^${name} (\\S+)$`, 'm').exec(page)?.[1]
-  const used = read('nodejs_heap_size_used_bytes')
-  const outside = read('nodejs_external_memory_bytes')
-  return used === undefined || outside === undefined ? null : (Number(used) + Number(outside)) / 2 ** 20
+  const read = (name: string) => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(page)?.[1]) / 2 ** 20
+  const heap = read('nodejs_heap_size_used_bytes') + read('nodejs_external_memory_bytes')
+  const rss = read('process_resident_memory_bytes')
+  return Number.isNaN(heap + rss) ? null : { heap, rss }
 }
 
-export function judged(replica: string, samples: readonly Sample[]): MemoryLife[] {
+function judged(replica: string, samples: readonly Sample[]): MemoryLife[] {
   const from = (samples[0]?.at ?? 0) + WARM_UP_MS
   const warm = samples.filter(({ at }) => at >= from)
   const ms = (warm.at(-1)?.at ?? 0) - (warm[0]?.at ?? 0)

@@ -1,7 +1,7 @@
 /** One gateway process of the run: on a port of its own, killed, frozen and started again at will. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { appendFileSync, readFileSync } from 'node:fs'
+import { appendFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
@@ -20,13 +20,8 @@ export interface Replica {
   signal(signal: NodeJS.Signals): void
   /** Sends the signal and waits for the end; how the process ended. */
   end(signal: NodeJS.Signals): Promise<number | null>
-  isUp(): boolean
   /** Null when it is down */
   pid(): number | null
-  /** Resident memory in MiB; null when it is down */
-  rss(): number | null
-  /** What it logged at level error and above, each a JSON line */
-  readonly errors: string[]
 }
 
 /** `logs`: a folder for its whole log, or null. */
@@ -38,6 +33,7 @@ export function createReplica(
 ): Replica {
   let child: ChildProcess | null = null
   let starting = Promise.resolve()
+  /** What it logged at level error and above, each a JSON line */
   const errors: string[] = []
   const url = `http://127.0.0.1:${port}`
   const isUp = () => child !== null && child.exitCode === null && child.signalCode === null
@@ -48,7 +44,8 @@ export function createReplica(
   async function startProcess(): Promise<void> {
     const mine = spawn(process.execPath, ['--enable-source-maps', SERVER], {
       cwd: root,
-      env: { PATH: process.env.PATH, BATON_PORT: String(port), ...env },
+      // A baton.yaml in the checkout is another gateway's.
+      env: { PATH: process.env.PATH, BATON_CONFIG: '/dev/null', BATON_PORT: String(port), ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     child = mine
@@ -74,7 +71,6 @@ export function createReplica(
   return {
     name,
     url,
-    errors,
     start() {
       starting = startProcess()
       // Whoever needs it asks for it; until then a failure is nobody's.
@@ -82,7 +78,6 @@ export function createReplica(
       return starting
     },
     ready: () => starting,
-    isUp,
     pid: () => (isUp() ? (child?.pid ?? null) : null),
     signal: (signal) => void child?.kill(signal),
     async end(signal) {
@@ -91,15 +86,6 @@ export function createReplica(
       child.kill(signal)
       await exited
       return child.exitCode
-    },
-    rss() {
-      if (!child?.pid || !isUp()) return null
-      try {
-        const kib = /VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))?.[1]
-        return kib === undefined ? null : Math.round(Number(kib) / 1024)
-      } catch {
-        return null
-      }
     },
   }
 }

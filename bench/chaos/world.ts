@@ -118,7 +118,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
 
 /** A run that is told to stop takes its processes along, as one that fails does. */
 export function endOnSignals(): void {
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1))
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(1))
 }
 
 async function stopReplica(replica: Replica): Promise<void> {

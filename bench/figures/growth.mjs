@@ -1,7 +1,7 @@
 /** What grows with a conversation and with its tools, and what that does to others. */
 import { startToolServer } from '../../dist/test/e2e/tool-server.js'
 import { bare, baton, call, historyOf, openSessions, seed } from '../client.mjs'
-import { runBatch, summarise } from '../instruments/load.mjs'
+import { runBatch, summarise, warmUp } from '../instruments/load.mjs'
 import { median, ms, quantiles } from '../instruments/measure.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
@@ -76,6 +76,7 @@ const DESCRIPTION = 'Lists what lies below a path, with sizes and times, and say
 export async function tools(world) {
   const sizes = [1, 500]
   const plain = await world.stage.startBare(world.upstream, 'anthropic')
+  await warmUp(bare(plain))
   const targets = {}
   for (const size of sizes) {
     const all = Array.from({ length: size }, (_, i) => i)

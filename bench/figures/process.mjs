@@ -31,7 +31,7 @@ export async function ready({ stage, upstream, rounds, row }) {
 const SLUG = 'd200-i20'
 const RUN_MS = 20_000
 
-/** Twice as many clients as can be served, who wait as long as they are told to when they are refused. */
+/** Twice as many clients as can be served, who wait a second or two when they are refused. */
 export async function overload({ stage, upstream, row }) {
   const gateway = await stage.startBaton(upstream)
   const sessions = await openSessions(gateway, 900, { provider: 'openai', model: 'fake-d10-i5' })

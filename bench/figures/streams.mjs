@@ -1,6 +1,6 @@
 /** What a delta and a turn cost: added time, CPU, throughput, and the memory of streams that wait. */
 import { bare, baton, direct, openSessions } from '../client.mjs'
-import { idle, interleave, ramp, runBatch } from '../instruments/load.mjs'
+import { idle, interleave, ramp, runBatch, warmUp } from '../instruments/load.mjs'
 import { median, ms } from '../instruments/measure.mjs'
 import { serverEnv } from '../stage.mjs'
 
@@ -29,13 +29,9 @@ async function targetsOf({ upstream, plain, floors = {}, gateways }, sessions) {
   return targets
 }
 
-/**
- * A gateway serves for days: the compiler's work on the first thousands of turns, several times that of a turn, is not
- * counted to those that are measured.
- */
 export async function warm(world) {
   const { direct: _, ...targets } = await targetsOf(world, 300)
-  for (const name in targets) await runBatch(targets[name], { n: 24, streams: 3000, slug: 'd10-i1' })
+  for (const name in targets) await warmUp(targets[name])
 }
 
 const times = (value, base) => `${(value / base).toFixed(2)} ×`
@@ -119,7 +115,11 @@ export async function idleStreams(world) {
 
 async function idleRound({ stage, upstream, servers }) {
   const gateways = { embedded: await stage.startBaton(upstream) }
-  if (servers) gateways['PostgreSQL + Redis'] = await stage.startBaton(upstream, { env: serverEnv(servers) })
+  // One that shared its database would take over the turns that a round before it left.
+  if (servers) {
+    const env = serverEnv(await stage.afresh(servers))
+    gateways['PostgreSQL + Redis'] = await stage.startBaton(upstream, { env })
+  }
   const plain = await stage.startBare(upstream)
   const { direct: _, ...targets } = await targetsOf({ upstream, plain, gateways }, 1000)
   // What a process takes once, the embedded database's buffers too, it takes with its first turns.

@@ -5,7 +5,7 @@
  *   npm run build && node dist/bench/soak/streams.js --minutes 10 --idle 1000 --streaming 200
  */
 import { parseArgs } from 'node:util'
-import { inWords, watchMemory } from '../chaos/memory.ts'
+import { inWords, memoryOf, watchMemory } from '../chaos/memory.ts'
 import { percentile, spread } from '../chaos/rounds.ts'
 import { endOnSignals, MODELS, openWorld, request, type World } from '../chaos/world.ts'
 
@@ -41,9 +41,10 @@ async function run(world: World): Promise<void> {
   const [replica] = world.replicas
   if (!replica) return
   const over = new AbortController()
-  const before = replica.rss() ?? 0
+  const resident = async () => Math.round((await memoryOf(replica))?.rss ?? 0)
+  const before = await resident()
   const idling = await openIdle(world, over.signal)
-  const withIdle = replica.rss() ?? 0
+  const withIdle = await resident()
   console.log(`${idle} idle streams: ${before} → ${withIdle} MiB resident`)
   const watch = watchMemory(world.replicas)
   const until = Date.now() + minutes * 60_000

@@ -2,23 +2,27 @@
  * The README's walk with curl, word for word, on every path against the emulated models and a real MCP server; its
  * client for frontends; and the demo it names.
  */
-import { execFile, spawnSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { execFile, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { readdirSync, readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import t from 'tap'
-import { startEverything } from '../../demo/processes.ts'
+import { startEverything, stopAll } from '../../demo/processes.ts'
+import { scratch } from '../scratch.ts'
+import { eventually } from '../waiting.ts'
 import type { Json } from './client.ts'
 import { openWorld } from './harness.ts'
 
+const DEMO = fileURLToPath(new URL('../../demo/demo.js', import.meta.url))
 const README = fileURLToPath(new URL('../../../README.md', import.meta.url))
 
 const hasCurl = spawnSync('curl', ['--version']).status === 0 || process.env.CI === 'true'
 
 t.test('the walk does what it says', { skip: hasCurl ? false : 'curl is not there' }, async (t) => {
-  const everything = await startEverything()
-  t.teardown(everything.stop)
-  const tools = everything.url.replace(/\/mcp$/, '')
+  t.teardown(stopAll)
+  const tools = (await startEverything()).replace(/\/mcp$/, '')
   const world = await openWorld(t, 'embedded')
   for (const id of Object.values(world.credentials)) await world.api.delete(`/v1/credentials/${id}`)
   const text = readFileSync(README, 'utf8')
@@ -100,16 +104,31 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
 })
 
 t.test('the demo shows what it promises, whatever the shell is set to', async (t) => {
-  const demo = fileURLToPath(new URL('../../demo/demo.js', import.meta.url))
   const env = {
     ...process.env,
     BATON_AUTH: 'keys',
     DATABASE_URL: 'postgres://127.0.0.1:1/none',
     REDIS_URL: 'redis://127.0.0.1:1',
   }
-  const { stdout } = await promisify(execFile)(process.execPath, [demo], { env })
+  const { stdout } = await promisify(execFile)(process.execPath, [DEMO], { env })
   t.equal(stdout.match(/A chat with a tool call: /g)?.length, 7, 'every path of the README')
   t.match(stdout, 'model > thinks: ')
   t.match(stdout, 'from":"restart"')
   t.match(stdout, 'Done: every path called a real tool')
+})
+
+t.test('a demo that is told to end while it starts leaves nothing behind', async (t) => {
+  const folder = scratch(t)
+  const env = { ...process.env, TMPDIR: folder }
+  const demo = spawn(process.execPath, [DEMO], { env, stdio: ['ignore', 'pipe', 'inherit'] })
+  t.teardown(() => demo.kill('SIGKILL'))
+  const files = () => readdirSync(folder, { recursive: true, encoding: 'utf8' })
+  await eventually(() => files().some((name) => name.endsWith('data')))
+  demo.stdout.resume()
+  demo.kill('SIGTERM')
+  // Whatever is left would hold its output open.
+  const isOver = once(demo, 'close').then(() => true)
+  t.ok(await Promise.race([isOver, sleep(30_000, false, { ref: false })]))
+  t.equal(demo.exitCode, 1)
+  t.same(files(), [])
 })

@@ -3,7 +3,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { memoryServer, startEverything } from '../../demo/processes.ts'
+import { memoryServer, startEverything, stopAll } from '../../demo/processes.ts'
 import { gatewayProcess } from '../gateway-process.ts'
 import { SERVERS } from '../given-servers.ts'
 import { startRig, TOOL } from '../mcp/servers/rig.ts'
@@ -102,8 +102,8 @@ toolbox:
 })
 
 t.test('a good toolbox starts, says what it made of it, and serves the tools', async (t) => {
-  const { url, stop } = await startEverything()
-  t.teardown(stop)
+  t.teardown(stopAll)
+  const url = await startEverything()
   const empty = await startToolServer()
   t.teardown(() => empty.close())
   const rig = await startRig(t, 'modern')
