@@ -214,6 +214,8 @@ const UNREAD: Unread = [
   [/image_dimensions_too_large|\bimage\.source\.|Could not process image/, isImage],
   [/\b(?:pdf|document)\.source\.|Could not process PDF|PDF pages/, isFile],
   [/Unable to download the file|robots\.txt/, isLinked],
+  // Images keep within the limit by themselves (images.ts), but nobody has counted the pages.
+  [/Too much media|too many images and documents/, isFile],
 ]
 
 /**
