@@ -315,7 +315,8 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
 
 const UNREAD: Unread = [
   [/process input image/i, isImage],
-  [/document has no pages/i, isFile],
+  // "The document contains 1438 pages which exceeds the supported page limit of 1000." (suurt8ll/open_webui_functions#267)
+  [/document has no pages|supported page limit/i, isFile],
   [/cannot fetch content|file ?uri/i, isLinked],
   [/unsupported mime type/i, isNamed],
 ]

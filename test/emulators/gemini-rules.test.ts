@@ -1,7 +1,7 @@
 /** The rules of the wire page (wire/gemini.md 3 to 6), each kept by a refusal. */
 import type { Part } from '@google/genai'
 import t from 'tap'
-import { DAMAGED } from './bytes.ts'
+import { DAMAGED, pdfOf } from './bytes.ts'
 import { declare, emulate, type Failed, hi, post, READ, user } from './gemini-requests.ts'
 
 const call = (name: string, extra: object = {}) => ({ functionCall: { name, args: {}, id: 'c1' }, ...extra })
@@ -61,6 +61,11 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     'a PDF that is none',
     { contents: [{ parts: [{ inlineData: { mimeType: 'application/pdf', data: 'aaaa' } }] }] },
     /no pages/,
+  ],
+  [
+    'a PDF of too many pages',
+    { contents: [{ parts: [{ inlineData: { mimeType: 'application/pdf', data: pdfOf(1001) } }] }] },
+    /contains 1001 pages which exceeds the supported page limit of 1000/,
   ],
   [
     'more output than there is',

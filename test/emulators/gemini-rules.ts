@@ -4,7 +4,7 @@
  * gemini-shape.ts has spelled in camelCase. Its tables are its own, so that an error in the adapter's
  * cannot hide here.
  */
-import { isDead, seenAs } from './bytes.ts'
+import { isDead, pdfPages, seenAs } from './bytes.ts'
 import { invalid } from './gemini-shape.ts'
 import { isObject, type Json } from './json.ts'
 
@@ -165,6 +165,9 @@ function checkParts(contents: readonly Content[]): void {
 function checkBytes({ mimeType = '', data }: { mimeType?: string; data?: string }): void {
   const seen = seenAs(data)
   if (mimeType === 'application/pdf' && seen !== mimeType) throw invalid('The document has no pages.')
+  const pages = pdfPages(data)
+  if (pages > 1000)
+    throw invalid(`The document contains ${pages} pages which exceeds the supported page limit of 1000.`)
   if (/^image\/(png|jpeg|webp)$/.test(mimeType) && !seen?.startsWith('image/'))
     throw invalid('Unable to process input image.')
 }
