@@ -155,6 +155,15 @@ const REFUSALS: Refused[] = [
     /requires thinking/,
   ],
   [
+    'a high effort between tools',
+    base({
+      model: 'claude-sonnet-5-5',
+      thinking: { type: 'between_tools' },
+      output_config: { effort: 'xhigh' },
+    }),
+    /requires thinking/,
+  ],
+  [
     'adaptive thinking on 4.5',
     base({ model: 'claude-haiku-4-5', thinking: { type: 'adaptive' } }),
     /adaptive thinking is not supported/,

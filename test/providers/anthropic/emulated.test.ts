@@ -133,6 +133,18 @@ t.test('against the emulator', async (t) => {
     },
   )
 
+  await t.test('a model that thinks between calls alone keeps what it said there', async (t) => {
+    const talk = talkWith(emulator, 'claude-sonnet-5-5', { settings: { reasoning: { effort: 'none' } } })
+    const steps = [
+      await step(talk, 'say Looking.\ncall weather__get with {"place":"Bern"}\nthen\nsay done'),
+      await step(talk),
+      await step(talk, 'say more'),
+    ]
+    t.match(talk.history[1]?.parts, [{ type: 'reasoning', text: 'Looking.' }, { type: 'tool_call' }])
+    t.strictSame(steps.map(thinkingIn), [0, 1, 1])
+    t.notOk(steps.some(({ repaired }) => repaired))
+  })
+
   await t.test('every setting on every model renders to what is accepted', async (t) => {
     const efforts: (Effort | undefined)[] = [
       undefined,
