@@ -266,6 +266,12 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /include_thoughts is only enabled/,
     'gemini-2.5-flash',
   ],
+  [
+    'thoughts of a model that does not think unasked',
+    thinking({ includeThoughts: true }),
+    /include_thoughts is only enabled/,
+    'gemini-2.5-flash-lite',
+  ],
   ['thinking for 2.0', thinking({ includeThoughts: true }), /Thinking is not supported/, 'gemini-2.0-flash'],
   ['sampling for 3.8', { ...hi, generationConfig: { topP: 0.5 } }, /topP is not supported/],
 ]
@@ -319,4 +325,14 @@ t.test('a signature holds only for its model, and only on the part that it came 
   const moved = { ...part, functionCall: { ...part?.functionCall, args: { path: 'other' } } }
   t.equal((await post(url('gemini-3.8-flash'), again(moved))).status, 400)
   t.equal((await post(url('gemini-2.5-flash'), again(part))).status, 200, 'older models do not look at it')
+
+  const said = await post(url('gemini-3.8-flash'), { contents: [user('say so')] })
+  const { candidates: answers } = (await said.json()) as { candidates: { content: { parts: Part[] } }[] }
+  const signed = answers[0]?.content.parts.at(-1)
+  const more = (text: string) => ({
+    contents: [user('say so'), { role: 'model', parts: [{ ...signed, text }] }, user('more')],
+  })
+  t.match(signed, { text: '', thoughtSignature: /./ })
+  t.equal((await post(url('gemini-3.8-flash'), more(''))).status, 200)
+  t.equal((await post(url('gemini-3.8-flash'), more('so'))).status, 400, 'merged with another')
 })
