@@ -314,7 +314,8 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
 }
 
 const UNREAD: Unread = [
-  [/process input image/i, isImage],
+  // The latter: google-gemini/gemini-cli#27244.
+  [/process input image|provided image is not valid/i, isImage],
   // "The document contains 1438 pages which exceeds the supported page limit of 1000." (suurt8ll/open_webui_functions#267)
   [/document has no pages|supported page limit/i, isFile],
   [/cannot fetch content|file ?uri/i, isLinked],

@@ -50,7 +50,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
   [
     'an image that is damaged',
     { contents: [{ parts: [{ inlineData: { mimeType: 'image/png', data: DAMAGED } }] }] },
-    /Unable to process input image/,
+    /Provided image is not valid/,
   ],
   [
     'an image that is not there any more',

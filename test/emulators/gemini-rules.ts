@@ -4,7 +4,7 @@
  * gemini-shape.ts has spelled in camelCase. Its tables are its own, so that an error in the adapter's
  * cannot hide here.
  */
-import { isDead, pdfPages, seenAs } from './bytes.ts'
+import { DAMAGED, isDead, pdfPages, seenAs } from './bytes.ts'
 import { invalid } from './gemini-shape.ts'
 import { isObject, type Json } from './json.ts'
 
@@ -171,8 +171,8 @@ function checkBytes({ mimeType = '', data }: { mimeType?: string; data?: string 
   const pages = pdfPages(data)
   if (pages > 1000)
     throw invalid(`The document contains ${pages} pages which exceeds the supported page limit of 1000.`)
-  if (/^image\/(png|jpeg|webp)$/.test(mimeType) && !seen?.startsWith('image/'))
-    throw invalid('Unable to process input image.')
+  if (!/^image\/(png|jpeg|webp)$/.test(mimeType) || seen?.startsWith('image/')) return
+  throw invalid(data === DAMAGED ? 'Provided image is not valid.' : 'Unable to process input image.')
 }
 
 const roleOf = ({ role }: Content) => role ?? 'user'

@@ -149,13 +149,21 @@ t.test('media that Google cannot read go in words', async (t) => {
   t.equal(short && (await ask(gemini, emulator, short)).error, null)
   const sound = { type: 'audio' as const, media_type: 'audio/x-odd', data: 'aaaa' }
   const strange = requestFor({ messages: [{ role: 'user', parts: [sound, IMAGE] }, said('hi')] })
-  const body = JSON.stringify({ error: { code: 400, message: 'Unsupported MIME type: audio/x-odd' } })
-  const plain = gemini.amend?.({ status: 400, headers: {}, body }, strange)
+  const refusal = (message: string) => ({
+    status: 400,
+    headers: {},
+    body: JSON.stringify({ error: { code: 400, message } }),
+  })
+  const plain = gemini.amend?.(refusal('Unsupported MIME type: audio/x-odd'), strange)
   t.match(
     plain?.messages[0]?.parts,
     [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
     'and a type that is not read',
   )
+  for (const words of ['Unable to process input image. Please retry', 'Provided image is not valid.']) {
+    const seen = gemini.amend?.(refusal(words), strange)
+    t.match(seen?.messages[0]?.parts, [sound, { text: /^\[image, image\/png: not shown/ }], words)
+  }
 })
 
 t.test('a prompt that is blocked is refused, and a failure told as an end is one', async (t) => {
