@@ -63,6 +63,10 @@ export function withoutUnread(request: ModelRequest, message: string, unread: Un
   })
 }
 
+/** The same with all media, where the request is larger than the vendor takes: they are most of it. */
+export const withoutMedia = (request: ModelRequest): ModelRequest | null =>
+  withoutUnread(request, '', [[/^/, () => true]])
+
 /** The request with what its refusal told of the model. */
 export const taught = (request: ModelRequest, told: Partial<ReportedModel>): ModelRequest => ({
   ...request,

@@ -235,6 +235,13 @@ t.test('refusals', async (t) => {
     t.match(await ask(emulator, 'no json'), { status: 400, words: /not valid JSON/ })
   })
 
+  await t.test('a request that is too large is refused, whatever is in it', async (t) => {
+    t.match(await ask(emulator, 'x'.repeat(33 * 1024 * 1024)), {
+      status: 413,
+      json: { error: { type: 'request_too_large' } },
+    })
+  })
+
   await t.test('an unknown model and an unknown path are not found', async (t) => {
     t.match(await ask(emulator, base({ model: 'claude-opus-9' })), {
       status: 404,

@@ -217,11 +217,11 @@ t.test('media that the vendor cannot read go in words, but for those just given'
   const shot = returned('c', { content: [image], structured: { size: 1 } })
   const given: MessageInput = { role: 'user', parts: [linked, image, file] }
   const before = [given, answered(called('c')), results(shot)]
-  const unread = (message: string, messages: MessageInput[], error_code?: string) => {
+  const unread = (message: string, messages: MessageInput[], error_code?: string, status = 400) => {
     const body = JSON.stringify({
       error: { type: 'invalid_request_error', message, details: { error_code } },
     })
-    return anthropic.amend?.({ status: 400, headers: {}, body }, requestFor({ messages }))?.messages
+    return anthropic.amend?.({ status, headers: {}, body }, requestFor({ messages }))?.messages
   }
   const kept = (message: string, error_code?: string) =>
     unread(message, [...before, said('b')], error_code)?.[0]?.parts.filter(({ type }) => type !== 'text')
@@ -244,4 +244,9 @@ t.test('media that the vendor cannot read go in words, but for those just given'
   t.same(all.slice(3, 5), now.slice(0, 2))
   t.match(all[5]?.parts, [{ content: [{}, { text: /not shown/ }] }], 'until it is refused as well')
   t.equal(unread(DAMAGED, all), undefined)
+
+  const last: MessageInput = { role: 'user', parts: given.parts.map((part) => ({ ...part })) }
+  const fewer = unread('Request exceeds the maximum size', [...before, last], undefined, 413)
+  t.match(fewer?.[0]?.parts, [{ type: 'text' }, { type: 'text' }, { type: 'text' }], 'more than fits')
+  t.same(fewer?.at(-1), last)
 })

@@ -160,6 +160,13 @@ t.test('media that Google cannot read go in words', async (t) => {
     [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
     'and a type that is not read',
   )
+  const large = refusal('Request payload size exceeds the limit: 20971520 bytes.')
+  const page = { status: 413, headers: {}, body: '<html><title>413</title></html>' }
+  for (const failure of [large, page]) {
+    const seen = gemini.amend?.(failure, strange)
+    t.match(seen?.messages[0]?.parts, [{ text: /^\[audio/ }, { text: /^\[image/ }], 'more than fits')
+    t.equal(seen && gemini.amend?.(failure, seen), null)
+  }
   for (const words of ['Unable to process input image. Please retry', 'Provided image is not valid.']) {
     const seen = gemini.amend?.(refusal(words), strange)
     t.match(seen?.messages[0]?.parts, [sound, { text: /^\[image, image\/png: not shown/ }], words)
