@@ -249,4 +249,11 @@ t.test('media that the vendor cannot read go in words, but for those just given'
   const fewer = unread('Request exceeds the maximum size', [...before, last], undefined, 413)
   t.match(fewer?.[0]?.parts, [{ type: 'text' }, { type: 'text' }, { type: 'text' }], 'more than fits')
   t.same(fewer?.at(-1), last)
+  const turn = [
+    said('look'),
+    ...['c', 'd'].flatMap((id) => [answered(called(id)), results(returned(id, { content: [image] }))]),
+  ]
+  const newest = unread('Request exceeds the maximum size', turn, undefined, 413)
+  t.match(newest?.[2]?.parts, [{ content: [{ text: /not shown/ }] }], 'within a turn too')
+  t.same(newest?.at(-1), turn.at(-1), 'but for what a tool has just shown')
 })
