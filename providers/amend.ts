@@ -51,14 +51,27 @@ export const isNamed = ({ media_type }: MediaPart, message: string): boolean => 
  */
 export function withoutUnread(request: ModelRequest, message: string, unread: Unread): ModelRequest | null {
   const [, mayBe] = unread.find(([words]) => words.test(message)) ?? []
-  if (!mayBe) return null
-  const given = request.messages.findLast(({ role }) => role === 'user')?.parts ?? []
-  const inWords = <P extends Part>(part: P): P | TextPart =>
-    'media_type' in part && mayBe(part, message) ? { type: 'text', text: mediaAsText(part) } : part
+  return mayBe ? inWords(request, (part) => mayBe(part, message), givenIn(request)) : null
+}
+
+/** The request with media in words, where it is larger than the vendor takes: they are most of it. What came last stays. */
+export const withoutMedia = (request: ModelRequest): ModelRequest | null =>
+  inWords(request, () => true, [...givenIn(request), ...(request.messages.at(-1)?.parts ?? [])])
+
+const givenIn = ({ messages }: ModelRequest): readonly Part[] =>
+  messages.findLast(({ role }) => role === 'user')?.parts ?? []
+
+function inWords(
+  request: ModelRequest,
+  mayBe: (part: MediaPart) => boolean,
+  staying: readonly Part[],
+): ModelRequest | null {
+  const worded = <P extends Part>(part: P): P | TextPart =>
+    'media_type' in part && mayBe(part) ? { type: 'text', text: mediaAsText(part) } : part
   return withParts(request, (part) => {
-    if (given.includes(part)) return [part]
-    if (part.type !== 'tool_result') return [inWords(part)]
-    const content = part.content.map(inWords)
+    if (staying.includes(part)) return [part]
+    if (part.type !== 'tool_result') return [worded(part)]
+    const content = part.content.map(worded)
     return [content.every((item, i) => item === part.content[i]) ? part : withContent(part, content)]
   })
 }

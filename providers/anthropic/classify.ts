@@ -6,7 +6,15 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { isFile, isImage, isLinked, type Unread, withoutReasoning, withoutUnread } from '../amend.ts'
+import {
+  isFile,
+  isImage,
+  isLinked,
+  type Unread,
+  withoutMedia,
+  withoutReasoning,
+  withoutUnread,
+} from '../amend.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
 
@@ -214,14 +222,18 @@ const UNREAD: Unread = [
   [/image_dimensions_too_large|\bimage\.source\.|Could not process image/, isImage],
   [/\b(?:pdf|document)\.source\.|Could not process PDF|PDF pages/, isFile],
   [/Unable to download the file|robots\.txt/, isLinked],
+  // Images keep within the limit by themselves (images.ts), but nobody has counted the pages.
+  [/Too much media|too many images and documents/, isFile],
 ]
 
 /**
- * What the vendor refuses goes in words or not at all: media that it cannot read, and thinking that went back. With a
- * budget the request without thinking has a tool turn without it, which thinking.ts answers by leaving thinking off.
+ * What the vendor refuses goes in words or not at all: media that it cannot read or that are too much, and thinking that
+ * went back. With a budget the request without thinking has a tool turn without it, which thinking.ts answers by leaving
+ * thinking off.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { status, code, message } = reportOf(failure)
+  if (status === 413) return withoutMedia(request)
   if (status !== 400) return null
   if (BAD_THINKING.test(message)) return withoutReasoning(request)
   return withoutUnread(request, `${code} ${message}`, UNREAD)

@@ -12,15 +12,21 @@ const MANY = { images: 20, pixels: 2000 }
 export const isTooLarge = (base64: string): boolean =>
   base64.length > MOST_DATA || longerSide(base64) > MOST_PIXELS
 
-/** The messages with no more than `most` images, and with none that is too large where there are many. */
+/**
+ * The messages with no more than `most` images and documents (counted together: anthropics/claude-code#24541), and with no
+ * image that is too large where there are many.
+ */
 export function withinImages(
   messages: WireMessage[],
   most: number,
   note: (text: string) => void,
 ): WireMessage[] {
-  const few = without(messages, most, () => true, '[An older image is not shown any more]')
+  const places = Math.max(1, most - blocksIn(messages, 'document'))
+  const few = without(messages, places, () => true, '[An older image is not shown any more]')
   if (few.gone > 0)
-    note(`messages: the oldest ${few.gone} images are left out, the vendor takes at most ${most}`)
+    note(
+      `messages: the oldest ${few.gone} images are left out, the vendor takes at most ${most} with documents`,
+    )
   const stands = `[An image of more than ${MANY.pixels} pixels a side is not shown any more]`
   const fit = without(few.messages, MANY.images, isLarge, stands)
   if (fit.gone > 0)
@@ -43,7 +49,7 @@ function without(
   mayGo: (image: ImageBlock) => boolean,
   text: string,
 ): { messages: WireMessage[]; gone: number } {
-  const count = messages.reduce((sum, { content }) => sum + imagesIn(content), 0)
+  const count = blocksIn(messages, 'image')
   if (count <= most) return { messages, gone: 0 }
   const quarter = Math.ceil(most / 4)
   const excess = Math.ceil((count - most) / quarter) * quarter
@@ -63,11 +69,14 @@ function without(
   return { messages: kept, gone }
 }
 
-function imagesIn(content: WireMessage['content']): number {
+const blocksIn = (messages: readonly WireMessage[], type: 'image' | 'document'): number =>
+  messages.reduce((sum, { content }) => sum + countOf(content, type), 0)
+
+function countOf(content: WireMessage['content'], type: 'image' | 'document'): number {
   let count = 0
   for (const block of content) {
-    if (block.type === 'image') count++
-    if (block.type === 'tool_result') count += imagesIn(block.content ?? [])
+    if (block.type === type) count++
+    if (block.type === 'tool_result') count += countOf(block.content ?? [], type)
   }
   return count
 }

@@ -13,6 +13,7 @@ import {
   isNamed,
   taught,
   type Unread,
+  withoutMedia,
   withoutUnread,
   withParts,
 } from '../amend.ts'
@@ -192,12 +193,14 @@ const BY_REASON: Readonly<Record<string, Verdict>> = {
   VALIDATION_REQUIRED: ['upstream_auth', `Google wants the account to be verified first. ${SEE_LINKS}`],
 }
 
+/** With status 400 (google-gemini/deprecated-generative-ai-android#26). */
+const TOO_MANY_BYTES = /request payload size exceeds the limit/i
+
 /** Words that say more than the reason beside them, which may be missing or a general one. */
 const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
   [/UNSUPPORTED_CLIENT|no longer supported for Gemini Code Assist/i, RETIRED],
   [/input token count.*exceeds the maximum|exceeds the maximum number of tokens/is, TOO_LONG],
-  // With status 400 (google-gemini/deprecated-generative-ai-android#26).
-  [/request payload size exceeds the limit/i, TOO_LARGE],
+  [TOO_MANY_BYTES, TOO_LARGE],
   [/API key (not valid|expired|not found)/i, BAD_KEY],
   // The model has no free quota at all, so waiting does not help (7.2).
   [/quota.*\blimit: 0(?![\d.])/is, ['upstream_rejected', 'This key has no quota for this model.']],
@@ -301,11 +304,12 @@ const BAD_SIGNATURE =
 
 /**
  * What Google refuses is left out once: ids that a backend does not know (4.5), signatures that it cannot verify, media
- * that it cannot read.
+ * that it cannot read or that are too much.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
-  if (failure.status !== 400) return null
   const { message } = readFailure(failure.body, failure.status)
+  if (failure.status === 413 || TOO_MANY_BYTES.test(message)) return withoutMedia(request)
+  if (failure.status !== 400) return null
   if (/unknown name "id"/i.test(message)) {
     return request.reported?.call_ids === false ? null : taught(request, { call_ids: false })
   }
@@ -314,8 +318,10 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
 }
 
 const UNREAD: Unread = [
-  [/process input image/i, isImage],
-  [/document has no pages/i, isFile],
+  // The latter: google-gemini/gemini-cli#27244.
+  [/process input image|provided image is not valid/i, isImage],
+  // "The document contains 1438 pages which exceeds the supported page limit of 1000." (suurt8ll/open_webui_functions#267)
+  [/document has no pages|supported page limit/i, isFile],
   [/cannot fetch content|file ?uri/i, isLinked],
   [/unsupported mime type/i, isNamed],
 ]

@@ -5,7 +5,16 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { isFile, isImage, isLinked, taught, type Unread, withoutReasoning, withoutUnread } from '../amend.ts'
+import {
+  isFile,
+  isImage,
+  isLinked,
+  taught,
+  type Unread,
+  withoutMedia,
+  withoutReasoning,
+  withoutUnread,
+} from '../amend.ts'
 import { type Json, number, object, string } from '../json.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
 import { refuses } from './capabilities.ts'
@@ -170,7 +179,7 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
 
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another
- * account or model, items that were never stored or stand without their pair, media that cannot be read, readable
+ * account or model, items that were never stored or stand without their pair, media that cannot be read or are too much, readable
  * summaries for an unverified organisation (param `reasoning.summary`), more output than the model has, an effort that
  * it lacks, a setting that it does not know. All but the first three are facts of the model. Null where leaving that
  * out would change nothing.
@@ -179,6 +188,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   const facts = factsOf(failure)
   const { status, code, message, error } = facts
   if (code === 'invalid_encrypted_content' || STALE.test(message)) return withoutReasoning(request)
+  if (status === 413) return withoutMedia(request)
   if (status !== 400) return null
   if (error.param === 'reasoning.summary') return withoutSummary(request)
   if (error.param === 'reasoning.effort') return withListedEffort(request, facts)

@@ -49,7 +49,8 @@ const ROWS: Row[] = [
   ['claude-fable-5-2', FROM_5_1],
   ['claude-mythos-5-2', FROM_5_1],
   ['claude-haiku-5-5', { ...FROM_5_1, types: ['adaptive', 'disabled'], effortWhenOff: 'high', forced: true }],
-  ['claude-sonnet-5-5', { ...FROM_5_1, types: ['adaptive', 'between_tools'] }],
+  // platform.claude.com, "What's new in Claude Sonnet 5.5"
+  ['claude-sonnet-5-5', { ...FROM_5_1, types: ['adaptive', 'between_tools'], effortWhenOff: 'high' }],
   ['claude-opus-5-5', FROM_5_1],
   ['claude-fable-5-1', FROM_5_1],
   ['claude-mythos-5-1', FROM_5_1],

@@ -11,7 +11,7 @@ import {
   refuses,
   user,
 } from './anthropic-requests.ts'
-import { DAMAGED, JPEG, PDF, PNG, pngOf } from './bytes.ts'
+import { DAMAGED, JPEG, PDF, PNG, pdfOf, pngOf } from './bytes.ts'
 
 const use = (id: string, input: unknown = {}) => ({ type: 'tool_use', id, name: 'get_weather', input })
 const result = (id: string, more: Body = {}) => ({
@@ -21,6 +21,10 @@ const result = (id: string, more: Body = {}) => ({
   ...more,
 })
 
+const document = (pages: number) => ({
+  type: 'document',
+  source: { type: 'base64', media_type: 'application/pdf', data: pdfOf(pages) },
+})
 const PNG_OF_10_MB = PNG.slice(0, 8) + 'A'.repeat(10 * 1024 * 1024)
 
 /** One case for each thing that is refused of messages. */
@@ -68,7 +72,20 @@ const REFUSALS: Refused[] = [
       model: 'claude-haiku-4-5',
       messages: [user(Array.from({ length: 101 }, () => ({ type: 'image', source: png })))],
     }),
-    /too many images: 101 > 100/,
+    /too many images and documents: 101 \+ 0 > 100/,
+  ],
+  [
+    'a document beside as many images as there may be',
+    base({
+      model: 'claude-haiku-4-5',
+      messages: [user([...Array.from({ length: 100 }, () => ({ type: 'image', source: png })), document(1)])],
+    }),
+    /too many images and documents: 100 \+ 1 > 100/,
+  ],
+  [
+    'documents of too many pages',
+    base({ model: 'claude-haiku-4-5', messages: [user([document(60), document(41)])] }),
+    /Too much media: 101 document pages \+ 0 images > 100/,
   ],
   [
     'an image of too many pixels',

@@ -5,7 +5,7 @@
 
 import type { EmulatedModel } from './anthropic-models.ts'
 import { checkText, invalid, onlyKeys } from './anthropic-rules.ts'
-import { isDead, pngSide, seenAs } from './bytes.ts'
+import { isDead, pdfPages, pngSide, seenAs } from './bytes.ts'
 import { type Json, list, object, string } from './json.ts'
 
 /** A message with its content as blocks; `index` is its place in the request. */
@@ -37,7 +37,7 @@ export function checkMessages(messages: unknown, model: EmulatedModel): Turn[] {
   for (const turn of turns) {
     for (const [i, block] of turn.blocks.entries()) checkBlock(block, turn, i)
   }
-  checkImages(turns, model)
+  checkMedia(turns, model)
   if (turns[0]?.role !== 'user') invalid('messages: first message must use the "user" role')
   checkSystemRole(turns, model)
   checkLast(turns, model)
@@ -46,15 +46,22 @@ export function checkMessages(messages: unknown, model: EmulatedModel): Turn[] {
 }
 
 /**
- * 100 for a window of 200,000 tokens, else 600; of more than 20 none above 2000 pixels (wire/anthropic.md 3.6, in the
- * words of anthropics/claude-code#2664).
+ * 100 for a window of 200,000 tokens, else 600: images together with documents (in the words of
+ * anthropics/claude-code#24541), and with the documents' pages; of more than 20 images none above 2000 pixels
+ * (wire/anthropic.md 3.6, in the words of anthropics/claude-code#2664).
  */
-function checkImages(turns: Turn[], { window }: EmulatedModel): void {
+function checkMedia(turns: Turn[], { window }: EmulatedModel): void {
   const most = window > 200_000 ? 600 : 100
   const blocks = turns.flatMap((turn) => turn.blocks)
   const all = [...blocks, ...blocks.flatMap(({ content }) => list(content).map(object))]
-  const images = all.filter(({ type }) => type === 'image').map(({ source }) => object(source))
-  if (images.length > most) invalid(`messages: too many images: ${images.length} > ${most}`)
+  const sources = (kind: string) =>
+    all.filter(({ type }) => type === kind).map(({ source }) => object(source))
+  const [images, documents] = [sources('image'), sources('document')]
+  const pages = documents.reduce((sum, { data }) => sum + pdfPages(data), 0)
+  if (images.length + documents.length > most)
+    invalid(`too many images and documents: ${images.length} + ${documents.length} > ${most}`)
+  if (pages + images.length > most)
+    invalid(`Too much media: ${pages} document pages + ${images.length} images > ${most}`)
   if (images.length > 20 && images.some(({ data }) => pngSide(data) > 2000))
     invalid(`${SIDES} for many-image requests: 2000 pixels`)
 }

@@ -155,6 +155,15 @@ const REFUSALS: Refused[] = [
     /requires thinking/,
   ],
   [
+    'a high effort between tools',
+    base({
+      model: 'claude-sonnet-5-5',
+      thinking: { type: 'between_tools' },
+      output_config: { effort: 'xhigh' },
+    }),
+    /requires thinking/,
+  ],
+  [
     'adaptive thinking on 4.5',
     base({ model: 'claude-haiku-4-5', thinking: { type: 'adaptive' } }),
     /adaptive thinking is not supported/,
@@ -224,6 +233,13 @@ t.test('refusals', async (t) => {
     const broken = JSON.stringify(base()).replace('hello', 'a\\ud83d')
     t.match(await ask(emulator, broken), { status: 400, words: /surrogates not allowed/ })
     t.match(await ask(emulator, 'no json'), { status: 400, words: /not valid JSON/ })
+  })
+
+  await t.test('a request that is too large is refused, whatever is in it', async (t) => {
+    t.match(await ask(emulator, 'x'.repeat(33 * 1024 * 1024)), {
+      status: 413,
+      json: { error: { type: 'request_too_large' } },
+    })
   })
 
   await t.test('an unknown model and an unknown path are not found', async (t) => {

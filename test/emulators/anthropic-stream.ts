@@ -104,23 +104,33 @@ function body(told: (Told | Beat)[]): Beat[] {
 
 function blocksOf({ items, ...answer }: Answer, telling: Telling): (Told | Beat)[] {
   const { asker, serial } = telling
-  const thinks = modeOf(asker.body, asker.model) === 'on'
-  const of = items.filter(({ type }) => type === 'reasoning').length
+  const thoughts = items.map((_, i) => thoughtAt(items, i, asker))
+  const of = thoughts.filter((thought) => thought !== undefined).length
   const before: Json[] = []
   let place = 0
-  const tellItem = (item: Exclude<SceneItem, { type: 'wait' }>, i: number): Told => {
+  const tellItem = (item: Exclude<SceneItem, { type: 'wait' }>, i: number): Told | null => {
     const isCut = answer.finish === 'length' && i === items.length - 1
+    const thought = thoughts[i]
+    if (thought !== undefined) return tellThinking(thought, answer, telling, before, { place: place++, of })
     if (item.type === 'text') return tellText(item.text, answer)
-    if (item.type === 'call') return tellCall(item, answer, idOf('toolu', serial, i), isCut)
-    return tellThinking(item.parts.join('\n\n'), answer, telling, before, { place: place++, of })
+    return item.type === 'call' ? tellCall(item, answer, idOf('toolu', serial, i), isCut) : null
   }
   return items.flatMap((item, i): (Told | Beat)[] => {
     if (item.type === 'wait') return [() => item.until]
-    if (item.type === 'reasoning' && !thinks) return []
     const told = tellItem(item, i)
+    if (!told) return []
     before.push(told.block)
     return [told]
   })
+}
+
+/** What comes as thinking: thoughts, and with `between_tools` what is said before a call (3.3); undefined: it does not. */
+function thoughtAt(items: readonly SceneItem[], i: number, { body, model }: Asker): string | undefined {
+  const item = items[i]
+  const mode = modeOf(body, model)
+  if (item?.type === 'reasoning') return mode === 'on' ? item.parts.join('\n\n') : undefined
+  const isProgress = mode === 'between_tools' && items.slice(i).some(({ type }) => type === 'call')
+  return isProgress && item?.type === 'text' ? item.text : undefined
 }
 
 type Manner = Pick<Answer, 'pace'>
@@ -181,7 +191,8 @@ function tellThinking(
   }
 }
 
-const displayOf = ({ body, model }: Asker): unknown => object(body.thinking).display ?? model.display
+const displayOf = ({ body, model }: Asker): unknown =>
+  modeOf(body, model) === 'between_tools' ? 'summarized' : (object(body.thinking).display ?? model.display)
 
 /** A text in the scene's number of deltas, with its pauses; JSON of the deltas. */
 function paced(text: string, { pace }: Manner, delta: (piece: string) => Json, parts?: number): Beat[] {

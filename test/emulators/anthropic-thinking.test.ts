@@ -141,3 +141,13 @@ t.test('redacted thinking is taken back', async (t) => {
   const broken = next(body, blocks, ([a, b]) => [{ ...a, data: `${a?.data}x` }, b] as Blocks)
   t.match(await ask(emulator, broken), { status: 400, words: /Invalid `data` in `redacted_thinking`/ })
 })
+
+t.test('with between_tools what is said before a call is thinking, and goes back as such', async (t) => {
+  const body = opening('claude-sonnet-5-5', {
+    thinking: { type: 'between_tools' },
+    messages: [user('say Looking.\ncall get_weather with {}\nthen\nsay Done.')],
+  })
+  const blocks = await content(t, body)
+  t.match(blocks, [{ type: 'thinking', thinking: 'Looking.', signature: /^E/ }, { type: 'tool_use' }])
+  t.match((await ask(emulator, next(body, blocks))).json.content, [{ type: 'text', text: 'Done.' }])
+})

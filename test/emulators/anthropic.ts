@@ -136,6 +136,8 @@ function read(
   head: Head,
   counting: boolean,
 ): { asker: Asker; turns: Turn[] } {
+  if (Buffer.byteLength(text) > 32 * 1024 * 1024)
+    throw new Refusal(413, 'request_too_large', 'Request exceeds the maximum size')
   const body = parseObject(text)
   if (!body) invalid('The request body is not valid JSON')
   const id = string(body.model)

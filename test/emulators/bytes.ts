@@ -36,3 +36,13 @@ export function pngSide(base64: unknown): number {
   if (seenAs(base64) !== 'image/png' || start.length < 24) return 0
   return Math.max(start.readUInt32BE(16), start.readUInt32BE(20))
 }
+
+/** The beginning of a PDF file of so many pages. */
+export const pdfOf = (pages: number): string =>
+  Buffer.from(`${Buffer.from(PDF, 'base64')}${'<</Type/Page>>\n'.repeat(pages)}`).toString('base64')
+
+/** Pages of a PDF; 0 of all else. */
+export const pdfPages = (base64: unknown): number =>
+  seenAs(base64) === 'application/pdf'
+    ? Buffer.from(String(base64), 'base64').toString('latin1').split('<</Type/Page>>').length - 1
+    : 0

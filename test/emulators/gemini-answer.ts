@@ -110,7 +110,8 @@ function refusedCalls(calls: readonly Call[], setting: Setting): Json | null {
 /** The last chunk's empty text; it carries the signature of an answer that has no call (4.4). */
 function tail({ items }: Answer, { traits, model, signatures }: Setting): Json {
   const isSigned = traits.signed && !items.some(({ type }) => type === 'call')
-  return isSigned ? { text: '', thoughtSignature: signatures.issue(model, 'text') } : { text: '' }
+  const part = { text: '' }
+  return isSigned ? { ...part, thoughtSignature: signatures.issue(model, signedPart(part)) } : part
 }
 
 function usageOf({ items, usage = {} }: Answer, { promptTokens }: Setting): Json {
@@ -128,7 +129,7 @@ function usageOf({ items, usage = {} }: Answer, { promptTokens }: Setting): Json
   return Object.fromEntries(Object.entries(counts).filter(([, tokens]) => tokens > 0))
 }
 
-/** The chunks of a stream as the one answer of `generateContent`: texts of one kind become one part. */
+/** The chunks of a stream as the one answer of `generateContent`: texts of one kind become one part, but for a signed one. */
 export function mergeChunks(chunks: readonly Json[]): Json {
   const end = chunks.at(-1) ?? {}
   if (end.candidates === undefined) return end
@@ -139,12 +140,14 @@ export function mergeChunks(chunks: readonly Json[]): Json {
     last = first
     for (const part of ((first.content as Json | undefined)?.parts ?? []) as Json[]) {
       const previous = parts.at(-1)
+      const isSigned = part.thoughtSignature !== undefined
       const grows =
         typeof part.text === 'string' &&
         typeof previous?.text === 'string' &&
-        previous.thought === part.thought
-      if (grows) Object.assign(previous, part, { text: `${previous.text}${part.text}` })
-      else if (part.text !== '' || part.thoughtSignature !== undefined) parts.push({ ...part })
+        previous.thought === part.thought &&
+        !isSigned
+      if (grows) previous.text = `${previous.text}${part.text}`
+      else if (part.text !== '' || isSigned) parts.push({ ...part })
     }
   }
   const content = parts.length > 0 ? { content: { role: 'model', parts } } : {}

@@ -1,7 +1,7 @@
 /** The rules of the wire page (wire/gemini.md 3 to 6), each kept by a refusal. */
 import type { Part } from '@google/genai'
 import t from 'tap'
-import { DAMAGED } from './bytes.ts'
+import { DAMAGED, pdfOf } from './bytes.ts'
 import { declare, emulate, type Failed, hi, post, READ, user } from './gemini-requests.ts'
 
 const call = (name: string, extra: object = {}) => ({ functionCall: { name, args: {}, id: 'c1' }, ...extra })
@@ -50,7 +50,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
   [
     'an image that is damaged',
     { contents: [{ parts: [{ inlineData: { mimeType: 'image/png', data: DAMAGED } }] }] },
-    /Unable to process input image/,
+    /Provided image is not valid/,
   ],
   [
     'an image that is not there any more',
@@ -61,6 +61,11 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     'a PDF that is none',
     { contents: [{ parts: [{ inlineData: { mimeType: 'application/pdf', data: 'aaaa' } }] }] },
     /no pages/,
+  ],
+  [
+    'a PDF of too many pages',
+    { contents: [{ parts: [{ inlineData: { mimeType: 'application/pdf', data: pdfOf(1001) } }] }] },
+    /contains 1001 pages which exceeds the supported page limit of 1000/,
   ],
   [
     'more output than there is',
@@ -261,6 +266,12 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /include_thoughts is only enabled/,
     'gemini-2.5-flash',
   ],
+  [
+    'thoughts of a model that does not think unasked',
+    thinking({ includeThoughts: true }),
+    /include_thoughts is only enabled/,
+    'gemini-2.5-flash-lite',
+  ],
   ['thinking for 2.0', thinking({ includeThoughts: true }), /Thinking is not supported/, 'gemini-2.0-flash'],
   ['sampling for 3.8', { ...hi, generationConfig: { topP: 0.5 } }, /topP is not supported/],
 ]
@@ -314,4 +325,14 @@ t.test('a signature holds only for its model, and only on the part that it came 
   const moved = { ...part, functionCall: { ...part?.functionCall, args: { path: 'other' } } }
   t.equal((await post(url('gemini-3.8-flash'), again(moved))).status, 400)
   t.equal((await post(url('gemini-2.5-flash'), again(part))).status, 200, 'older models do not look at it')
+
+  const said = await post(url('gemini-3.8-flash'), { contents: [user('say so')] })
+  const { candidates: answers } = (await said.json()) as { candidates: { content: { parts: Part[] } }[] }
+  const signed = answers[0]?.content.parts.at(-1)
+  const more = (text: string) => ({
+    contents: [user('say so'), { role: 'model', parts: [{ ...signed, text }] }, user('more')],
+  })
+  t.match(signed, { text: '', thoughtSignature: /./ })
+  t.equal((await post(url('gemini-3.8-flash'), more(''))).status, 200)
+  t.equal((await post(url('gemini-3.8-flash'), more('so'))).status, 400, 'merged with another')
 })

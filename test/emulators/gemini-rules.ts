@@ -4,7 +4,7 @@
  * gemini-shape.ts has spelled in camelCase. Its tables are its own, so that an error in the adapter's
  * cannot hide here.
  */
-import { isDead, seenAs } from './bytes.ts'
+import { DAMAGED, isDead, pdfPages, seenAs } from './bytes.ts'
 import { invalid } from './gemini-shape.ts'
 import { isObject, type Json } from './json.ts'
 
@@ -15,13 +15,15 @@ export interface Traits {
   newest: boolean
   levels: readonly string[]
   budget: { min: number; max: number; off: boolean } | null
+  /** Does not think without a budget */
+  idle: boolean
   output: number
 }
 
 const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
   [/^gemini-2\.0-/, { output: 8192 }],
   [/^gemini-2\.5-pro/, { budget: { min: 128, max: 32_768, off: false } }],
-  [/^gemini-2\.5-flash-lite/, { budget: { min: 512, max: 24_576, off: true } }],
+  [/^gemini-2\.5-flash-lite/, { budget: { min: 512, max: 24_576, off: true }, idle: true }],
   [/^gemini-2\.5-flash/, { budget: { min: 0, max: 24_576, off: true } }],
   [/^gemini-3-pro-preview$/, { signed: true, levels: ['LOW', 'HIGH'] }],
   [/^gemini-3\.1-pro-preview/, { signed: true, levels: ['LOW', 'MEDIUM', 'HIGH'] }],
@@ -41,7 +43,8 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
 /** Null for a model that is not there. */
 export function traitsOf(model: string): Traits | null {
   const found = MODELS.find(([name]) => name.test(model))?.[1]
-  return found ? { signed: false, newest: false, levels: [], budget: null, output: 65_536, ...found } : null
+  const plain = { signed: false, newest: false, levels: [], budget: null, idle: false, output: 65_536 }
+  return found ? { ...plain, ...found } : null
 }
 
 interface Part {
@@ -97,9 +100,9 @@ export function createSignatures(): Signatures {
   }
 }
 
-/** What a signature is tied to: its call, or just being on a text. */
-export const signedPart = ({ functionCall }: Part): string =>
-  functionCall ? `call ${functionCall.name} ${JSON.stringify(functionCall.args ?? {})}` : 'text'
+/** What a signature is tied to: its call, or its text. */
+export const signedPart = ({ functionCall, text }: Part): string =>
+  functionCall ? `call ${functionCall.name} ${JSON.stringify(functionCall.args ?? {})}` : `text ${text}`
 
 /** Throws a Refusal for a request that the server would answer with a 400. */
 export function checkRequest(request: Request, model: string, traits: Traits, signatures: Signatures): void {
@@ -165,8 +168,11 @@ function checkParts(contents: readonly Content[]): void {
 function checkBytes({ mimeType = '', data }: { mimeType?: string; data?: string }): void {
   const seen = seenAs(data)
   if (mimeType === 'application/pdf' && seen !== mimeType) throw invalid('The document has no pages.')
-  if (/^image\/(png|jpeg|webp)$/.test(mimeType) && !seen?.startsWith('image/'))
-    throw invalid('Unable to process input image.')
+  const pages = pdfPages(data)
+  if (pages > 1000)
+    throw invalid(`The document contains ${pages} pages which exceeds the supported page limit of 1000.`)
+  if (!/^image\/(png|jpeg|webp)$/.test(mimeType) || seen?.startsWith('image/')) return
+  throw invalid(data === DAMAGED ? 'Provided image is not valid.' : 'Unable to process input image.')
 }
 
 const roleOf = ({ role }: Content) => role ?? 'user'
@@ -350,7 +356,8 @@ function checkSettings(config: NonNullable<Request['generationConfig']>, traits:
   if (level !== undefined && !traits.levels.includes(level)) {
     throw invalid(`Thinking level ${level} is not supported for this model.`)
   }
-  if (budget === 0 && includeThoughts) {
+  // google-gemini/gemini-cli#1953
+  if (includeThoughts && (budget === 0 || (budget === undefined && traits.idle))) {
     throw invalid('Thinking_config.include_thoughts is only enabled when thinking is enabled.')
   }
   const range = traits.budget

@@ -82,6 +82,7 @@ export async function createAnthropicLogins(): Promise<AnthropicLogins> {
       return invalid('anthropic-beta: oauth-2025-04-20 is missing')
     const isFederation = fields.grant_type === 'urn:ietf:params:oauth:grant-type:jwt-bearer'
     if (isFederation !== betas.includes('oidc-federation-2026-04-01')) return OPAQUE
+    if (!isFederation && fields.grant_type !== 'refresh_token') throw new Refused('grant_type')
     if (!isFederation) return tokens(issuer.renew(fields, true))
     const isTrusted = Object.entries(FEDERATION).every(([name, value]) => fields[name] === value)
     if (!isTrusted) return OPAQUE

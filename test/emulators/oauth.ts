@@ -155,6 +155,8 @@ export function createIssuer(options: IssuerOptions): Issuer & IssuerControl {
       if (!/^[\w.~-]{43,128}$/.test(verifier) || sha256(verifier) !== found.challenge) {
         throw new Refused('verifier')
       }
+      // It was in an address that others may have seen (CVE-2026-34511).
+      if (verifier === found.grant.state) throw new Refused('verifier')
       return issue(found.grant)
     },
     renew(fields, rotate) {
@@ -200,7 +202,6 @@ function problemOf(query: URLSearchParams): string | null {
   if (query.get('code_challenge_method') !== 'S256') return 'code_challenge_method must be S256'
   if (!/^[\w-]{43}$/.test(query.get('code_challenge') ?? '')) return 'code_challenge is no SHA-256'
   if ((query.get('state') ?? '').length < 22) return 'state is too short'
-  if (query.get('state') === query.get('code_challenge')) return 'state must be a secret of its own'
   return null
 }
 

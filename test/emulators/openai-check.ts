@@ -217,19 +217,29 @@ function schemaFault(schema: unknown, root = false): string | null {
     return `schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.`
   }
   if (root && !isObject(schema.properties)) return 'object schema missing properties.'
-  if (schema.type === 'array' && schema.items === undefined) return 'array schema missing items.'
+  // One type of several, too (campfirein/byterover-cli#42).
+  if ([schema.type].flat().includes('array') && schema.items === undefined)
+    return 'array schema missing items.'
   // nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358
   const pattern = text(schema.pattern)
   if (/\(\?<?[=!]/.test(pattern)) return `regex lookaround is not supported. Found at ${pattern}.`
   if (/\\p\{/i.test(pattern)) return `'${pattern}' is not a 'regex'.`
-  const below = [schema.items, ...Object.values(isObject(schema.properties) ? schema.properties : {})]
-  for (const word of ['anyOf', 'oneOf', 'allOf'])
-    below.push(...(Array.isArray(schema[word]) ? schema[word] : []))
-  for (const child of below) {
-    const fault = child === undefined ? null : schemaFault(child)
+  for (const child of schemasIn(schema)) {
+    const fault = schemaFault(child)
     if (fault) return fault
   }
   return null
+}
+
+function schemasIn(schema: Json): unknown[] {
+  const named = ['properties', 'patternProperties', '$defs', 'definitions'].map((word) => schema[word])
+  const listed = ['anyOf', 'oneOf', 'allOf', 'prefixItems'].map((word) => schema[word])
+  const single = [schema.items, schema.additionalProperties, schema.not]
+  return [
+    ...named.filter(isObject).flatMap(Object.values),
+    ...listed.filter(Array.isArray).flat(),
+    ...single.filter((child) => child !== undefined),
+  ]
 }
 
 function strictFault(schema: unknown): string | null {

@@ -1,6 +1,6 @@
 /** The input items as the real services accept them (wire/openai.md 4): fields, ids, content, pairs, tokens. */
 import { isDead, seenAs } from './bytes.ts'
-import { isObject, type Json } from './json.ts'
+import { isObject, type Json, parseObject } from './json.ts'
 import { type Asked, checkName, refuse, refuseDetail, text } from './openai-refusal.ts'
 
 /** Throws a Refusal for the first item, or the first place in their order, that would not be taken. */
@@ -68,8 +68,12 @@ const ITEM_CHECKS: Readonly<Record<string, (item: Json, at: string, asked: Asked
   function_call(item, at) {
     checkCallId(item.call_id, at)
     checkName(item.name, `${at}.name`)
-    if (typeof item.arguments !== 'string') {
-      refuse(`Invalid type for '${at}.arguments': expected a string.`, `${at}.arguments`, 'invalid_type')
+    if (parseObject(text(item.arguments)) === null) {
+      refuse(
+        `Invalid type for '${at}.arguments': expected a string of a JSON object.`,
+        `${at}.arguments`,
+        'invalid_type',
+      )
     }
   },
   function_call_output(item, at, asked) {
@@ -95,6 +99,10 @@ function checkMessage(item: Json, at: string, asked: Asked): void {
     refuse(`Invalid value: '${role}'.`, `${at}.role`, 'invalid_value')
   }
   if (asked.chatgpt && role === 'system') refuseDetail('System messages are not allowed')
+  const hasPhase = item.phase !== undefined && item.phase !== null
+  if (hasPhase && !(role === 'assistant' && ['commentary', 'final_answer'].includes(text(item.phase)))) {
+    refuse(`Invalid value: '${String(item.phase)}'.`, `${at}.phase`, 'invalid_value')
+  }
   if (typeof item.content === 'string' && !asked.chatgpt) return
   if (!Array.isArray(item.content)) {
     refuse(`Unknown parameter: '${at}.content'.`, `${at}.content`, 'unknown_parameter')

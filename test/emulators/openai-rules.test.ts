@@ -54,6 +54,16 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
     schema({ type: 'object', properties: { a: { type: 'string', pattern: '\\p{L}' } } }),
     /is not a 'regex'/,
   ],
+  [
+    'an array among other types without items',
+    schema(object({ a: { type: ['null', 'array'] } })),
+    /missing items/,
+  ],
+  [
+    'an array in a map without items',
+    schema(object({ a: { additionalProperties: { type: 'array' } } })),
+    /missing items/,
+  ],
   ['an array without items', schema(object({ a: { anyOf: [{ type: 'array' }] } })), /missing items/],
   [
     'a loose schema that is not said to be',
@@ -103,6 +113,9 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ['an image that is damaged', picture(`data:image/png;base64,${DAMAGED}`), /valid image/],
   ['an image that is not there any more', picture('https://a.invalid/b.png'), /Error while downloading/],
   ['an image that is none', picture('data:image/svg+xml;base64,AAAA'), /valid image/],
+  ['a phase of a user', { input: [{ ...user('x'), phase: 'commentary' }] }, /'commentary'/],
+  ['an unknown phase', input(answer([{ type: 'output_text', text: 'x' }], { phase: 'draft' })), /'draft'/],
+  ['a call with arguments that are no JSON', input({ ...call, arguments: '{' }, output), /arguments/],
   ['a call with arguments as an object', input({ ...call, arguments: {} }, output), /arguments/],
   ['a long call id', input({ ...call, call_id: 'c'.repeat(65) }), /call_id/],
   ['an illegal called name', input({ ...call, name: 'a.b' }, output), /does not match pattern/],

@@ -11,6 +11,8 @@ export interface Play {
   usage: SceneUsage
   issue(segments: string[]): string
   id(prefix: string): string
+  /** Id of the response, the same in all events */
+  response: string
 }
 
 /** The whole stream, up to the ending that the scene asks for. */
@@ -62,7 +64,7 @@ function* brokenBeats(play: Play): Generator<Beat> {
       sent,
     )
   } else {
-    const response = { ...envelope(play, play.id('resp')), status: 'failed', error: { code, message } }
+    const response = { ...envelope(play), status: 'failed', error: { code, message } }
     yield encoded({ type: 'response.failed', response }, sent)
   }
 }
@@ -78,7 +80,7 @@ type Step = Json | (() => Promise<unknown>)
 
 function* frames(play: Play): Generator<Step> {
   const { scene, chatgpt } = play
-  const response = envelope(play, play.id('resp'))
+  const response = envelope(play)
   if (chatgpt) yield RATE_LIMITS
   yield { type: 'response.created', response }
   yield { type: 'response.in_progress', response }
@@ -130,9 +132,9 @@ function ended(play: Play, response: Json, output: Json[]): Json {
   }
 }
 
-function envelope({ body, chatgpt }: Play, id: string): Json {
+function envelope({ body, chatgpt, response }: Play): Json {
   return {
-    id,
+    id: response,
     object: 'response',
     created_at: 1795183387,
     status: 'in_progress',

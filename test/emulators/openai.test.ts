@@ -77,14 +77,17 @@ t.test('the official SDK reads what it answers', async (t) => {
     t.match(await thrown(stranger.responses.create({ model: 'gpt-5.6-sol', input: 'x' })), { status: 401 })
     emulator.script(() => ({ ...text('half'), ending: { code: 'server_error', message: 'broke' }, after: 4 }))
     let last = ''
+    const ids = new Set<string>()
     for await (const event of await sdk.responses.create({
       model: 'gpt-5.6-sol',
       input: 'x',
       stream: true,
     })) {
+      if ('response' in event) ids.add(event.response.id)
       last = event.type === 'response.failed' ? `${event.type}: ${event.response.error?.message}` : event.type
     }
     t.equal(last, 'response.failed: broke')
+    t.equal(ids.size, 1, 'it is one response from its beginning to its failure')
     emulator.script(() => ({ ...text('x'), ending: { code: 'server_is_overloaded', message: 'busy' } }))
     const stream = await sdk.responses.create({ model: 'gpt-5.6-sol', input: 'x', stream: true })
     const drained = async () => {

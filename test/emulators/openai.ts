@@ -111,13 +111,15 @@ async function respond(world: World, request: Recorded, caller: Caller): Promise
   const input = sceneInput(body)
   const scene = (await world.script?.(request, input)) ?? defaultScene(input)
   if ('body' in scene) return scene
+  const id = (prefix: string) => `${prefix}_${hash(`${world.ids++}`, prefix === 'call' ? 24 : 48)}`
   const play: Play = {
     body,
     scene,
     chatgpt: caller.chatgpt,
     usage: { ...counted(world, body, scene), ...scene.usage },
     issue: seal,
-    id: (prefix) => `${prefix}_${hash(`${world.ids++}`, prefix === 'call' ? 24 : 48)}`,
+    id,
+    response: id('resp'),
   }
   if (body.stream === true) return streamReply(play, replyHeaders(play))
   return notStreamed(play)

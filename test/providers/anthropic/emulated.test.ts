@@ -13,7 +13,7 @@ import type { Deployment, Effort, ModelSettings } from '../../../src/provider.ts
 import { type AnthropicEmulator, anthropicFixture, refusalOf } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
 import { emulate } from '../../emulators/anthropic-requests.ts'
-import { JPEG, PDF, PNG, pngOf } from '../../emulators/bytes.ts'
+import { JPEG, PDF, PNG, pdfOf, pngOf } from '../../emulators/bytes.ts'
 import { declared, eventsOf, OPTIONS, parserOf, said, send } from '../exchange.ts'
 import { fold, framesOf } from '../streams.ts'
 import {
@@ -133,6 +133,18 @@ t.test('against the emulator', async (t) => {
     },
   )
 
+  await t.test('a model that thinks between calls alone keeps what it said there', async (t) => {
+    const talk = talkWith(emulator, 'claude-sonnet-5-5', { settings: { reasoning: { effort: 'none' } } })
+    const steps = [
+      await step(talk, 'say Looking.\ncall weather__get with {"place":"Bern"}\nthen\nsay done'),
+      await step(talk),
+      await step(talk, 'say more'),
+    ]
+    t.match(talk.history[1]?.parts, [{ type: 'reasoning', text: 'Looking.' }, { type: 'tool_call' }])
+    t.strictSame(steps.map(thinkingIn), [0, 1, 1])
+    t.notOk(steps.some(({ repaired }) => repaired))
+  })
+
   await t.test('every setting on every model renders to what is accepted', async (t) => {
     const efforts: (Effort | undefined)[] = [
       undefined,
@@ -222,6 +234,23 @@ t.test('against the emulator', async (t) => {
     t.match(goesOn && anthropic.amend?.(failure, goesOn)?.messages.at(-1)?.parts, [{ text: 'so' }])
     t.equal(anthropic.amend?.({ ...failure, status: 500 }, thinks), null)
     t.equal(anthropic.amend?.({ ...failure, body: '{}' }, thinks), null)
+  })
+
+  await t.test('files of too many pages end no conversation', async (t) => {
+    const talk = talkWith(emulator, 'claude-haiku-4-5')
+    const file = (data: string): Part => ({ type: 'file', media_type: 'application/pdf', data })
+    const given = (...parts: Part[]) => talk.history.push({ role: 'user', parts })
+    given(file(pdfOf(60)), { type: 'text', text: 'say one' })
+    t.notOk((await step(talk)).repaired)
+    given(file(pdfOf(41)), { type: 'text', text: 'say two' })
+    const second = await step(talk)
+    t.ok(second.repaired)
+    t.match(second.rendered.messages, [
+      { content: [{ type: 'text', text: /not shown/ }, {}] },
+      {},
+      { content: [{ type: 'document' }, {}] },
+    ])
+    t.match((await step(talk, 'say three')).events.at(-1), { reason: 'stop' })
   })
 
   await t.test('another credential or model takes the conversation over without its thinking', async (t) => {

@@ -150,8 +150,8 @@ t.test('of too many images the oldest give way, and the rest stay where they are
       answered(called(`c${i}`)),
       results(returned(`c${i}`, { content: [image] })),
     ]).flat()
-  const sent = (count: number, model: string) => {
-    const rendered = render({ model, messages: history(count) })
+  const sent = (count: number, model: string, more: MessageInput[] = []) => {
+    const rendered = render({ model, messages: [...more, ...history(count)] })
     t.equal(refusalOf(rendered), null)
     const { body, notes } = rendered
     return { left: JSON.stringify(body.messages).match(/"type":"image"/g)?.length, notes, body }
@@ -163,6 +163,10 @@ t.test('of too many images the oldest give way, and the rest stay where they are
   t.match(over.body.messages[2]?.content, [{ content: [{ type: 'text' }] }])
   t.match(over.body.messages.at(-1)?.content, [{ content: [{ type: 'image' }] }])
   t.match(sent(101, 'claude-opus-5'), { left: 101, notes: NONE })
+  const file = { type: 'file' as const, media_type: 'application/pdf', data: PDF }
+  const beside = (count: number) => sent(count, 'claude-haiku-4-5', [{ role: 'user', parts: [file] }])
+  t.match(beside(99), { left: 99, notes: NONE })
+  t.match(beside(100), { left: 75, notes: [/at most 100 with documents/] }, 'a document counts as well')
 })
 
 t.test('an image of too many pixels or bytes is named', async (t) => {
@@ -213,11 +217,11 @@ t.test('media that the vendor cannot read go in words, but for those just given'
   const shot = returned('c', { content: [image], structured: { size: 1 } })
   const given: MessageInput = { role: 'user', parts: [linked, image, file] }
   const before = [given, answered(called('c')), results(shot)]
-  const unread = (message: string, messages: MessageInput[], error_code?: string) => {
+  const unread = (message: string, messages: MessageInput[], error_code?: string, status = 400) => {
     const body = JSON.stringify({
       error: { type: 'invalid_request_error', message, details: { error_code } },
     })
-    return anthropic.amend?.({ status: 400, headers: {}, body }, requestFor({ messages }))?.messages
+    return anthropic.amend?.({ status, headers: {}, body }, requestFor({ messages }))?.messages
   }
   const kept = (message: string, error_code?: string) =>
     unread(message, [...before, said('b')], error_code)?.[0]?.parts.filter(({ type }) => type !== 'text')
@@ -225,6 +229,8 @@ t.test('media that the vendor cannot read go in words, but for those just given'
   t.same(kept('messages.0.content.0.image.source.url: The image dimensions exceed max allowed size'), [file])
   t.same(kept('Scale it down.', 'image_dimensions_too_large'), [file])
   t.same(kept('messages.0.content.2.pdf.source.base64.data: It is password protected.'), [linked, image])
+  t.same(kept('Too much media: 99 document pages + 2 images > 100'), [linked, image])
+  t.same(kept('too many images and documents: 2 + 99 > 100'), [linked, image])
   t.same(kept('messages: It is too long.'), undefined)
 
   const DAMAGED = 'Could not process image'
@@ -238,4 +244,16 @@ t.test('media that the vendor cannot read go in words, but for those just given'
   t.same(all.slice(3, 5), now.slice(0, 2))
   t.match(all[5]?.parts, [{ content: [{}, { text: /not shown/ }] }], 'until it is refused as well')
   t.equal(unread(DAMAGED, all), undefined)
+
+  const last: MessageInput = { role: 'user', parts: given.parts.map((part) => ({ ...part })) }
+  const fewer = unread('Request exceeds the maximum size', [...before, last], undefined, 413)
+  t.match(fewer?.[0]?.parts, [{ type: 'text' }, { type: 'text' }, { type: 'text' }], 'more than fits')
+  t.same(fewer?.at(-1), last)
+  const turn = [
+    said('look'),
+    ...['c', 'd'].flatMap((id) => [answered(called(id)), results(returned(id, { content: [image] }))]),
+  ]
+  const newest = unread('Request exceeds the maximum size', turn, undefined, 413)
+  t.match(newest?.[2]?.parts, [{ content: [{ text: /not shown/ }] }], 'within a turn too')
+  t.same(newest?.at(-1), turn.at(-1), 'but for what a tool has just shown')
 })

@@ -24,7 +24,7 @@ import type {
   ToolResultPart,
 } from '../../../src/chat/message.ts'
 import { repair } from '../../../src/chat/repair.ts'
-import { JPEG, PDF } from '../../emulators/bytes.ts'
+import { JPEG, PDF, pdfOf } from '../../emulators/bytes.ts'
 import { emulate } from '../../emulators/gemini-requests.ts'
 import { checkRequest, createSignatures, type Request, traitsOf } from '../../emulators/gemini-rules.ts'
 import { PUBLIC_REQUEST, readBody } from '../../emulators/gemini-shape.ts'
@@ -141,15 +141,36 @@ t.test('media that Google cannot read go in words', async (t) => {
   const again = failure && gemini.amend?.(failure, request)
   t.match(again?.messages[0]?.parts, [{ text: /b\.png: not shown to this model/ }, IMAGE])
   t.equal(again && (await ask(gemini, emulator, again)).error, null)
+  const book = { type: 'file' as const, media_type: 'application/pdf', data: pdfOf(1001) }
+  const long = requestFor({ messages: [{ role: 'user', parts: [book, IMAGE] }, said('hi')] })
+  const { failure: refused } = await ask(gemini, emulator, long)
+  const short = refused && gemini.amend?.(refused, long)
+  t.match(short?.messages[0]?.parts, [{ text: /not shown to this model/ }, IMAGE], 'a file of too many pages')
+  t.equal(short && (await ask(gemini, emulator, short)).error, null)
   const sound = { type: 'audio' as const, media_type: 'audio/x-odd', data: 'aaaa' }
   const strange = requestFor({ messages: [{ role: 'user', parts: [sound, IMAGE] }, said('hi')] })
-  const body = JSON.stringify({ error: { code: 400, message: 'Unsupported MIME type: audio/x-odd' } })
-  const plain = gemini.amend?.({ status: 400, headers: {}, body }, strange)
+  const refusal = (message: string) => ({
+    status: 400,
+    headers: {},
+    body: JSON.stringify({ error: { code: 400, message } }),
+  })
+  const plain = gemini.amend?.(refusal('Unsupported MIME type: audio/x-odd'), strange)
   t.match(
     plain?.messages[0]?.parts,
     [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
     'and a type that is not read',
   )
+  const large = refusal('Request payload size exceeds the limit: 20971520 bytes.')
+  const page = { status: 413, headers: {}, body: '<html><title>413</title></html>' }
+  for (const failure of [large, page]) {
+    const seen = gemini.amend?.(failure, strange)
+    t.match(seen?.messages[0]?.parts, [{ text: /^\[audio/ }, { text: /^\[image/ }], 'more than fits')
+    t.equal(seen && gemini.amend?.(failure, seen), null)
+  }
+  for (const words of ['Unable to process input image. Please retry', 'Provided image is not valid.']) {
+    const seen = gemini.amend?.(refusal(words), strange)
+    t.match(seen?.messages[0]?.parts, [sound, { text: /^\[image, image\/png: not shown/ }], words)
+  }
 })
 
 t.test('a prompt that is blocked is refused, and a failure told as an end is one', async (t) => {

@@ -335,5 +335,6 @@ t.test('media that the vendor cannot read go in words', (t) => {
   t.same(kept({ code: 'unsupported_file', message: 'Expected a supported format.' }), [image, linked])
   t.equal(kept({ code: 'invalid_value', message: 'Something else.' }), undefined)
   t.equal(kept({ code: 'image_parse_error' }, 500), undefined)
+  t.same(kept({ message: 'Request Entity Too Large' }, 413), [], 'more than fits')
   t.end()
 })
