@@ -179,10 +179,10 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
 
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another
- * account or model, items that were never stored or stand without their pair, media that cannot be read or are too much, readable
- * summaries for an unverified organisation (param `reasoning.summary`), more output than the model has, an effort that
- * it lacks, a setting that it does not know. All but the first three are facts of the model. Null where leaving that
- * out would change nothing.
+ * account or model, items that were never stored or stand without their pair, media that cannot be read or are too
+ * much, readable summaries for an unverified organisation (param `reasoning.summary`), more output than the model has,
+ * an effort that it lacks, a setting that it does not know. All but the first three are facts of the model. Null where
+ * leaving that out would change nothing.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
