@@ -4,6 +4,7 @@
  * (3), `--only ready,growth`. Start with an idle machine: quote the ratios, not the milliseconds.
  */
 import { parseArgs } from 'node:util'
+import { numbersIn } from '../dist/bench/options.js'
 import { bystanders, history, tools } from './figures/growth.mjs'
 import { overload, ready } from './figures/process.mjs'
 import {
@@ -45,6 +46,7 @@ const { values } = parseArgs({
   },
 })
 
+const { rounds } = numbersIn(values, 'rounds')
 const names = values.only.split(',')
 if (!names.every((name) => name in FIGURES))
   throw new Error(`--only takes some of: ${Object.keys(FIGURES).join(', ')}`)
@@ -69,7 +71,7 @@ try {
     gateways,
     plain: await stage.startBare(upstream),
     floors,
-    rounds: Number(values.rounds),
+    rounds,
     row: (...cells) => console.log(`| ${cells.join(' | ')} |`),
   }
   await warm(world)

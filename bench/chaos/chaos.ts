@@ -7,6 +7,7 @@
  *   npm run chaos -- --scenarios deploy --rate 50                        one of them: deploy, away, cancel, apply, resume
  */
 import { parseArgs } from 'node:util'
+import { numbersIn } from '../options.ts'
 import type { Finding } from './check.ts'
 import { rollingRestart } from './deploy.ts'
 import { FAULTS, type Fault } from './faults.ts'
@@ -29,6 +30,7 @@ const { values } = parseArgs({
   },
 })
 
+const { rounds, seed, turns, rate, tools } = numbersIn(values, 'rounds', 'seed', 'turns', 'rate', 'tools')
 const faults = values.faults === 'all' ? [...FAULTS] : values.faults.split(',').map(faultOf)
 
 function faultOf(name: string): Fault {
@@ -39,12 +41,10 @@ function faultOf(name: string): Fault {
 
 const SCENARIOS: Record<string, () => Promise<Finding[]>> = {
   async deploy() {
-    const load = { rate: Number(values.rate) }
-    const withTools = Number(values.tools)
     const { findings, firstEvent, firstWords, ...report } = await rollingRestart(world, {
-      load,
-      seed: Number(values.seed),
-      withTools,
+      load: { rate },
+      seed,
+      withTools: tools,
       calmMs: 20_000,
       say: (line) => console.log(line),
     })
@@ -60,7 +60,7 @@ const SCENARIOS: Record<string, () => Promise<Finding[]>> = {
   async away() {
     const { findings, ...report } = await databaseAway(world, {
       ms: 10_000,
-      seed: Number(values.seed),
+      seed,
       count: 6,
     })
     console.log(`database away for 10 s: ${JSON.stringify(report)}`)
@@ -83,10 +83,14 @@ const SCENARIOS: Record<string, () => Promise<Finding[]>> = {
   },
 }
 
+const scenarios = values.scenarios === 'all' ? Object.keys(SCENARIOS) : values.scenarios?.split(',')
+if (scenarios?.some((name) => !SCENARIOS[name]))
+  throw new Error(`--scenarios takes all, or some of: ${Object.keys(SCENARIOS).join(', ')}`)
+
 endOnSignals()
 const world = await openWorld({ logs: values.logs ?? null })
 try {
-  if (values.scenarios !== undefined) await playScenarios(values.scenarios)
+  if (scenarios) await playScenarios(scenarios)
   else await playRounds()
 } finally {
   await world.close()
@@ -94,9 +98,9 @@ try {
 
 async function playRounds(): Promise<void> {
   const report = await runRounds(world, {
-    rounds: Number(values.rounds),
-    seed: Number(values.seed),
-    turns: Number(values.turns),
+    rounds,
+    seed,
+    turns,
     faults,
     say: (line) => console.log(line),
   })
@@ -104,11 +108,9 @@ async function playRounds(): Promise<void> {
   if (report.findings.length > 0) process.exitCode = 1
 }
 
-async function playScenarios(names: string): Promise<void> {
-  for (const name of names === 'all' ? Object.keys(SCENARIOS) : names.split(',')) {
-    const play = SCENARIOS[name]
-    if (!play) throw new Error(`--scenarios takes all, or some of: ${Object.keys(SCENARIOS).join(', ')}`)
-    const findings = await play()
+async function playScenarios(names: readonly string[]): Promise<void> {
+  for (const name of names) {
+    const findings = (await SCENARIOS[name]?.()) ?? []
     console.log(findings.length === 0 ? `${name}: nothing found` : tally(findings))
     for (const { kind, turn, what } of findings) console.log(`  ${kind} ${turn}: ${what}`)
     if (findings.length > 0) process.exitCode = 1

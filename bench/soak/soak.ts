@@ -7,6 +7,7 @@
  */
 import { parseArgs } from 'node:util'
 import { endOnSignals, openWorld } from '../chaos/world.ts'
+import { numbersIn } from '../options.ts'
 import { soak, summarizeSoak } from './talk.ts'
 
 const { values } = parseArgs({
@@ -20,14 +21,15 @@ const { values } = parseArgs({
   },
 })
 
+const { minutes, seed, clients, every } = numbersIn(values, 'minutes', 'seed', 'clients', 'every')
 endOnSignals()
 const world = await openWorld({ logs: values.logs ?? null })
 try {
   const report = await soak(world, {
-    ms: Number(values.minutes) * 60_000,
-    seed: Number(values.seed),
-    clients: Number(values.clients),
-    everyMs: Number(values.every) * 1000,
+    ms: minutes * 60_000,
+    seed,
+    clients,
+    everyMs: every * 1000,
     say: (line) => console.log(line),
   })
   console.log(summarizeSoak(report))

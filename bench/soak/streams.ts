@@ -8,6 +8,7 @@ import { parseArgs } from 'node:util'
 import { inWords, memoryOf, watchMemory } from '../chaos/memory.ts'
 import { percentile, spread } from '../chaos/rounds.ts'
 import { endOnSignals, MODELS, openWorld, request, type World } from '../chaos/world.ts'
+import { numbersIn } from '../options.ts'
 
 const { values } = parseArgs({
   options: {
@@ -19,13 +20,14 @@ const { values } = parseArgs({
     deltas: { type: 'string', default: '60' },
   },
 })
-const [minutes, idle, streaming, rate, deltas] = [
-  values.minutes,
-  values.idle,
-  values.streaming,
-  values.rate,
-  values.deltas,
-].map(Number) as [number, number, number, number, number]
+const { minutes, idle, streaming, rate, deltas } = numbersIn(
+  values,
+  'minutes',
+  'idle',
+  'streaming',
+  'rate',
+  'deltas',
+)
 
 const figures = { first: [] as number[], events: 0, turns: 0, refused: 0, cut: 0, failed: 0 }
 

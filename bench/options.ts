@@ -1,0 +1,12 @@
+/** The named options as numbers. Throws where one is none: a run of no rounds would find nothing, and end well. */
+export function numbersIn<K extends string>(
+  values: Readonly<Record<K, string>>,
+  ...names: K[]
+): Record<K, number> {
+  const read = names.map((name): [K, number] => {
+    const number = values[name].trim() === '' ? Number.NaN : Number(values[name])
+    if (!(number >= 0)) throw new Error(`--${name} takes a number, not '${values[name]}'`)
+    return [name, number]
+  })
+  return Object.fromEntries(read) as Record<K, number>
+}
