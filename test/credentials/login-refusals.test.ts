@@ -82,7 +82,6 @@ t.test('the emulated vendors refuse what the real ones refuse', async (t) => {
     ['no challenge', (query) => query.delete('code_challenge')],
     ['a plain challenge', (query) => query.set('code_challenge_method', 'plain')],
     ['no state', (query) => query.delete('state')],
-    ['the challenge as state', (query) => query.set('state', query.get('code_challenge') ?? '')],
     ['no scope', (query) => query.delete('scope')],
   ]
   for (const provider of ['openai', 'anthropic', 'gemini']) {
