@@ -118,6 +118,18 @@ t.test('a cancel, or the end of its tool, is acted on at once', async (t) => {
   }
 })
 
+t.test('a call that nobody approves in time is denied, and its turn goes on', async (t) => {
+  const { bus, say, replica, begin } = world(t, { approvalSeconds: 0, leaseSeconds: 600 }, CALLS)
+  const { turn, types } = await begin(replica(tools()), { max_steps: 1 })
+  say()
+  await eventually(() => types.includes('turn.awaiting_input'))
+  // Looks for work.
+  await bus.publish('control', JSON.stringify({ op: 'handed_over', session_id: turn.session_id }))
+  await eventually(() => types.includes('turn.completed'))
+  const results = (await store.messages.ofTurn(turn.id)).find(({ role }) => role === 'tool')
+  t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'denied' }])
+})
+
 t.test('nor does it wait for a person’s word on a tool that is gone by then', async (t) => {
   const asks = { canonical_name: 'a.asks', enabled: true, connector_id: null }
   const changes = {
