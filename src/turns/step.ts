@@ -129,11 +129,11 @@ async function streamStep(
     throw thrown
   } finally {
     active.model = null
+    active.phase = 'committing'
   }
   active.stop.signal.throwIfAborted()
   // Asked for while the last bytes were read: nothing is committed yet, so the restart still holds.
   if (active.restartPending) return 'tools_changed'
-  active.phase = 'committing'
   // A turn that begins with an empty answer is asked once more; after tool results silence may be meant.
   const isFirst = run.index === 0 && !active.turn.steps.some(({ discarded }) => discarded)
   return isFirst && folding.finish()?.silent ? 'retry' : null
@@ -274,7 +274,6 @@ async function writeStep(
   const { active, deps } = run
   const done = endedStep(attempt, finish_reason)
   const { usage } = done
-  active.phase = 'committing'
   active.turn.steps.push(done)
   active.turn.usage = addUsage(active.turn.usage, usage)
   run.inFlight = null

@@ -160,6 +160,27 @@ t.test('a connector’s new settings hold from the next step of a turn on', asyn
   t.strictSame(ran, [bound.id])
 })
 
+t.test('and for a turn that has to wait for its place', async (t) => {
+  const { say, replica, begin } = world(t, { concurrentTurns: 1 }, CALLS)
+  const { row, ran, seen } = toolbox((connector) => connector?.require_approval === 'always')
+  const { id } = await session()
+  const bound = await server('guarded')
+  await store.connectors.bind(id, bound.id, 'a')
+  const connector = await store.connectors.get(CALLER, bound.id)
+  if (!connector) return t.fail('it is gone')
+  row.tools = [bound.tool]
+  const one = replica({
+    ...seen,
+    tools: { ...seen.tools, keptRevision: () => row.revision, keep: () => row },
+  })
+  await begin(one, { max_steps: 1 })
+  const { turn } = await one.start(CALLER, id, asked())
+  await store.connectors.update(CALLER, connector, { require_approval: 'always' })
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input' })
+  t.strictSame(ran, [null], 'but for the turn before it')
+})
+
 t.test('a call that waits for a person is left alone where another tool is taken away', async (t) => {
   const { say, replica } = world(t, {}, CALLS)
   const { row, seen } = toolbox(() => true)
@@ -270,6 +291,56 @@ t.test('no restart is claimed of a step that is being committed', async (t) => {
   await t.rejects(restart(), { code: 'not_restartable' })
   commit()
   await eventually(() => types.includes('turn.completed'))
+})
+
+t.test('nor of a turn that fails', async (t) => {
+  const { opened: committed, open: commit } = gate()
+  const { opened: reached, open: reach } = gate()
+  const broken = {
+    get type(): never {
+      throw new BatonError('upstream_disconnected', 'It broke.')
+    },
+  } as unknown as ModelEvent
+  const { say, replica, begin } = world(t, {}, [broken])
+  const one = replica({
+    store: withTurns({
+      async commit(...args) {
+        reach()
+        await committed
+        return store.turns.commit(...args)
+      },
+    }),
+  })
+  const { turn, types } = await begin(one)
+  say()
+  await reached
+  await t.rejects(one.restart(CALLER, turn.id), { code: 'not_restartable' })
+  commit()
+  await eventually(() => types.includes('turn.failed'))
+})
+
+t.test('a restart that is asked for as the last bytes are read is made', async (t) => {
+  const turn = { id: '', session_id: '' }
+  let isAsked = false
+  const { bus, say, replica, begin } = world(t, {}, [
+    {
+      get type(): 'finish' {
+        if (!isAsked)
+          void bus.publish(
+            'control',
+            JSON.stringify({ op: 'restart', session_id: turn.session_id, turn_id: turn.id }),
+          )
+        isAsked = true
+        return 'finish'
+      },
+      reason: 'stop',
+    },
+  ])
+  const { turn: begun, types } = await begin(replica())
+  Object.assign(turn, begun)
+  say()
+  await eventually(() => types.includes('turn.completed'))
+  t.ok(types.includes('turn.restarted'))
 })
 
 t.test('no restart is claimed where its owner cannot be told', async (t) => {
