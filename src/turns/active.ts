@@ -15,7 +15,7 @@ export const TOOL_REMOVED = Symbol('tool removed')
  * `preparing`: nothing has left, the newest tools are read anyway · `model`: a request is out · `committing`,
  * `tools`: nothing to restart
  */
-export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools' | 'ended'
+export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools'
 
 /** How this process came to own a turn; one that another had brings what that one may not have said. */
 export type Entry =

@@ -122,7 +122,7 @@ t.test('wishes for a restart: one while it is pending, only of a model call, at 
   t.equal(requestRestart(active), 'restarting', 'several become one')
   active.sent = { revision: 7, isRestart: false }
   t.equal(requestRestart(active, 7), 'restarting', 'also for what the request that is given up was made with')
-  for (const phase of ['preparing', 'tools', 'committing', 'waiting', 'ended'] as const) {
+  for (const phase of ['preparing', 'tools', 'committing', 'waiting'] as const) {
     t.equal(requestRestart(activeIn(phase)), 'not_restartable', phase)
   }
   const fresh = activeIn('model')
