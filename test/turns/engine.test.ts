@@ -8,12 +8,14 @@ import { createLog } from '../../src/log.ts'
 import { StaleOwner, type Store } from '../../src/store/store.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
+import { endTurn, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
   follow,
   HELLO,
+  looked,
   pieces,
   type Seen,
   session,
@@ -36,6 +38,33 @@ t.test('what waits in a queue is ended, or begun, as soon as it may be', async (
   say()
   const over = await one.wait(CALLER, second.id, 30, new AbortController().signal)
   t.match(over, { state: 'completed' })
+})
+
+t.test('a turn that is queued as the last one ends begins at once', async (t) => {
+  const { say, replica } = world(t, { leaseSeconds: 600 })
+  say()
+  const { session: opened, turn: last, fence } = await runningTurn(store, CALLER)
+  const openSurely: Store['turns']['openSurely'] = async (...given) => {
+    const queued = await store.turns.openSurely(...given)
+    await endTurn(store, fence, last.id)
+    return queued
+  }
+  const { store: lookedAt, hasLooked } = looked({ openSurely })
+  const one = replica({ store: lookedAt })
+  await hasLooked
+  const { turn } = await one.start(CALLER, opened.id, asked({ on_busy: 'enqueue' }))
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+})
+
+t.test('a turn that interrupts waits for nothing but the end of the one that runs', async (t) => {
+  const { bus, replica, begin } = world(t, { leaseSeconds: 600 })
+  const one = replica()
+  const { session: opened, types } = await begin(one)
+  await eventually(() => types.includes('step.started'))
+  const { turn } = await one.start(CALLER, opened.id, asked({ on_busy: 'interrupt' }))
+  const next = follow(t, bus, opened.id, turn.id)
+  await eventually(() => next.includes('step.started'))
+  t.equal(types.at(-1), 'turn.cancelled')
 })
 
 t.test('a turn that begins before the last one has let go is the one that runs', async (t) => {

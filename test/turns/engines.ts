@@ -125,6 +125,16 @@ export const withTurns = (turns: Partial<Store['turns']>): Store => ({
   turns: { ...store.turns, ...turns },
 })
 
+/** A store that a replica sees, and when it has looked there for work: a look ends with what is left to be said. */
+export function looked(turns: Partial<Store['turns']> = {}) {
+  const { opened: hasLooked, open } = gate()
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    open()
+    return store.turns.unannounced(...given)
+  }
+  return { hasLooked, store: withTurns({ unannounced, ...turns }) }
+}
+
 /** A call that ended so, with nothing to say. */
 export function settled(
   { call_id, name }: ToolCallPart,
