@@ -18,7 +18,7 @@ import { hydrate, terminalEvent } from '../../src/turns/events.ts'
 import { gathering } from '../../src/turns/gather.ts'
 import { patiently } from '../../src/turns/loop-deps.ts'
 import { createSlots } from '../../src/turns/room.ts'
-import { commit, contextOf, type Run } from '../../src/turns/run.ts'
+import { catchUp, commit, contextOf, type Run } from '../../src/turns/run.ts'
 import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../waiting.ts'
 
@@ -207,6 +207,20 @@ t.test('what is announced of a message is said with the stored one', async (t) =
     at: NOW,
   } as const
   t.equal(hydrate(other, [stored]), other)
+})
+
+t.test('a turn waits for servers for its share of time, however often they are behind', async (t) => {
+  const waits: number[] = []
+  const tools = {
+    isBehind: () => true,
+    async bringUpToDate(_: string, ms: number) {
+      waits.push(ms)
+      return 300
+    },
+  }
+  const run = { active: activeIn('preparing'), deps: { tools }, serverWaitMs: 400 } as unknown as Run
+  for (let i = 0; i < 3; i++) await catchUp(run)
+  t.strictSame(waits, [400, 100, 0])
 })
 
 t.test('each end of a turn has its event', async (t) => {
