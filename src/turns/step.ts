@@ -90,8 +90,8 @@ async function streamStep(
 ): Promise<'retry' | 'tools_changed' | null> {
   const { active, deps } = run
   const { step, folding } = attempt
-  const abort = new AbortController()
-  active.model = abort
+  const own = new AbortController()
+  active.model = own
   let isStarted = false
   const isRestart = active.restartPending
   const beforeSend = () => {
@@ -116,7 +116,7 @@ async function streamStep(
       request: prepared.request,
       secret: run.credential.secret,
       context: prepared.context,
-      signal: abort.signal,
+      signal: AbortSignal.any([active.stop.signal, own.signal]),
       beforeSend,
       amended: run.amended,
       ...(onUnauthorized ? { onUnauthorized } : {}),
@@ -125,10 +125,9 @@ async function streamStep(
   } catch (thrown) {
     // The tools changed before this request, or another try of it, had left.
     if (thrown instanceof LlmStale) return 'retry'
-    if (abort.signal.reason === RESTART && !active.stop.signal.aborted) return 'tools_changed'
+    if (own.signal.reason === RESTART && !active.stop.signal.aborted) return 'tools_changed'
     throw thrown
   } finally {
-    active.model = null
     active.phase = 'committing'
   }
   active.stop.signal.throwIfAborted()
