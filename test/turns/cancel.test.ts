@@ -10,7 +10,18 @@ import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { endTurn, openRequest, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
-import { asked, CALLER, follow, type Seen, session, store, toolsThat, withTurns, world } from './engines.ts'
+import {
+  asked,
+  CALLER,
+  follow,
+  pieces,
+  type Seen,
+  session,
+  store,
+  toolsThat,
+  withTurns,
+  world,
+} from './engines.ts'
 
 const CALLS: ModelEvent[] = [
   { type: 'part', index: 1, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
@@ -108,6 +119,23 @@ t.test('one that is cancelled after a restart keeps nothing of what that took ba
   await one.restart(CALLER, turn.id)
   await eventually(() => types.includes('turn.cancelled'))
   t.match(await store.turns.get(CALLER, turn.id), { steps: [{ attempt: 1, discarded: true }] })
+})
+
+t.test('a cancel that comes as a request is made stops it', async (t) => {
+  const { tools } = pieces(Promise.resolve(), [])
+  let wish: string | null = null
+  const overlay: typeof tools.overlay = (...given) => {
+    if (wish) void bus.publish('control', wish)
+    return tools.overlay(...given)
+  }
+  const { bus, replica, begin } = world(t)
+  const one = replica({ tools: { ...tools, overlay } })
+  const { turn, types } = await begin(one)
+  await eventually(() => types.includes('step.started'))
+  wish = JSON.stringify({ op: 'cancel', session_id: turn.session_id, turn_id: turn.id })
+  await one.restart(CALLER, turn.id)
+  // The model does not answer.
+  await eventually(() => types.includes('turn.cancelled'))
 })
 
 t.test('no call is sent for a turn that is cancelled while its step is committed', async (t) => {

@@ -38,6 +38,7 @@ export function pieces(
     llm: {
       async stream({ signal, beforeSend }: ModelCall, take: (event: ModelEvent) => void) {
         if (beforeSend?.() === false) throw new LlmStale()
+        signal.throwIfAborted()
         const stopped = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
         await Promise.race([said, stopped])
         signal.throwIfAborted()
@@ -76,7 +77,7 @@ const settings = {
   approvalSeconds: 60,
 }
 
-export type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools' | 'credentials'
+export type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools' | 'credentials' | 'sealed'
 let replicas = 0
 /** Each replica may see the store, and say what it has to, in its own way. */
 export function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
