@@ -1,9 +1,10 @@
 /** The loop's small parts by themselves: places, gathered writes, patience, wishes, what is told and to whom. */
 import { pino } from 'pino'
 import t from 'tap'
+import type { Bus } from '../../src/bus/bus.ts'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { AnnouncedEvent, Session, Turn } from '../../src/store/store.ts'
+import type { AnnouncedEvent, Session, Store, Turn } from '../../src/store/store.ts'
 import {
   type ActiveTurn,
   CANCELLED,
@@ -19,6 +20,7 @@ import { gathering } from '../../src/turns/gather.ts'
 import { patiently } from '../../src/turns/loop-deps.ts'
 import { createSlots } from '../../src/turns/room.ts'
 import { catchUp, commit, contextOf, type Run } from '../../src/turns/run.ts'
+import { createWait } from '../../src/turns/wait.ts'
 import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../waiting.ts'
 
@@ -219,6 +221,19 @@ t.test('a turn waits for servers for its share of time, however often they are b
   const run = { active: activeIn('preparing'), deps: { tools }, serverWaitMs: 400 } as unknown as Run
   for (let i = 0; i < 3; i++) await catchUp(run)
   t.strictSame(waits, [400, 100, 0])
+})
+
+t.test('whoever waits for a turn hears of its end, though the bus is away', async (t) => {
+  let isOver = false
+  const get = async () => ({ ...turn, ended_at: isOver ? NOW : null })
+  const read = () => {
+    throw new BatonError('unavailable', 'away')
+  }
+  const wait = createWait({ turns: { get } } as unknown as Store, { read } as unknown as Bus)
+  const waited = wait({ owner: 'local', admin: true, key_id: null }, turn.id, 600, never)
+  await new Promise(setImmediate)
+  isOver = true
+  t.match(await waited, { ended_at: NOW })
 })
 
 t.test('each end of a turn has its event', async (t) => {

@@ -118,6 +118,22 @@ t.test('a cancel, or the end of its tool, is acted on at once', async (t) => {
   }
 })
 
+t.test('a call whose approved edit cannot be opened is not said to have begun', async (t) => {
+  const { replica, turn, types } = await waiting(t)
+  const sealed = {
+    seal: () => new Uint8Array([1]),
+    open() {
+      throw new Error('its key is lost')
+    },
+  }
+  const { executor, ...seen } = tools()
+  const next = replica({ ...seen, executor: { ...executor, misfits: async () => null }, sealed })
+  await next.decide(CALLER, turn, 'call_asks', { decision: 'approve', arguments: {} })
+  await eventually(() => types.includes('turn.failed'))
+  const results = (await store.messages.ofTurn(turn)).find(({ role }) => role === 'tool')
+  t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'cancelled' }])
+})
+
 t.test('a call that nobody approves in time is denied, and its turn goes on', async (t) => {
   const { bus, say, replica, begin } = world(t, { approvalSeconds: 0, leaseSeconds: 600 }, CALLS)
   const { turn, types } = await begin(replica(tools()), { max_steps: 1 })
