@@ -97,6 +97,8 @@ t.test('what a turn says after another owner, or a wait, is marked: it may not b
   )
   for (const { turn } of [lost, waited]) t.ok(of(turn.id).every(({ again }) => again))
   t.notOk(of(turn.id).some(({ again }) => again))
+  const leases = [lost.turn, waited.turn, turn].map(({ id }) => new Set(of(id).map(({ epoch }) => epoch)))
+  t.strictSame(leases, [new Set([2]), new Set([2]), new Set([1])], 'by the lease under which it speaks')
 })
 
 t.test('what an owner without a bus could not say is a loss to whoever speaks in its place', async (t) => {
@@ -313,6 +315,8 @@ t.test('a turn handed over within a step takes back what that streamed, and keep
   await eventually(() => types.includes('turn.completed'))
   const steps = types.filter((type) => type.startsWith('step.'))
   t.strictSame(steps, ['step.started', 'step.discarded', 'step.started', 'step.completed'])
+  const whole = types.filter((type) => type.startsWith('turn.'))
+  t.strictSame(whole, ['turn.created', 'turn.started', 'turn.completed'], 'it begins once')
   t.match((await store.turns.get(CALLER, turn.id))?.steps, [
     { index: 0, attempt: 1, discarded: true, finish_reason: null },
     { index: 0, attempt: 2, finish_reason: 'stop' },
