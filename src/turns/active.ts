@@ -15,7 +15,7 @@ export const TOOL_REMOVED = Symbol('tool removed')
  * `preparing`: nothing has left, the newest tools are read anyway · `model`: a request is out · `committing`,
  * `tools`: nothing to restart
  */
-export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools' | 'ended'
+export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools'
 
 /** How this process came to own a turn; one that another had brings what that one may not have said. */
 export type Entry =
@@ -33,7 +33,7 @@ export interface ActiveTurn {
   credentialId: string | null
   /** Aborted for a cancel, a lost lease, or a drain at a step's border */
   readonly stop: AbortController
-  /** The model call in flight */
+  /** Stops the model call in flight alone */
   model: AbortController | null
   /** A restart was asked for and the step's new request has not left yet */
   restartPending: boolean
@@ -41,7 +41,7 @@ export interface ActiveTurn {
   sent: { revision: number; isRestart: boolean } | null
   /** Announced, and not known to be in the stream yet: kept with the next commit too */
   unsaid: AnnouncedEvent[]
-  /** Tool calls in flight by call id */
+  /** Tool calls in flight by call id, each with what stops it alone */
   readonly calls: Map<string, { tool: string; abort: AbortController }>
   /** The turn has ended, and another one of its session waited then */
   hasQueued: boolean
@@ -99,12 +99,9 @@ export function requestRestart(
   return 'restarting'
 }
 
-/** The first reason counts; it reaches the model call and all tool calls in flight. */
+/** The first reason counts. The signals of the model call and of tool calls follow it, whether they are in flight or come yet. */
 export function requestStop(active: ActiveTurn, reason: symbol): void {
-  if (active.stop.signal.aborted) return
   active.stop.abort(reason)
-  active.model?.abort(reason)
-  for (const call of active.calls.values()) call.abort.abort(reason)
 }
 
 /** Calls of tools that are gone are cancelled and settled; the others go on. */

@@ -48,11 +48,11 @@ const STOP_GRACE_MS = 3_000
 export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> {
   const { active, deps } = run
   const { call, exec_id } = job
-  const abort = new AbortController()
-  if (active.stop.signal.aborted) abort.abort(active.stop.signal.reason)
-  active.calls.set(call.call_id, { tool: call.name, abort })
+  const own = new AbortController()
+  const signal = AbortSignal.any([active.stop.signal, own.signal])
+  active.calls.set(call.call_id, { tool: call.name, abort: own })
   say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
-  const { result, settlement } = await withinGrace(run, job, abort.signal, callTool(run, job, abort.signal))
+  const { result, settlement } = await withinGrace(run, job, signal, callTool(run, job, signal))
   active.calls.delete(call.call_id)
   const travels = isLast()
   const { reason } = active.stop.signal

@@ -84,7 +84,6 @@ async function heartbeat(
   const rows = await store.turns.heartbeat(settings.replica, sessions, settings.leaseSeconds)
   const kept = new Map(rows.map((row) => [row.session_id, row]))
   for (const [session, mine] of running) {
-    if (mine.phase === 'ended') continue
     const row = kept.get(session)
     if (!row) requestStop(mine, OWNER_LOST)
     // Whoever asked for it could not reach this process over the bus.

@@ -5,7 +5,7 @@
 import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
 import { newId } from '../chat/ids.ts'
-import { addUsage, isBlank } from '../chat/message.ts'
+import { isBlank } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
 import { asBatonError, BatonError } from '../errors.ts'
 import { logLine } from '../log.ts'
@@ -40,7 +40,6 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
     // The lease is gone: the next owner reads what is committed. Nothing may be written here any more.
     if (!(thrown instanceof StaleOwner)) deps.log.error({ err: thrown, turn_id: turn.id }, 'turn loop failed')
   } finally {
-    active.phase = 'ended'
     await writer.close().catch((err: unknown) => deps.log.warn({ err, turn_id: turn.id }, 'events were lost'))
     const ms = Math.round(performance.now() - from)
     deps.metrics.turnEnded(turn.state, ms)
@@ -232,7 +231,6 @@ async function endInStep(run: Ending, how: TurnEnd): Promise<void> {
   const { turn } = run.active
   const text = how.state === 'cancelled' ? (run.inFlight?.folding.textSoFar() ?? '') : ''
   const step = run.inFlight && endedStep(run.inFlight, how.state === 'failed' ? 'error' : null)
-  if (step) turn.usage = addUsage(turn.usage, step.usage)
   const partial: NewMessage[] = isBlank(text)
     ? []
     : [

@@ -58,10 +58,7 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
   async function expireApprovals(): Promise<void> {
     const lapsed = { decision: 'expired', reason: null, sealed_arguments: null, by: 'expiry' } as const
     for (const { turn_id, call_id } of await store.turns.lapsedApprovals(SCAN_LIMIT)) {
-      await running.help(turn_id, async () => {
-        await store.executions.decide(EVERYONE, turn_id, call_id, lapsed)
-        await owned.resume(turn_id)
-      })
+      await running.help(turn_id, () => store.executions.decide(EVERYONE, turn_id, call_id, lapsed))
     }
   }
 
@@ -110,7 +107,7 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
       for (const session of await turns.idleQueues(SCAN_LIMIT))
         await running.help(session, () => owned.startNext(session))
       await expireApprovals()
-      // Decided, and whoever took the decision died before it could resume the turn.
+      // Lapsed just now; or decided, and whoever took the decision died before it could resume the turn.
       for (const turn of await turns.resumable(SCAN_LIMIT)) await running.help(turn, () => owned.resume(turn))
       await announceLeftovers()
     },
@@ -130,7 +127,7 @@ function createHelp(log: Logger) {
   }
 
   /** `id`: of the turn or session; null where only what is thrown can tell. */
-  async function help(id: string | null, work: () => Promise<void>): Promise<void> {
+  async function help(id: string | null, work: () => Promise<unknown>): Promise<void> {
     await work().catch((err: unknown) => {
       if (isUnavailable(err)) throw err
       const turn = err instanceof Unreadable ? (err.turn ?? id) : null

@@ -90,8 +90,8 @@ async function streamStep(
 ): Promise<'retry' | 'tools_changed' | null> {
   const { active, deps } = run
   const { step, folding } = attempt
-  const abort = new AbortController()
-  active.model = abort
+  const own = new AbortController()
+  active.model = own
   let isStarted = false
   const isRestart = active.restartPending
   const beforeSend = () => {
@@ -116,7 +116,7 @@ async function streamStep(
       request: prepared.request,
       secret: run.credential.secret,
       context: prepared.context,
-      signal: abort.signal,
+      signal: AbortSignal.any([active.stop.signal, own.signal]),
       beforeSend,
       amended: run.amended,
       ...(onUnauthorized ? { onUnauthorized } : {}),
@@ -125,15 +125,14 @@ async function streamStep(
   } catch (thrown) {
     // The tools changed before this request, or another try of it, had left.
     if (thrown instanceof LlmStale) return 'retry'
-    if (abort.signal.reason === RESTART && !active.stop.signal.aborted) return 'tools_changed'
+    if (own.signal.reason === RESTART && !active.stop.signal.aborted) return 'tools_changed'
     throw thrown
   } finally {
-    active.model = null
+    active.phase = 'committing'
   }
   active.stop.signal.throwIfAborted()
   // Asked for while the last bytes were read: nothing is committed yet, so the restart still holds.
   if (active.restartPending) return 'tools_changed'
-  active.phase = 'committing'
   // A turn that begins with an empty answer is asked once more; after tool results silence may be meant.
   const isFirst = run.index === 0 && !active.turn.steps.some(({ discarded }) => discarded)
   return isFirst && folding.finish()?.silent ? 'retry' : null
@@ -274,7 +273,6 @@ async function writeStep(
   const { active, deps } = run
   const done = endedStep(attempt, finish_reason)
   const { usage } = done
-  active.phase = 'committing'
   active.turn.steps.push(done)
   active.turn.usage = addUsage(active.turn.usage, usage)
   run.inFlight = null

@@ -399,6 +399,14 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
       (await store.turns.recover(LEASE, 1000)).some((one) => one.turn.id === turn.id),
       'it is not lost',
     )
+    const queued = openRequest(session.id, { on_busy: 'enqueue' })
+    t.equal((await store.turns.open(scope, queued))?.kind, 'queued')
+    t.equal(
+      await store.turns.startQueued(session.id, { id: id('msg') }, LEASE),
+      null,
+      'nothing runs beside it',
+    )
+    t.notOk((await store.turns.idleQueues(1000)).includes(session.id))
     const resumed = await Promise.all(
       ['replica-2', 'replica-3'].map((name) =>
         store.turns.resumeAwaiting(turn.id, { owner: name, seconds: 60 }),

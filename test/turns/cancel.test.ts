@@ -3,12 +3,30 @@ import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
+import type { ModelEvent } from '../../src/chat/event.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
+import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { endTurn, openRequest, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
-import { asked, CALLER, follow, type Seen, session, store, withTurns, world } from './engines.ts'
+import {
+  asked,
+  CALLER,
+  follow,
+  pieces,
+  type Seen,
+  session,
+  store,
+  toolsThat,
+  withTurns,
+  world,
+} from './engines.ts'
+
+const CALLS: ModelEvent[] = [
+  { type: 'part', index: 1, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+  { type: 'finish', reason: 'tool_calls' },
+]
 
 t.test('a queued turn’s end is said, however it went with the bus then', async (t) => {
   const { bus, say, replica } = world(t, { leaseSeconds: 3 })
@@ -56,13 +74,17 @@ t.test('a cancel reaches a turn that another replica starts meanwhile', async (t
   t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
 })
 
-t.test('a cancel that only the store knows of is seen before the next request', async (t) => {
-  const { bus, replica } = world(t, { leaseSeconds: 600 })
-  const readStep: Store['turns']['readStep'] = async (fence, turn, ...rest) => {
+/** Cancels a turn as its step is read; the first step of one that begins where it was opened reads nothing. */
+const cancelledAsRead = withTurns({
+  async readStep(fence, turn, ...rest) {
     await store.turns.requestCancel(CALLER, turn)
     return store.turns.readStep(fence, turn, ...rest)
-  }
-  const one = replica({ store: withTurns({ readStep }) })
+  },
+})
+
+t.test('a cancel that only the store knows of is seen before the next request', async (t) => {
+  const { bus, replica } = world(t, { leaseSeconds: 600 })
+  const one = replica({ store: cancelledAsRead })
   const { id } = await session()
   const running = await store.turns.open(CALLER, openRequest(id))
   if (running?.kind !== 'running') return t.fail(`${running?.kind}`)
@@ -72,6 +94,82 @@ t.test('a cancel that only the store knows of is seen before the next request', 
   await bus.publish('queue', id)
   await eventually(() => types.includes('step.started') || types.includes('turn.cancelled'))
   t.strictSame(types, ['turn.created', 'turn.started', 'turn.cancelled'])
+})
+
+t.test('a turn that is cancelled between two steps has said each word once', async (t) => {
+  const { say, replica } = world(t, {}, [
+    { type: 'part', index: 0, part: { type: 'text', text: 'Let me see.' } },
+    ...CALLS,
+  ])
+  say()
+  const one = replica({ ...toolsThat(() => null), store: cancelledAsRead })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  t.match(over, { state: 'cancelled', steps: [{ finish_reason: 'tool_calls' }] })
+  const roles = (await store.messages.after(id, 0)).map(({ role }) => role)
+  t.strictSame(roles, ['user', 'assistant', 'tool'])
+})
+
+t.test('one that is cancelled after a restart keeps nothing of what that took back', async (t) => {
+  const { replica, begin } = world(t)
+  const one = replica({ store: cancelledAsRead })
+  const { turn, types } = await begin(one)
+  await eventually(() => types.includes('step.started'))
+  await one.restart(CALLER, turn.id)
+  await eventually(() => types.includes('turn.cancelled'))
+  t.match(await store.turns.get(CALLER, turn.id), { steps: [{ attempt: 1, discarded: true }] })
+})
+
+t.test('a cancel that comes as a request is made stops it', async (t) => {
+  const { tools } = pieces(Promise.resolve(), [])
+  let wish: string | null = null
+  const overlay: typeof tools.overlay = (...given) => {
+    if (wish) void bus.publish('control', wish)
+    return tools.overlay(...given)
+  }
+  const { bus, replica, begin } = world(t)
+  const one = replica({ tools: { ...tools, overlay } })
+  const { turn, types } = await begin(one)
+  await eventually(() => types.includes('step.started'))
+  wish = JSON.stringify({ op: 'cancel', session_id: turn.session_id, turn_id: turn.id })
+  await one.restart(CALLER, turn.id)
+  // The model does not answer.
+  await eventually(() => types.includes('turn.cancelled'))
+})
+
+t.test('no call is sent for a turn that is cancelled while its step is committed', async (t) => {
+  const { say, replica, begin } = world(t, {}, CALLS)
+  const { opened: reached, open: reach } = gate()
+  const { opened: committed, open: goOn } = gate()
+  const commit: Store['turns']['commit'] = async (...given) => {
+    reach()
+    await committed
+    return store.turns.commit(...given)
+  }
+  const { policy, executor } = toolsThat(() => null)
+  const stopped: boolean[] = []
+  const run = (call: ExecutorCall) => {
+    stopped.push(call.signal.aborted)
+    return executor.run(call)
+  }
+  const one = replica({ policy, executor: { ...executor, run }, store: withTurns({ commit }) })
+  const { types, turn } = await begin(one)
+  say()
+  await reached
+  await one.cancel(CALLER, turn.id, null)
+  goOn()
+  await eventually(() => types.includes('turn.cancelled'))
+  t.strictSame(stopped, [true], 'the executor is told before it sends anything')
+})
+
+t.test('a turn that waits for a place is cancelled without one', async (t) => {
+  const { say, replica, begin } = world(t, { concurrentTurns: 1 })
+  const one = replica()
+  await begin(one)
+  const { turn } = await begin(one)
+  t.match(await one.cancel(CALLER, turn.id, new AbortController().signal), { state: 'cancelled' })
+  say()
 })
 
 t.test('a wish that names another turn of the session is none for the one that runs', async (t) => {
@@ -125,19 +223,20 @@ t.test('a turn whose owner does not act on a cancel is taken from it, and ended 
   const lines: string[] = []
   const log = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) })
   // Nobody looks for work unless told to.
-  const { replica } = world(t, { leaseSeconds: 600 })
+  const { bus, replica } = world(t, { leaseSeconds: 600 })
   const one = replica({ log })
   replica()
   // Their owner lives, and hears nothing; one of them ends all the same.
   const [{ turn }, ended] = [await runningTurn(store, CALLER), await runningTurn(store, CALLER)]
+  const types = follow(t, bus, turn.session_id, turn.id)
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   for (const { id } of [turn, ended.turn]) await one.cancel(CALLER, id, null)
   await endTurn(store, ended.fence, ended.turn.id)
   mock.timers.tick(10_000)
   mock.timers.reset()
-  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
-  t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
+  await eventually(() => types.includes('turn.cancelled'))
+  t.strictSame(types.slice(-2), ['step.discarded', 'turn.cancelled'], 'what it streamed is in no message')
   t.strictSame(
     lines.map((line) => JSON.parse(line)).map(({ turn_id, msg }) => [turn_id, msg]),
     [[turn.id, 'a cancelled turn was taken from its owner']],

@@ -1,21 +1,18 @@
 /** Engines side by side over one registry that a test holds in its hand: what a change of tools does to a turn. */
 import { pino } from 'pino'
-import t, { type Test } from 'tap'
-import type { Bus } from '../../src/bus/bus.ts'
+import t from 'tap'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
-import { BatonError } from '../../src/errors.ts'
-import type { Connector, RegistryRow, RegistryTool, Store } from '../../src/store/store.ts'
+import type { Connector, RegistryRow, RegistryTool } from '../../src/store/store.ts'
 import type { ExecutorCall } from '../../src/tools/execute.ts'
 import { createRegistries } from '../../src/tools/registries.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { connector, endTurn, id as newId, openRequest, runningTurn } from '../contracts/store-rows.ts'
+import { connector, endTurn, openRequest, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
   follow,
-  HELLO,
   pieces,
   type Seen,
   session,
@@ -136,6 +133,28 @@ t.test('a tool that another replica switched off is not run, whether or not that
   t.strictSame([await outcome(id), ran], [['error'], []])
 })
 
+t.test('a request that was made with tools that have changed since does not leave', async (t) => {
+  const { say, replica } = world(t)
+  const { row, seen } = toolbox()
+  const { overlay } = seen.tools
+  let isFirst = true
+  const tools = {
+    ...seen.tools,
+    keep: () => row,
+    latestRevision: () => row.revision,
+    overlay(...given: Parameters<typeof overlay>) {
+      const made = overlay(...given)
+      if (isFirst) row.revision++
+      isFirst = false
+      return made
+    },
+  }
+  const one = replica({ ...seen, tools })
+  say()
+  const { turn } = await one.start(CALLER, (await session()).id, asked())
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { steps: [{ tools_revision: 1, attempt: 1 }] })
+})
+
 t.test('a connector’s new settings hold from the next step of a turn on', async (t) => {
   const { say, replica } = world(t, {}, CALLS)
   const { row, ran, seen } = toolbox((connector) => connector?.require_approval === 'always')
@@ -158,6 +177,27 @@ t.test('a connector’s new settings hold from the next step of a turn on', asyn
   say()
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input', steps: [{}, {}] })
   t.strictSame(ran, [bound.id])
+})
+
+t.test('and for a turn that has to wait for its place', async (t) => {
+  const { say, replica, begin } = world(t, { concurrentTurns: 1 }, CALLS)
+  const { row, ran, seen } = toolbox((connector) => connector?.require_approval === 'always')
+  const { id } = await session()
+  const bound = await server('guarded')
+  await store.connectors.bind(id, bound.id, 'a')
+  const connector = await store.connectors.get(CALLER, bound.id)
+  if (!connector) return t.fail('it is gone')
+  row.tools = [bound.tool]
+  const one = replica({
+    ...seen,
+    tools: { ...seen.tools, keptRevision: () => row.revision, keep: () => row },
+  })
+  await begin(one, { max_steps: 1 })
+  const { turn } = await one.start(CALLER, id, asked())
+  await store.connectors.update(CALLER, connector, { require_approval: 'always' })
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input' })
+  t.strictSame(ran, [null], 'but for the turn before it')
 })
 
 t.test('a call that waits for a person is left alone where another tool is taken away', async (t) => {
@@ -222,112 +262,6 @@ t.test('what waited for a person is not run at a server of the same name', async
     return older.tool
   })
   t.strictSame([aliased.ran, aliased.outcome], [[], ['cancelled']])
-})
-
-// ---------------------------------------------------------------- asked of another replica
-
-/** Two replicas, of which the first runs a turn whose model speaks; `bus`: as the other one sees it. */
-async function apart(
-  t: Test,
-  other: (bus: Bus) => Partial<Bus> = () => ({}),
-  owner: Partial<Store['turns']> = {},
-) {
-  const { bus, say, replica, begin } = world(t, {}, HELLO)
-  const one = replica({ store: withTurns(owner) })
-  const two = replica({ bus: { ...bus, ...other(bus) } })
-  const { session: opened, turn, types } = await begin(one)
-  await eventually(() => types.includes('step.started'))
-  const move = { tools_revision: 1, removed: [], isMoved: true }
-  const change = () => two.takeEffect(opened, move, 'now')
-  return { turn, types, say, change, restart: () => two.restart(CALLER, turn.id) }
-}
-
-t.test('a restart that another replica is asked for is told by its owner', async (t) => {
-  const { turn, types, say, change, restart } = await apart(t)
-  const restarted = { effective: { turn_id: turn.id, from: 'restart' }, restarted_turn_id: turn.id }
-  t.strictSame(await change(), restarted)
-  await eventually(() => types.includes('turn.restarted'))
-  await eventually(() => types.at(-1) === 'step.started')
-  t.match(await restart(), { id: turn.id, state: 'running' })
-  await eventually(() => types.filter((type) => type === 'turn.restarted').length === 2)
-  say()
-  await eventually(() => types.includes('turn.completed'))
-})
-
-t.test('no restart is claimed of a step that is being committed', async (t) => {
-  const { opened: committed, open: commit } = gate()
-  const { opened: reached, open: reach } = gate()
-  const { turn, types, say, change, restart } = await apart(t, undefined, {
-    async commit(...args) {
-      reach()
-      await committed
-      return store.turns.commit(...args)
-    },
-  })
-  say()
-  await reached
-  t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
-  await t.rejects(restart(), { code: 'not_restartable' })
-  commit()
-  await eventually(() => types.includes('turn.completed'))
-})
-
-t.test('no restart is claimed where its owner cannot be told', async (t) => {
-  const away = () => Promise.reject(new BatonError('unavailable', 'away'))
-  const { turn, types, say, change, restart } = await apart(t, () => ({
-    publish: async () => {},
-    ready: away,
-  }))
-  t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
-  await t.rejects(restart(), { code: 'unavailable' })
-  say()
-  await eventually(() => types.includes('turn.completed'))
-  t.notOk(types.includes('turn.restarted'))
-})
-
-t.test('where nobody answers, no restart is claimed that the store knows cannot be', async (t) => {
-  for (const [became, code] of [
-    [{ restarts: 8 }, 'restart_limit'],
-    [{ state: 'awaiting_input' }, 'not_restartable'],
-  ] as const) {
-    const { bus, say, replica } = world(t, {}, HELLO)
-    const owner = replica()
-    let isAsked = false
-    const publish = async () => {
-      isAsked = true
-    }
-    const get: Store['turns']['get'] = async (...given) => {
-      const seen = await store.turns.get(...given)
-      return seen && (isAsked ? { ...seen, ...became } : seen)
-    }
-    const other = replica({ bus: { ...bus, publish }, store: withTurns({ get }) })
-    const { id } = await session()
-    const { turn } = await owner.start(CALLER, id, asked())
-    await t.rejects(other.restart(CALLER, turn.id), { code })
-    say()
-    await owner.wait(CALLER, turn.id, 30, NEVER)
-  }
-})
-
-t.test('nor is one claimed while the ledger has a call of the turn open', async (t) => {
-  const { replica } = world(t)
-  const { turn, fence } = await runningTurn(store, CALLER)
-  const call = {
-    id: newId('exec'),
-    turn_id: turn.id,
-    step: 0,
-    call_id: 'call_1',
-    tool: 'a.b',
-    connector: null,
-  }
-  const row = { ...call, tools_revision: 0, arguments: {}, state: 'started', repeatable: false } as const
-  await store.turns.commit(fence, { turn_id: turn.id, executions: [row] })
-  const other = replica()
-  await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
-  const said = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
-  await store.executions.settle(fence, settled(said, row.id, 'ok').settlement)
-  t.match(await other.restart(CALLER, turn.id), { state: 'running' }, 'its owner may only be slow')
-  await endTurn(store, fence, turn.id)
 })
 
 t.test('a tool that is taken away while its turn comes to wait leaves no call to a person', async (t) => {

@@ -5,15 +5,16 @@ import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createLog } from '../../src/log.ts'
-import { StaleOwner, type Store } from '../../src/store/store.ts'
+import type { Store } from '../../src/store/store.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
+import { endTurn, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
   follow,
-  HELLO,
+  looked,
   pieces,
   type Seen,
   session,
@@ -36,6 +37,33 @@ t.test('what waits in a queue is ended, or begun, as soon as it may be', async (
   say()
   const over = await one.wait(CALLER, second.id, 30, new AbortController().signal)
   t.match(over, { state: 'completed' })
+})
+
+t.test('a turn that is queued as the last one ends begins at once', async (t) => {
+  const { say, replica } = world(t, { leaseSeconds: 600 })
+  say()
+  const { session: opened, turn: last, fence } = await runningTurn(store, CALLER)
+  const openSurely: Store['turns']['openSurely'] = async (...given) => {
+    const queued = await store.turns.openSurely(...given)
+    await endTurn(store, fence, last.id)
+    return queued
+  }
+  const { store: lookedAt, hasLooked } = looked({ openSurely })
+  const one = replica({ store: lookedAt })
+  await hasLooked
+  const { turn } = await one.start(CALLER, opened.id, asked({ on_busy: 'enqueue' }))
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+})
+
+t.test('a turn that interrupts waits for nothing but the end of the one that runs', async (t) => {
+  const { bus, replica, begin } = world(t, { leaseSeconds: 600 })
+  const one = replica()
+  const { session: opened, types } = await begin(one)
+  await eventually(() => types.includes('step.started'))
+  const { turn } = await one.start(CALLER, opened.id, asked({ on_busy: 'interrupt' }))
+  const next = follow(t, bus, opened.id, turn.id)
+  await eventually(() => next.includes('step.started'))
+  t.equal(types.at(-1), 'turn.cancelled')
 })
 
 t.test('a turn that begins before the last one has let go is the one that runs', async (t) => {
@@ -68,67 +96,36 @@ t.test('a turn that begins before the last one has let go is the one that runs',
   letGo()
 })
 
-t.test('any replica restarts a turn, while a model call of it is in flight', async (t) => {
-  const { say, replica, begin } = world(t, {}, [
-    { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
-    { type: 'finish', reason: 'tool_calls' },
-  ])
-  const { opened: worked, open: work } = gate()
-  const tools = toolsThat(() => worked)
-  const [owner, other] = [replica(tools), replica(tools)]
-  const { session: chat, turn, types } = await begin(owner, { max_steps: 1 })
-  await eventually(() => types.includes('step.started'))
-  const move = { tools_revision: 1, removed: [], isMoved: true }
-  const next = { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null }
-  t.strictSame(await other.takeEffect(chat, move, 'next'), next)
-  await other.restart(CALLER, turn.id)
-  await eventually(() => types.includes('turn.restarted'))
-  say()
-  await eventually(() => types.includes('tool_execution.started'))
-  t.strictSame(await other.takeEffect(chat, move, 'now'), next)
-  await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
-  work()
-})
-
-t.test('a refusal takes back the calls that were made before it', async (t) => {
-  const { say, replica } = world(t, {}, [
-    { type: 'part', index: 0, part: { type: 'text', text: 'Let me see.' } },
-    { type: 'part', index: 1, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
-    { type: 'finish', reason: 'refusal' },
-  ])
-  const one = replica()
-  const { id } = await session()
-  const { turn } = await one.start(CALLER, id, asked())
-  say()
-  const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
-  t.match(over, { state: 'completed', finish_reason: 'refusal', steps: [{ finish_reason: 'refusal' }] })
-  const [, answer] = await store.messages.after(id, 0)
-  t.match(answer?.parts, [{ type: 'text', text: 'Let me see.' }])
-  t.equal(answer?.parts.length, 1)
-})
-
-t.test('a model that says that it is not done is asked again, within the steps of the turn', async (t) => {
-  const goesOn: ModelEvent = { type: 'finish', reason: 'stop', goes_on: true }
-  const said: ModelEvent = { type: 'part', index: 0, part: { type: 'text', text: 'First, ' } }
-  for (const [answer, finish_reason, steps] of [
-    [[said, goesOn], 'max_steps', 2],
-    [[goesOn], 'stop', 1],
-  ] as const) {
-    const { say, replica } = world(t, {}, [...answer])
-    const one = replica()
-    const { id } = await session()
-    const { turn } = await one.start(CALLER, id, asked({ max_steps: 2 }))
+t.test(
+  'a change of tools is said of the turn that runs, wherever that is, and told to all replicas',
+  async (t) => {
+    const { bus, say, replica, begin } = world(t)
+    const { tools } = pieces(Promise.resolve(), [])
+    const noted: [string, number][] = []
+    const noteAnnounced = (...given: [string, number]) => void noted.push(given)
+    const [owner, other] = [replica({ tools: { ...tools, noteAnnounced } }), replica()]
+    const { session: opened, turn, types } = await begin(owner)
+    await eventually(() => types.includes('step.started'))
+    const change = (tools_revision: number) =>
+      other.sayToolsChanged(opened.id, { tools_revision, added: [], removed: [], changed: [] }, turn.id)
+    await change(7)
+    await eventually(() => types.includes('tools.changed') && noted.length === 1)
+    t.strictSame(noted, [[opened.id, 7]])
     say()
-    const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
-    t.match(over, { state: 'completed', finish_reason })
-    t.strictSame(
-      over.steps.map((step) => step.finish_reason),
-      Array(steps).fill('stop'),
-    )
-    const roles = (await store.messages.after(id, 0)).map(({ role }) => role)
-    t.strictSame(roles, ['user', ...Array(steps).fill('assistant')])
-  }
-})
+    await eventually(() => types.includes('turn.completed'))
+    await change(8)
+    for await (const item of bus.read(opened.id, { after: 'start', signal: new AbortController().signal })) {
+      const last = 'events' in item ? item.events.at(-1) : undefined
+      t.match(
+        last,
+        { type: 'tools.changed', turn_id: null },
+        'of the session, where the turn has ended by then',
+      )
+      t.equal(JSON.parse(last?.data ?? '').turn_id, null)
+      break
+    }
+  },
+)
 
 t.test('of the calls of one step so many are run, and the rest is told so', async (t) => {
   const calls = Array.from({ length: 130 }, (_, index): ModelEvent => {
@@ -339,52 +336,4 @@ t.test('a turn that waits for a place can be read from its first event', async (
   say()
   await eventually(() => types.includes('turn.completed'))
   t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
-})
-
-t.test('a turn does not wait for a revision of its tools that the store has lost', async (t) => {
-  const { say, replica } = world(t)
-  const { tools } = pieces(Promise.resolve(), HELLO)
-  const one = replica({ tools: { ...tools, latestRevision: () => 7 } })
-  const { id } = await session()
-  const { turn } = await one.start(CALLER, id, asked())
-  say()
-  t.match(await one.wait(CALLER, turn.id, 5, new AbortController().signal), { state: 'completed' })
-})
-
-t.test('a step is committed once what it streamed is in the stream', async (t) => {
-  const { bus, say, replica } = world(t)
-  const { opened: isThere, open: arrive } = gate()
-  const order: string[] = []
-  const append = async (id: string, events: BusEvent[]) => {
-    if (events.some(({ type }) => type === 'content.delta')) {
-      await isThere
-      order.push('streamed')
-    }
-    return bus.append(id, events)
-  }
-  const commit: Store['turns']['commit'] = (...given) => {
-    order.push('committed')
-    return store.turns.commit(...given)
-  }
-  const one = replica({ bus: { ...bus, append }, store: withTurns({ commit }) })
-  const { id } = await session()
-  const { turn } = await one.start(CALLER, id, asked())
-  say()
-  await new Promise((resolve) => setTimeout(resolve, 50))
-  arrive()
-  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
-  t.strictSame(order, ['streamed', 'committed'])
-})
-
-t.test('nothing is said of a commit that could not be made', async (t) => {
-  const { say, replica, begin } = world(t)
-  const commit: Store['turns']['commit'] = async () => {
-    throw new StaleOwner()
-  }
-  const former = replica({ store: withTurns({ commit }) })
-  const { types } = await begin(former)
-  say()
-  await eventually(() => types.includes('usage'))
-  await former.drain(1_000)
-  t.strictSame(types, ['turn.created', 'turn.started', 'step.started', 'content.delta', 'usage'])
 })

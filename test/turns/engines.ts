@@ -38,6 +38,7 @@ export function pieces(
     llm: {
       async stream({ signal, beforeSend }: ModelCall, take: (event: ModelEvent) => void) {
         if (beforeSend?.() === false) throw new LlmStale()
+        signal.throwIfAborted()
         const stopped = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
         await Promise.race([said, stopped])
         signal.throwIfAborted()
@@ -76,7 +77,7 @@ const settings = {
   approvalSeconds: 60,
 }
 
-export type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools' | 'credentials'
+export type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools' | 'credentials' | 'sealed'
 let replicas = 0
 /** Each replica may see the store, and say what it has to, in its own way. */
 export function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
@@ -124,6 +125,16 @@ export const withTurns = (turns: Partial<Store['turns']>): Store => ({
   ...store,
   turns: { ...store.turns, ...turns },
 })
+
+/** A store that a replica sees, and when it has looked there for work: a look ends with what is left to be said. */
+export function looked(turns: Partial<Store['turns']> = {}) {
+  const { opened: hasLooked, open } = gate()
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    open()
+    return store.turns.unannounced(...given)
+  }
+  return { hasLooked, store: withTurns({ unannounced, ...turns }) }
+}
 
 /** A call that ended so, with nothing to say. */
 export function settled(

@@ -1,14 +1,28 @@
 /** Turns that change their owner: given away by a drain, lost, or taken over to be cancelled. */
+import { once } from 'node:events'
 import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
 import { NO_USAGE } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
+import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { endTurn, LAPSED, newSession, openRequest, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
-import { asked, CALLER, follow, pieces, session, store, toolsThat, withTurns, world } from './engines.ts'
+import {
+  asked,
+  CALLER,
+  follow,
+  looked,
+  pieces,
+  session,
+  settled,
+  store,
+  toolsThat,
+  withTurns,
+  world,
+} from './engines.ts'
 
 /** Drains the replica, which has something under way until `goOn`, and is not over before. */
 async function drainUntil(
@@ -83,6 +97,8 @@ t.test('what a turn says after another owner, or a wait, is marked: it may not b
   )
   for (const { turn } of [lost, waited]) t.ok(of(turn.id).every(({ again }) => again))
   t.notOk(of(turn.id).some(({ again }) => again))
+  const leases = [lost.turn, waited.turn, turn].map(({ id }) => new Set(of(id).map(({ epoch }) => epoch)))
+  t.strictSame(leases, [new Set([2]), new Set([2]), new Set([1])], 'by the lease under which it speaks')
 })
 
 t.test('what an owner without a bus could not say is a loss to whoever speaks in its place', async (t) => {
@@ -124,6 +140,72 @@ t.test('a drain is over when its turns have been given away', async (t) => {
   t.strictSame(given, [id, 'handed_over'])
   t.equal(leaving.handedOver(), 1)
 })
+
+t.test('a turn that waits for a place is given away as the drain begins', async (t) => {
+  const { bus, say, replica, begin } = world(t, { concurrentTurns: 1 })
+  const leaving = replica()
+  const { types } = await begin(leaving)
+  await eventually(() => types.includes('step.started'))
+  const { turn } = await leaving.start(CALLER, (await session()).id, asked())
+  const given: string[] = []
+  bus.subscribe('control', (message) => given.push(JSON.parse(message).session_id))
+  const left = leaving.drain(60_000)
+  await eventually(() => given.includes(turn.session_id))
+  t.notOk(types.includes('step.completed'), 'the one that runs has its time')
+  say()
+  await left
+})
+
+t.test('what waits behind a turn that ends in a drain is begun by another replica at once', async (t) => {
+  const { say, replica, begin } = world(t, { leaseSeconds: 600 })
+  const leaving = replica()
+  const { store: lookedAt, hasLooked } = looked()
+  const other = replica({ store: lookedAt })
+  await hasLooked
+  const { session: opened, types } = await begin(leaving)
+  const { turn } = await leaving.start(CALLER, opened.id, asked({ on_busy: 'enqueue' }))
+  await eventually(() => types.includes('step.started'))
+  const left = leaving.drain(60_000)
+  say()
+  await left
+  t.match(await other.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+})
+
+t.test(
+  'a call that comes home late in a drain keeps its result, whatever becomes of the others',
+  async (t) => {
+    const part = (index: number, call_id: string): ModelEvent => {
+      return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
+    }
+    const { say, replica, begin } = world(t, {}, [
+      part(0, 'cut'),
+      part(1, 'home'),
+      { type: 'finish', reason: 'tool_calls' },
+    ])
+    const { opened: isCut, open: cut } = gate()
+    const { policy, executor } = toolsThat(() => null)
+    const run = async ({ call, exec_id, signal }: ExecutorCall) => {
+      if (call.call_id === 'cut') {
+        await once(signal, 'abort')
+        cut()
+        return settled(call, exec_id, 'cancelled')
+      }
+      await isCut
+      await new Promise(setImmediate)
+      return settled(call, exec_id, 'ok')
+    }
+    const leaving = replica({ policy, executor: { ...executor, run } })
+    const { turn, types } = await begin(leaving, { max_steps: 1 })
+    say()
+    await eventually(() => types.filter((type) => type === 'tool_execution.started').length === 2)
+    await leaving.drain(0)
+    const rows = (await store.executions.ofTurn(turn.id)).map(({ call_id, state, outcome }) => [
+      call_id,
+      [state, outcome],
+    ])
+    t.strictSame(Object.fromEntries(rows), { cut: ['started', null], home: ['settled', 'ok'] })
+  },
+)
 
 t.test('a turn that loses its owner a fourth time is given up, and not before', async (t) => {
   const ends = [
@@ -233,6 +315,8 @@ t.test('a turn handed over within a step takes back what that streamed, and keep
   await eventually(() => types.includes('turn.completed'))
   const steps = types.filter((type) => type.startsWith('step.'))
   t.strictSame(steps, ['step.started', 'step.discarded', 'step.started', 'step.completed'])
+  const whole = types.filter((type) => type.startsWith('turn.'))
+  t.strictSame(whole, ['turn.created', 'turn.started', 'turn.completed'], 'it begins once')
   t.match((await store.turns.get(CALLER, turn.id))?.steps, [
     { index: 0, attempt: 1, discarded: true, finish_reason: null },
     { index: 0, attempt: 2, finish_reason: 'stop' },
@@ -277,16 +361,7 @@ t.test('a drain waits for a turn that was being opened', async (t) => {
   say()
 })
 
-t.test('whoever takes a turn over to cancel it says what its last owner had left to say', async (t) => {
-  const { id } = await newSession(store, CALLER)
-  const opened = await store.turns.open(CALLER, openRequest(id, { lease: LAPSED }))
-  if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
-  const turn_id = opened.turn.id
-  const event = { type: 'usage' as const, session_id: id, turn_id, step: 0, at: '', ...NO_USAGE }
-  await store.turns.commit(opened.fence, { turn_id, announce: [{ key: `${turn_id}:usage`, event }] })
-  await store.turns.requestCancel(CALLER, turn_id)
-  const { bus, replica } = world(t)
-  const types = follow(t, bus, id, turn_id)
+t.test('whoever takes a turn over to end it says what its last owner had left to say', async (t) => {
   // As every login: asked whether its vendor has to set it up first.
   const login = {
     facts: { id: 'cred_1' },
@@ -294,9 +369,23 @@ t.test('whoever takes a turn over to cancel it says what its last owner had left
     secret: async () => ({}),
     complete: () => Promise.resolve({}).then((facts) => facts),
   }
-  replica({
-    credentials: { environment: [], resolve: async () => login } as unknown as EngineDeps['credentials'],
-  })
-  await eventually(() => types.includes('turn.cancelled'))
-  t.same(types.slice(types.indexOf('usage')), ['usage', 'step.discarded', 'turn.cancelled'])
+  const none = new BatonError('no_credential', 'There is none.')
+  const ways = [
+    { resolve: async () => login, isCancelled: true, told: ['step.discarded', 'turn.cancelled'] },
+    { resolve: () => Promise.reject(none), isCancelled: false, told: ['turn.failed'] },
+  ]
+  for (const { resolve, isCancelled, told } of ways) {
+    const { id } = await newSession(store, CALLER)
+    const opened = await store.turns.open(CALLER, openRequest(id, { lease: LAPSED }))
+    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    const turn_id = opened.turn.id
+    const event = { type: 'usage' as const, session_id: id, turn_id, step: 0, at: '', ...NO_USAGE }
+    await store.turns.commit(opened.fence, { turn_id, announce: [{ key: `${turn_id}:usage`, event }] })
+    if (isCancelled) await store.turns.requestCancel(CALLER, turn_id)
+    const { bus, replica } = world(t)
+    const types = follow(t, bus, id, turn_id)
+    replica({ credentials: { environment: [], resolve } as unknown as EngineDeps['credentials'] })
+    await eventually(() => told.at(-1) === types.at(-1))
+    t.same(types.slice(types.indexOf('usage')), ['usage', ...told])
+  }
 })

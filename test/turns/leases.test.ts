@@ -2,6 +2,7 @@
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
+import type { BusEvent } from '../../src/bus/bus.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Fence, Session, Store, Turn } from '../../src/store/store.ts'
 import { type ActiveTurn, CANCELLED, createActive, OWNER_LOST } from '../../src/turns/active.ts'
@@ -72,6 +73,36 @@ t.test('a heartbeat stops turns that are another’s by now, or to be cancelled'
   )
 })
 
+t.test('a turn that begins while a heartbeat is answered is not taken for a lost one', async (t) => {
+  let begin = () => {}
+  const heartbeat = async () => {
+    begin()
+    return [{ session_id: 'ses_1', cancelled_turn: null }]
+  }
+  const { look, own } = await watching(t, { heartbeat })
+  own('ses_1')
+  let later: ActiveTurn | undefined
+  begin = () => {
+    later = own('ses_2')
+  }
+  await look()
+  t.equal(later?.stop.signal.aborted, false)
+})
+
+t.test('leases are prolonged while a look for work takes long', async (t) => {
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  let beats = 0
+  const heartbeat = async () => {
+    beats++
+    return [{ session_id: 'ses_1', cancelled_turn: null }]
+  }
+  const { own } = await watching(t, { heartbeat, recover: () => new Promise(() => {}) })
+  own('ses_1')
+  mock.timers.tick(200_000)
+  t.equal(beats, 1)
+})
+
 t.test('who calls for a look while one is under way gets another', async (t) => {
   const { opened, open } = gate()
   let looks = 0
@@ -113,8 +144,13 @@ t.test('what a turn left unsaid is its owner’s to say for a while, and kept un
   const left = { session_id: 'ses_1', turn_id: 'turn_1', events: () => [announced('turn_1', 'ses_1', 'end')] }
   const did: string[] = []
   let isRefused = true
-  const append = async () => {
+  const append = async (_: string, [event]: BusEvent[]) => {
     did.push('append')
+    t.match(
+      event,
+      { once: announced('turn_1', 'ses_1', 'end').key, again: true },
+      'its owner may have said it',
+    )
     if (isRefused) throw new BatonError('unavailable', 'away')
     return []
   }

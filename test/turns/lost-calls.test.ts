@@ -7,7 +7,7 @@ import { createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { id, LAPSED, message, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
-import { CALLER, pieces, type Seen, settled, store, toolsThat, world } from './engines.ts'
+import { asked, CALLER, pieces, type Seen, settled, store, toolsThat, world } from './engines.ts'
 
 const call = (name: string, rest: Partial<ToolCallPart> = {}): ToolCallPart => ({
   type: 'tool_call',
@@ -105,6 +105,45 @@ t.test('what may run again does, and so does what never could; of the rest nobod
     { name: 'gone.look', ...UNKNOWN },
     { name: 'gone.write', ...UNKNOWN },
   ])
+})
+
+/** Each verb is away when it is asked first. */
+const awayOnce = <Verbs extends object>(verbs: Verbs, ...names: (keyof Verbs)[]): Verbs => {
+  const away = names.map((name) => {
+    let isAway = true
+    const verb = verbs[name] as (...given: unknown[]) => Promise<unknown>
+    const asked = (...given: unknown[]) => {
+      if (!isAway) return verb(...given)
+      isAway = false
+      return Promise.reject(new BatonError('unavailable', 'away'))
+    }
+    return [name, asked]
+  })
+  return { ...verbs, ...Object.fromEntries(away) }
+}
+
+t.test('a store that is away costs neither the turn nor a call anything but time', async (t) => {
+  const { sessions, turns, messages, executions, connectors } = store
+  const own = {
+    ...store,
+    sessions: awayOnce(sessions, 'ofTurn'),
+    turns: awayOnce(turns, 'commit', 'readStep'),
+    messages: awayOnce(messages, 'after'),
+    executions: awayOnce(executions, 'begin', 'settle', 'ofTurn'),
+    connectors: awayOnce(connectors, 'bindings'),
+  }
+  const turn = await lost()
+  const { made, others } = await takenOver(t, turn, { store: own })
+  t.strictSame(made, ['call_look', 'call_write', 'call_unknown'])
+  t.equal(others.length, 2)
+  t.match(await store.turns.get(CALLER, turn.turn), { state: 'completed' })
+
+  const { say, replica } = world(t)
+  say()
+  const one = replica({ tools: awayOnce(pieces(Promise.resolve(), []).tools, 'bringUpToDate', 'current') })
+  const { turn: plain } = await one.start(CALLER, turn.session, asked())
+  const over = await one.wait(CALLER, plain.id, 30, new AbortController().signal)
+  t.match(over, { state: 'completed' }, 'nor where its tools are read')
 })
 
 t.test('a call that nobody knows the end of is counted by whoever settles it, and has no time', async (t) => {

@@ -1,9 +1,10 @@
 /** The loop's small parts by themselves: places, gathered writes, patience, wishes, what is told and to whom. */
 import { pino } from 'pino'
 import t from 'tap'
+import type { Bus } from '../../src/bus/bus.ts'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { AnnouncedEvent, Session, Turn } from '../../src/store/store.ts'
+import type { AnnouncedEvent, Session, Store, Turn } from '../../src/store/store.ts'
 import {
   type ActiveTurn,
   CANCELLED,
@@ -18,7 +19,8 @@ import { hydrate, terminalEvent } from '../../src/turns/events.ts'
 import { gathering } from '../../src/turns/gather.ts'
 import { patiently } from '../../src/turns/loop-deps.ts'
 import { createSlots } from '../../src/turns/room.ts'
-import { commit, contextOf, type Run } from '../../src/turns/run.ts'
+import { catchUp, commit, contextOf, type Run } from '../../src/turns/run.ts'
+import { createWait } from '../../src/turns/wait.ts'
 import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../waiting.ts'
 
@@ -122,7 +124,7 @@ t.test('wishes for a restart: one while it is pending, only of a model call, at 
   t.equal(requestRestart(active), 'restarting', 'several become one')
   active.sent = { revision: 7, isRestart: false }
   t.equal(requestRestart(active, 7), 'restarting', 'also for what the request that is given up was made with')
-  for (const phase of ['preparing', 'tools', 'committing', 'waiting', 'ended'] as const) {
+  for (const phase of ['preparing', 'tools', 'committing', 'waiting'] as const) {
     t.equal(requestRestart(activeIn(phase)), 'not_restartable', phase)
   }
   const fresh = activeIn('model')
@@ -145,27 +147,25 @@ t.test('wishes for a restart: one while it is pending, only of a model call, at 
   t.equal(requestRestart(stopped), 'not_restartable')
 })
 
-t.test('a stop reaches the model and all calls, and the first reason counts', async (t) => {
-  const active = activeIn('tools')
-  const calls = ['a.x', 'a.x', 'b.y'].map((tool, i) => {
-    const abort = new AbortController()
-    active.calls.set(`call_${i}`, { tool, abort })
-    return abort
-  })
-  cancelRemoved(active, new Set(['a.x']))
-  t.strictSame(
-    calls.map(({ signal }) => signal.aborted),
-    [true, true, false],
-  )
-  requestStop(active, CANCELLED)
-  requestStop(active, Symbol('later'))
-  t.equal(active.stop.signal.reason, CANCELLED)
-  t.strictSame(
-    calls.map(({ signal }) => signal.reason),
-    [TOOL_REMOVED, TOOL_REMOVED, CANCELLED],
-  )
-  t.equal(active.model?.signal.reason, CANCELLED)
-})
+t.test(
+  'calls of tools that are gone are stopped, others go on; of reasons to stop a turn the first counts',
+  async (t) => {
+    const active = activeIn('tools')
+    const calls = ['a.x', 'a.x', 'b.y'].map((tool, i) => {
+      const abort = new AbortController()
+      active.calls.set(`call_${i}`, { tool, abort })
+      return abort
+    })
+    cancelRemoved(active, new Set(['a.x']))
+    t.strictSame(
+      calls.map(({ signal }) => signal.reason),
+      [TOOL_REMOVED, TOOL_REMOVED, undefined],
+    )
+    requestStop(active, CANCELLED)
+    requestStop(active, Symbol('later'))
+    t.equal(active.stop.signal.reason, CANCELLED)
+  },
+)
 
 const message = (seq: number, text: string): Message => ({
   id: `msg_${seq}`,
@@ -207,6 +207,33 @@ t.test('what is announced of a message is said with the stored one', async (t) =
     at: NOW,
   } as const
   t.equal(hydrate(other, [stored]), other)
+})
+
+t.test('a turn waits for servers for its share of time, however often they are behind', async (t) => {
+  const waits: number[] = []
+  const tools = {
+    isBehind: () => true,
+    async bringUpToDate(_: string, ms: number) {
+      waits.push(ms)
+      return 300
+    },
+  }
+  const run = { active: activeIn('preparing'), deps: { tools }, serverWaitMs: 400 } as unknown as Run
+  for (let i = 0; i < 3; i++) await catchUp(run)
+  t.strictSame(waits, [400, 100, 0])
+})
+
+t.test('whoever waits for a turn hears of its end, though the bus is away', async (t) => {
+  let isOver = false
+  const get = async () => ({ ...turn, ended_at: isOver ? NOW : null })
+  const read = () => {
+    throw new BatonError('unavailable', 'away')
+  }
+  const wait = createWait({ turns: { get } } as unknown as Store, { read } as unknown as Bus)
+  const waited = wait({ owner: 'local', admin: true, key_id: null }, turn.id, 600, never)
+  await new Promise(setImmediate)
+  isOver = true
+  t.match(await waited, { ended_at: NOW })
 })
 
 t.test('each end of a turn has its event', async (t) => {

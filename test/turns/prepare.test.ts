@@ -65,4 +65,5 @@ t.test("a call's id is none of the session's, whatever the model is shown of it"
   for (const id of ['call_1', '1', 'call_2'])
     t.match(context.callId(id), /^call_[a-z0-9]{24}$/, `${id} is made anew`)
   t.equal(context.callId('call_3'), 'call_3', "another stays the vendor's")
+  t.not(context.callId('call_3'), 'call_3', 'once')
 })

@@ -4,12 +4,23 @@ import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { RegistryTool } from '../../src/store/store.ts'
+import { type RegistryTool, type Store, Unreadable } from '../../src/store/store.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { MOST_CALLS } from '../../src/turns/fate.ts'
 import { id, LAPSED, message, runningTurn, unsaidOf } from '../contracts/store-rows.ts'
-import { eventually } from '../waiting.ts'
-import { asked, CALLER, follow, pieces, type Seen, session, store, toolsThat, world } from './engines.ts'
+import { eventually, gate } from '../waiting.ts'
+import {
+  asked,
+  CALLER,
+  follow,
+  pieces,
+  type Seen,
+  session,
+  store,
+  toolsThat,
+  withTurns,
+  world,
+} from './engines.ts'
 
 const call = (name: string) =>
   ({ type: 'tool_call', call_id: `call_${name}`, name: `a.${name}`, arguments: {} }) as const
@@ -116,6 +127,42 @@ t.test('a cancel, or the end of its tool, is acted on at once', async (t) => {
     const results = (await store.messages.ofTurn(its.turn)).find(({ role }) => role === 'tool')
     t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'cancelled' }], end)
   }
+})
+
+t.test('a call whose edit cannot be opened has not begun, and runs where it can', async (t) => {
+  const { replica, turn, types } = await waiting(t)
+  const { opened: isGiven, open: give } = gate()
+  const handOver: Store['turns']['handOver'] = async (fence) => {
+    await store.turns.handOver(fence)
+    give()
+  }
+  const { executor, ...seen } = tools()
+  const opening = (open: () => Record<string, unknown>) => {
+    const sealed = { seal: () => new Uint8Array([1]), open }
+    return { ...seen, executor: { ...executor, misfits: async () => null }, sealed }
+  }
+  const lost = opening(() => {
+    throw new Unreadable(new Error('its key is lost'))
+  })
+  const next = replica({ ...lost, store: withTurns({ handOver }) })
+  await next.decide(CALLER, turn, 'call_asks', { decision: 'approve', arguments: {} })
+  await isGiven
+  replica(opening(() => ({})))
+  await eventually(() => types.includes('turn.completed'))
+  const results = (await store.messages.ofTurn(turn)).find(({ role }) => role === 'tool')
+  t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'ok' }])
+})
+
+t.test('a call that nobody approves in time is denied, and its turn goes on', async (t) => {
+  const { bus, say, replica, begin } = world(t, { approvalSeconds: 0, leaseSeconds: 600 }, CALLS)
+  const { turn, types } = await begin(replica(tools()), { max_steps: 1 })
+  say()
+  await eventually(() => types.includes('turn.awaiting_input'))
+  // Looks for work.
+  await bus.publish('control', JSON.stringify({ op: 'handed_over', session_id: turn.session_id }))
+  await eventually(() => types.includes('turn.completed'))
+  const results = (await store.messages.ofTurn(turn.id)).find(({ role }) => role === 'tool')
+  t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'denied' }])
 })
 
 t.test('nor does it wait for a person’s word on a tool that is gone by then', async (t) => {

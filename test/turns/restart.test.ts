@@ -1,0 +1,186 @@
+/** Restarts that somebody asks for, at the turn's owner or at another replica: made, or not claimed. */
+import t, { type Test } from 'tap'
+import type { Bus } from '../../src/bus/bus.ts'
+import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { Store } from '../../src/store/store.ts'
+import { endTurn, id as newId, runningTurn } from '../contracts/store-rows.ts'
+import { eventually, gate } from '../waiting.ts'
+import { asked, CALLER, HELLO, session, settled, store, toolsThat, withTurns, world } from './engines.ts'
+
+const NEVER = new AbortController().signal
+
+t.test('any replica restarts a turn, while a model call of it is in flight', async (t) => {
+  const { say, replica, begin } = world(t, {}, [
+    { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+    { type: 'finish', reason: 'tool_calls' },
+  ])
+  const { opened: worked, open: work } = gate()
+  const tools = toolsThat(() => worked)
+  const [owner, other] = [replica(tools), replica(tools)]
+  const { session: chat, turn, types } = await begin(owner, { max_steps: 1 })
+  await eventually(() => types.includes('step.started'))
+  const move = { tools_revision: 1, removed: [], isMoved: true }
+  const next = { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null }
+  t.strictSame(await other.takeEffect(chat, move, 'next'), next)
+  await other.restart(CALLER, turn.id)
+  await eventually(() => types.includes('turn.restarted'))
+  say()
+  await eventually(() => types.includes('tool_execution.started'))
+  t.strictSame(await other.takeEffect(chat, move, 'now'), next)
+  await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
+  work()
+})
+
+/** Two replicas, of which the first runs a turn whose model speaks; `bus`: as the other one sees it. */
+async function apart(
+  t: Test,
+  other: (bus: Bus) => Partial<Bus> = () => ({}),
+  owner: Partial<Store['turns']> = {},
+) {
+  const { bus, say, replica, begin } = world(t, {}, HELLO)
+  const one = replica({ store: withTurns(owner) })
+  const two = replica({ bus: { ...bus, ...other(bus) } })
+  const { session: opened, turn, types } = await begin(one)
+  await eventually(() => types.includes('step.started'))
+  const move = { tools_revision: 1, removed: [], isMoved: true }
+  const change = () => two.takeEffect(opened, move, 'now')
+  return { turn, types, say, change, restart: () => two.restart(CALLER, turn.id) }
+}
+
+t.test('a restart that another replica is asked for is told by its owner', async (t) => {
+  const { turn, types, say, change, restart } = await apart(t)
+  const restarted = { effective: { turn_id: turn.id, from: 'restart' }, restarted_turn_id: turn.id }
+  t.strictSame(await change(), restarted)
+  await eventually(() => types.includes('turn.restarted'))
+  await eventually(() => types.at(-1) === 'step.started')
+  t.match(await restart(), { id: turn.id, state: 'running' })
+  await eventually(() => types.filter((type) => type === 'turn.restarted').length === 2)
+  say()
+  await eventually(() => types.includes('turn.completed'))
+})
+
+t.test('no restart is claimed of a step that is being committed', async (t) => {
+  const { opened: committed, open: commit } = gate()
+  const { opened: reached, open: reach } = gate()
+  const { turn, types, say, change, restart } = await apart(t, undefined, {
+    async commit(...args) {
+      reach()
+      await committed
+      return store.turns.commit(...args)
+    },
+  })
+  say()
+  await reached
+  t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
+  await t.rejects(restart(), { code: 'not_restartable' })
+  commit()
+  await eventually(() => types.includes('turn.completed'))
+})
+
+t.test('nor of a turn that fails', async (t) => {
+  const { opened: committed, open: commit } = gate()
+  const { opened: reached, open: reach } = gate()
+  const broken = {
+    get type(): never {
+      throw new BatonError('upstream_disconnected', 'It broke.')
+    },
+  } as unknown as ModelEvent
+  const { say, replica, begin } = world(t, {}, [broken])
+  const one = replica({
+    store: withTurns({
+      async commit(...args) {
+        reach()
+        await committed
+        return store.turns.commit(...args)
+      },
+    }),
+  })
+  const { turn, types } = await begin(one)
+  say()
+  await reached
+  await t.rejects(one.restart(CALLER, turn.id), { code: 'not_restartable' })
+  commit()
+  await eventually(() => types.includes('turn.failed'))
+})
+
+t.test('a restart or a cancel that is asked for as the last bytes are read is made', async (t) => {
+  for (const [op, made] of [
+    ['restart', 'turn.restarted'],
+    ['cancel', 'turn.cancelled'],
+  ] as const) {
+    let wish: string | null = null
+    const last = {
+      reason: 'stop',
+      get type() {
+        if (wish) void bus.publish('control', wish)
+        wish = null
+        return 'finish'
+      },
+    } as ModelEvent
+    const { bus, say, replica, begin } = world(t, {}, [last])
+    const { turn, types } = await begin(replica())
+    wish = JSON.stringify({ op, session_id: turn.session_id, turn_id: turn.id })
+    say()
+    await eventually(() => isTerminal(types.at(-1) ?? ''))
+    t.ok(types.includes(made), op)
+  }
+})
+
+t.test('no restart is claimed where its owner cannot be told', async (t) => {
+  const away = () => Promise.reject(new BatonError('unavailable', 'away'))
+  const { turn, types, say, change, restart } = await apart(t, () => ({
+    publish: async () => {},
+    ready: away,
+  }))
+  t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
+  await t.rejects(restart(), { code: 'unavailable' })
+  say()
+  await eventually(() => types.includes('turn.completed'))
+  t.notOk(types.includes('turn.restarted'))
+})
+
+t.test('where nobody answers, no restart is claimed that the store knows cannot be', async (t) => {
+  for (const [became, code] of [
+    [{ restarts: 8 }, 'restart_limit'],
+    [{ state: 'awaiting_input' }, 'not_restartable'],
+  ] as const) {
+    const { bus, say, replica } = world(t, {}, HELLO)
+    const owner = replica()
+    let isAsked = false
+    const publish = async () => {
+      isAsked = true
+    }
+    const get: Store['turns']['get'] = async (...given) => {
+      const seen = await store.turns.get(...given)
+      return seen && (isAsked ? { ...seen, ...became } : seen)
+    }
+    const other = replica({ bus: { ...bus, publish }, store: withTurns({ get }) })
+    const { id } = await session()
+    const { turn } = await owner.start(CALLER, id, asked())
+    await t.rejects(other.restart(CALLER, turn.id), { code })
+    say()
+    await owner.wait(CALLER, turn.id, 30, NEVER)
+  }
+})
+
+t.test('nor is one claimed while the ledger has a call of the turn open', async (t) => {
+  const { replica } = world(t)
+  const { turn, fence } = await runningTurn(store, CALLER)
+  const call = {
+    id: newId('exec'),
+    turn_id: turn.id,
+    step: 0,
+    call_id: 'call_1',
+    tool: 'a.b',
+    connector: null,
+  }
+  const row = { ...call, tools_revision: 0, arguments: {}, state: 'started', repeatable: false } as const
+  await store.turns.commit(fence, { turn_id: turn.id, executions: [row] })
+  const other = replica()
+  await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
+  const said = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
+  await store.executions.settle(fence, settled(said, row.id, 'ok').settlement)
+  t.match(await other.restart(CALLER, turn.id), { state: 'running' }, 'its owner may only be slow')
+  await endTurn(store, fence, turn.id)
+})

@@ -1,0 +1,123 @@
+/** What a step makes of its model's answer, and when that is committed. */
+import t from 'tap'
+import type { BusEvent } from '../../src/bus/bus.ts'
+import type { ModelEvent } from '../../src/chat/event.ts'
+import { StaleOwner, type Store } from '../../src/store/store.ts'
+import { eventually, gate } from '../waiting.ts'
+import { asked, CALLER, HELLO, pieces, session, store, toolsThat, withTurns, world } from './engines.ts'
+
+t.test('a refusal takes back the calls that were made before it', async (t) => {
+  const { say, replica } = world(t, {}, [
+    { type: 'part', index: 0, part: { type: 'text', text: 'Let me see.' } },
+    { type: 'part', index: 1, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+    { type: 'finish', reason: 'refusal' },
+  ])
+  const one = replica()
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  say()
+  const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  t.match(over, { state: 'completed', finish_reason: 'refusal', steps: [{ finish_reason: 'refusal' }] })
+  const [, answer] = await store.messages.after(id, 0)
+  t.match(answer?.parts, [{ type: 'text', text: 'Let me see.' }])
+  t.equal(answer?.parts.length, 1)
+})
+
+t.test('a model that says that it is not done is asked again, within the steps of the turn', async (t) => {
+  const goesOn: ModelEvent = { type: 'finish', reason: 'stop', goes_on: true }
+  const said: ModelEvent = { type: 'part', index: 0, part: { type: 'text', text: 'First, ' } }
+  for (const [answer, finish_reason, steps] of [
+    [[said, goesOn], 'max_steps', 2],
+    [[goesOn], 'stop', 1],
+  ] as const) {
+    const { say, replica } = world(t, {}, [...answer])
+    const one = replica()
+    const { id } = await session()
+    const { turn } = await one.start(CALLER, id, asked({ max_steps: 2 }))
+    say()
+    const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+    t.match(over, { state: 'completed', finish_reason })
+    t.strictSame(
+      over.steps.map((step) => step.finish_reason),
+      Array(steps).fill('stop'),
+    )
+    const roles = (await store.messages.after(id, 0)).map(({ role }) => role)
+    t.strictSame(roles, ['user', ...Array(steps).fill('assistant')])
+  }
+})
+
+t.test(
+  'an answer of nothing is asked for once more where a turn begins with it, and stands after that',
+  async (t) => {
+    const nothing: ModelEvent = { type: 'finish', reason: 'stop', silent: true }
+    const calls: ModelEvent[] = [
+      { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+      { type: 'finish', reason: 'tool_calls' },
+    ]
+    for (const [answer, steps] of [
+      [[nothing], [{ discarded: true }, { attempt: 2, finish_reason: 'stop' }]],
+      [calls, [{ finish_reason: 'tool_calls' }, { attempt: 1, finish_reason: 'stop' }]],
+    ] as const) {
+      const said = [...answer]
+      const { say, replica } = world(t, {}, said)
+      const one = replica(
+        toolsThat(() => {
+          said.splice(0, said.length, nothing)
+          return null
+        }),
+      )
+      const { turn } = await one.start(CALLER, (await session()).id, asked())
+      say()
+      const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+      t.match(over, { state: 'completed', restarts: 0, steps })
+    }
+  },
+)
+
+t.test('a turn does not wait for a revision of its tools that the store has lost', async (t) => {
+  const { say, replica } = world(t)
+  const { tools } = pieces(Promise.resolve(), HELLO)
+  const one = replica({ tools: { ...tools, latestRevision: () => 7 } })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  say()
+  t.match(await one.wait(CALLER, turn.id, 5, new AbortController().signal), { state: 'completed' })
+})
+
+t.test('a step is committed once what it streamed is in the stream', async (t) => {
+  const { bus, say, replica } = world(t)
+  const { opened: isThere, open: arrive } = gate()
+  const order: string[] = []
+  const append = async (id: string, events: BusEvent[]) => {
+    if (events.some(({ type }) => type === 'content.delta')) {
+      await isThere
+      order.push('streamed')
+    }
+    return bus.append(id, events)
+  }
+  const commit: Store['turns']['commit'] = (...given) => {
+    order.push('committed')
+    return store.turns.commit(...given)
+  }
+  const one = replica({ bus: { ...bus, append }, store: withTurns({ commit }) })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  say()
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  arrive()
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.strictSame(order, ['streamed', 'committed'])
+})
+
+t.test('nothing is said of a commit that could not be made', async (t) => {
+  const { say, replica, begin } = world(t)
+  const commit: Store['turns']['commit'] = async () => {
+    throw new StaleOwner()
+  }
+  const former = replica({ store: withTurns({ commit }) })
+  const { types } = await begin(former)
+  say()
+  await eventually(() => types.includes('usage'))
+  await former.drain(1_000)
+  t.strictSame(types, ['turn.created', 'turn.started', 'step.started', 'content.delta', 'usage'])
+})
