@@ -29,7 +29,7 @@ import {
 const Pairs = Type.Record(Type.String(), Type.String({ maxLength: 65_536 }), { maxProperties: 100 })
 const Globs = Type.Array(text(1, 256), {
   maxItems: 1000,
-  description: "Of the server's tool names; * stands for any text",
+  description: "Of the server's tool names; * stands for any text, and may stand in a list 1000 times",
 })
 const Auth = {
   ...taggedBy(

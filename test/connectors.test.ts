@@ -306,3 +306,22 @@ t.test('a call of an owner’s server holds a place for an hour at most', async 
   t.match(await asked('PT1H1S'), { status: 400, body: { error } })
   t.match(await asked('PT60M'), { status: 201 })
 })
+
+t.test('a list of tools holds a thousand stars at most, however it shares them out', async (t) => {
+  const hal = await ownerOf('hal')
+  const asked = (given: object) =>
+    hal('POST', '/v1/connectors', { name: 'many', transport: 'sse', url: 'https://many.test/sse', ...given })
+  const full = Array.from({ length: 1000 }, (_, i) => `t${i}_*`)
+  const more = [...full.slice(1), '*a*']
+  for (const field of ['allow_tools', 'deny_tools'])
+    t.match(await asked({ [field]: more }), {
+      status: 400,
+      body: { error: { code: 'invalid_request', param: field, message: /1000/ } },
+    })
+  const made = await asked({ allow_tools: full, deny_tools: ['*'.repeat(256)] })
+  t.match(made, { status: 201 })
+  t.match(await hal('PATCH', `/v1/connectors/${made.body.id}`, { deny_tools: more }), {
+    status: 400,
+    body: { error: { param: 'deny_tools' } },
+  })
+})

@@ -14,6 +14,9 @@ export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
 /** A call holds a place of the toolbox, which all owners share. */
 const LONGEST_TIMEOUT = 'PT1H'
 
+/** Of a list's `*`, one for each of its names: a hundred thousand, held against a server's names, stop the event loop for seconds. */
+const MOST_STARS = 1000
+
 const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
 
 /** Throws invalid_request at the first field that is wrong. */
@@ -41,13 +44,19 @@ function inWords({ field, problem, remedy }: ReturnType<typeof shapeProblems>[nu
 }
 
 /** Holds only limits that are given now to their bound: what was stored before there was one stays. Throws invalid_request. */
-export function assertLimits({ default_tool_config }: Pick<ConnectorInput, 'default_tool_config'>): void {
+export function assertLimits({ default_tool_config, ...globs }: Limited): void {
   const { timeout = DEFAULT_TOOLS.timeout } = default_tool_config ?? {}
   if (durationMs(timeout) > durationMs(LONGEST_TIMEOUT)) {
     const words = `timeout is at most ${LONGEST_TIMEOUT} here; the operator can give a tool more in the configuration (toolbox.tools).`
     throw invalid('default_tool_config.timeout', words)
   }
+  for (const field of ['allow_tools', 'deny_tools'] as const) {
+    const stars = (globs[field] ?? []).join('').split('*').length - 1
+    if (stars > MOST_STARS) throw invalid(field, `${field} may hold * at most ${MOST_STARS} times.`)
+  }
 }
+
+type Limited = Pick<ConnectorInput, 'default_tool_config' | 'allow_tools' | 'deny_tools'>
 
 /** A row from what was asked for, defaults filled in. */
 export function rowOf(

@@ -74,10 +74,12 @@ export function nextRegistry(
     return next ? [merged(tool, next)] : []
   })
   // It may have been here before, until its server dropped it, or under its server's former name.
+  const off = new Set([
+    ...servers.flatMap((server) => server.off.map((name) => ownKey(server.connector.id, name))),
+    ...before.flatMap((one) => (one.enabled ? [] : ownKey(one.connector_id, one.mcp_tool_name))),
+  ])
   const isOff = ({ connector_id, mcp_tool_name: name }: Candidate) =>
-    name !== null &&
-    (servers.some(({ connector, off }) => connector.id === connector_id && off.includes(name)) ||
-      before.some((one) => !one.enabled && one.connector_id === connector_id && one.mcp_tool_name === name))
+    name !== null && off.has(ownKey(connector_id, name))
   const fresh = [...candidates.values()]
     .filter(({ canonical_name }) => !known.has(canonical_name))
     .map((tool) => ({ ...tool, enabled: !isOff(tool), order: 0 }))
@@ -86,6 +88,9 @@ export function nextRegistry(
   const tools = withoutCollisions([...stays.filter((tool) => !isBack(tool)), ...appended(before, joining)])
   return { tools, ...difference(before, tools) }
 }
+
+/** A tool by its server and the name that it has there. */
+const ownKey = (connector: string | null, tool: string | null): string => `${connector} ${tool}`
 
 /** What a server has for the registry: its list, or what was known of its tools before. */
 function toolsOf(
@@ -301,9 +306,9 @@ function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
  * expression, a few stars hold the event loop for minutes over one long name, and both come from strangers.
  */
 function matches(glob: string, name: string): boolean {
+  if (!glob.includes('*')) return name === glob
   const [first = '', ...between] = glob.split('*')
-  const last = between.pop()
-  if (last === undefined) return name === glob
+  const last = between.pop() ?? ''
   if (!name.startsWith(first)) return false
   let at = first.length
   for (const piece of between) {

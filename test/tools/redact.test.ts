@@ -164,6 +164,13 @@ t.test('a text of millions of escapes is searched in a moment', (t) => {
   t.end()
 })
 
+t.test('a text that is one secret of megabytes is one that holds a secret', (t) => {
+  const begins = ['sk-', 'glpat-', 'xapp-', 'bk_', 'ghs_', '_authToken=', 'Bearer ', 'secretKey: ', 'ops_ey']
+  for (const begin of begins)
+    t.ok(hasSecret(JSON.stringify({ text: begin + 'a1'.repeat(12_000_000) })), begin)
+  t.end()
+})
+
 t.test('ten thousand strings of a value cost little more than one text of their length', async (t) => {
   const secret = PLANTED['a GitLab token'] ?? ''
   const items = Array.from({ length: 5_000 }, (_, i) => ({ id: `item number ${i}`, note: `some words ${i}` }))

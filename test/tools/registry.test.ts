@@ -394,6 +394,21 @@ t.test('a deployment takes as many tools as it can, in order, and says what it l
   t.equal(overlay.byExposed.has('s__t1'), false, 'one that is switched off is not callable')
 })
 
+t.test('many tools that give way to others cost no more than they are many', async (t) => {
+  const lists = (of: string) =>
+    Array.from({ length: 10 }, (_, i) =>
+      server(
+        `s${i}`,
+        Array.from({ length: 1_000 }, (_, k) => tool(`${of}${k}`)),
+      ),
+    )
+  const off = (tools: readonly RegistryTool[]) => tools.map((one) => ({ ...one, enabled: false }))
+  const { tools } = next([], lists('a'))
+  const started = worked()
+  next(off(tools), lists('b'))
+  t.ok(worked() - started < 2_000)
+})
+
 t.test('two hundred tools cost little once they were seen', async (t) => {
   const list = Object.values(LISTS).flat().slice(0, 200)
   const unique = [...new Map(list.map((one) => [one.name, one])).values()]
