@@ -71,6 +71,7 @@ async function applyMissing(
   migrations: readonly Migration[],
   lockMs: number,
 ): Promise<string[]> {
+  await queries.query('set local statement_timeout = 0')
   // As a script: it may wait as long as another replica's migration takes.
   await queries.script(`select pg_advisory_xact_lock(${LOCK})`)
   await queries.script(

@@ -9,9 +9,19 @@ const PATIENCE = {
   /** A statement of Baton takes milliseconds; one that takes this long hangs on a dead network or a lock */
   answerMs: 30_000,
 }
+/** How long the server's own word that it gave up may take to arrive */
+const GRACE_MS = 2_000
 const NO_LIMIT_MS = 2 ** 31 - 1
-/** Where the server's own default is stricter, whoever waited for a session's lock would be refused in place of served. */
-const ISOLATION = 'set session characteristics as transaction isolation level read committed'
+
+/**
+ * Where the server's own default isolation is stricter, whoever waited for a session's lock would be refused in place
+ * of served. And the server gives up as well: a statement that waited on for its lock would hold a connection beyond
+ * the pool, and write after its caller was refused; a replica that hangs in a transaction would hold its locks.
+ */
+const settings = (answerMs: number): string =>
+  `set session characteristics as transaction isolation level read committed;
+   set statement_timeout = ${answerMs};
+   set idle_in_transaction_session_timeout = ${answerMs}`
 
 /** Connects with the first query: until then nobody knows whether the server is there. */
 export function openPostgres(url: string, size: number, patience = PATIENCE): Db {
@@ -21,12 +31,12 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
     connectionTimeoutMillis: patience.connectMs,
     // A new connection has to compile the schema's functions again: keep them.
     idleTimeoutMillis: 600_000,
-    query_timeout: patience.answerMs,
+    query_timeout: patience.answerMs + GRACE_MS,
     // Asked this often, connections stay open through balancers and firewalls that forget what was silent for minutes.
     keepAlive: true,
     keepAliveInitialDelayMillis: 60_000,
     application_name: 'baton',
-    onConnect: (client) => client.query(ISOLATION),
+    onConnect: (client) => client.query(settings(patience.answerMs)),
   })
   // Without a listener the loss of a connection, idle or in the middle of a transaction, ends the process.
   pool.on('error', () => {})

@@ -313,12 +313,56 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     t.equal(await value(db, 'select 1'), 1)
   })
 
+  await t.test('what is given up waits at the server no longer, and writes nothing', async (t) => {
+    const own = await newDatabase(t, databaseUrl)
+    const [holder, db] = [openPostgres(own, 1), openPostgres(own, 2, { connectMs: 2_000, answerMs: 300 })]
+    t.teardown(() => Promise.all([holder.close(), db.close()]))
+    await holder.query('create table one (n int)')
+    await holder.query('insert into one values (0)')
+    const add = () => db.query('update one set n = n + 1')
+    await holder.transaction(async (queries) => {
+      await queries.query('update one set n = 0')
+      for (let i = 0; i < 3; i++)
+        for (const refused of await Promise.all([add(), add()].map(rejection))) t.ok(isUnavailable(refused))
+      const waiting = `select count(*)::int from pg_stat_activity where datname = $1 and wait_event_type = 'Lock'`
+      t.equal(await value(admin, waiting, [new URL(own).pathname.slice(1)]), 0)
+    })
+    await sleep(100)
+    t.equal(await value(holder, 'select n from one'), 0)
+  })
+
+  await t.test('a migration takes as long as it takes', async (t) => {
+    const db = openPostgres(await newDatabase(t, databaseUrl), 1, { connectMs: 2_000, answerMs: 100 })
+    t.teardown(() => db.close())
+    const long = { name: '0001_long.sql', sha256: 'x', sql: 'select pg_sleep(0.4)' }
+    t.same(await migrate(db, [long]), ['0001_long.sql'])
+  })
+
+  await t.test(
+    'a replica that hangs in a transaction holds its locks no longer than a statement',
+    async (t) => {
+      const own = await newDatabase(t, databaseUrl)
+      const [hung, db] = [openPostgres(own, 1, { connectMs: 2_000, answerMs: 300 }), openPostgres(own, 1)]
+      t.teardown(() => Promise.all([hung.close(), db.close()]))
+      await db.query('create table one (n int)')
+      await db.query('insert into one values (0)')
+      const lost = hung.transaction(async (queries) => {
+        await queries.query('update one set n = 7')
+        await db.query('update one set n = n + 1')
+        return queries.query('select 1')
+      })
+      t.ok(isUnavailable(await rejection(lost)))
+      t.equal(await value(db, 'select n from one'), 1)
+    },
+  )
+
   await t.test('a server whose defaults are stricter serves all the same', async (t) => {
     const own = await newDatabase(t, databaseUrl)
     const name = new URL(own).pathname.slice(1)
     for (const [setting, value] of [
       ['default_transaction_isolation', 'serializable'],
       ['lock_timeout', '100'],
+      ['statement_timeout', '5'],
     ])
       await admin.query(`alter database ${name} set ${setting} = '${value}'`)
     const db = openPostgres(own, 2)
