@@ -111,6 +111,37 @@ t.test('keys are made on the store, used at the gateway, and taken back through 
   t.match(await run({}, 'keys list --url http://gateway.test --key k'), { code: 1, err: /must use https/ })
   t.match(await run({}, 'credentials --url http://127.0.0.1:1'), { code: 1, err: /does not answer/ })
   t.match(await run(at, 'credentials --owner ann'), { code: 1, err: /--owner has no effect/ })
+  t.match(
+    await run({ ...at, BATON_HOST: 'gateway.invalid' }, 'keys list --key k'),
+    { code: 1, err: /gateway\.invalid:\d+ does not answer/ },
+    'a key may go in the clear to an address of this machine, which it does not leave',
+  )
+})
+
+t.test('an answer that is not of a gateway is said to be none', async (t) => {
+  const keys: (string | undefined)[] = []
+  let answer: [number, Record<string, string>, string] = [200, {}, '']
+  const server = createServer(({ headers }, response) => {
+    keys.push(headers.authorization)
+    const [status, head, body] = answer
+    response.writeHead(status, head).end(body)
+  })
+  const url = `http://127.0.0.1:${await listening(t, server)}`
+  const said = `${url} answers, but not as Baton does. Name the gateway with --url.`
+  for (const body of ['', '<html>', '[]', '{"status":"ok"}']) {
+    answer = [200, {}, body]
+    t.match(await run({}, `keys list --url ${url}`), { code: 1, err: said }, body)
+    t.match(await run({}, `doctor --url ${url}`), { code: 1, out: [`BAD   ${said}`] }, body)
+  }
+  answer = [308, { location: 'https://gateway.test/baton' }, '']
+  keys.length = 0
+  t.match(await run({}, `keys list --url ${url} --key k`), {
+    code: 1,
+    err: `${url} sends on to https://gateway.test/baton. Name the gateway with --url.`,
+  })
+  t.equal(keys.length, 1, 'and no key is sent after it')
+  answer = [502, {}, '{"error":"bad gateway"}']
+  t.match(await run({}, `keys list --url ${url}`), { code: 1, err: /answered HTTP 502/ })
 })
 
 t.test('an admin key that is set to nothing is none', async (t) => {
@@ -227,7 +258,7 @@ t.test('a login may take its gateway minutes', async (t) => {
     waits.push(ms)
     return timeout.call(AbortSignal, ms)
   }
-  const access = openRemote({ url: 'http://127.0.0.1:1', key: null, owner: undefined })
+  const access = openRemote({ root: 'http://127.0.0.1:1', key: null, owner: undefined })
   await t.rejects(access.exchange('gemini', 's', 'code'), /does not answer/)
   await t.rejects(access.importFile('gemini', 'gemini-cli', '{}'), /does not answer/)
   t.ok(
@@ -239,7 +270,7 @@ t.test('a login may take its gateway minutes', async (t) => {
 t.test('the doctor passes over a connector that is deleted while it looks', async (t) => {
   const page = (...data: object[]) => [200, { data, next_cursor: null }] as const
   const answers: Record<string, readonly [number, object]> = {
-    'GET /readyz': [200, {}],
+    'GET /readyz': [200, { status: 'ready' }],
     'GET /v1/credentials': page(),
     'GET /v1/connectors': page({ id: 'con_2', name: 'gone' }, { id: 'con_1', name: 'here' }),
     'POST /v1/connectors/con_2/test': [404, { error: { code: 'connector_not_found', message: 'Gone.' } }],
@@ -279,7 +310,7 @@ t.test('what strangers named or said cannot move the cursor, hide, or make lines
   }
   const page = (row: object) => ({ data: [row], next_cursor: null })
   const answers: Record<string, object> = {
-    'GET /readyz': {},
+    'GET /readyz': { status: 'ready' },
     'GET /v1/credentials': page({ ...credential, state: 'active', reason: null }),
     'GET /v1/connectors': page({ id: 'con_1', name: 'one' }),
     'POST /v1/connectors/con_1/test': { error: words },

@@ -10,7 +10,7 @@ import type { Login, LoginStatus } from '../credentials/logins.ts'
 import type { LoginMode } from '../oauth-vendor.ts'
 import { FolderInUse } from '../store/lock.ts'
 import type { ApiKey, Page, PageRequest } from '../store/store.ts'
-import { openRemote, urlOf } from './remote.ts'
+import { openRemote, rootOf, urlOf } from './remote.ts'
 
 /** The verbs of an installation. Directly they throw BatonErrors, over HTTP RemoteErrors. */
 export interface Access {
@@ -54,7 +54,7 @@ export async function openAccess(
   adminKey: string | null,
 ): Promise<Access> {
   const key = target.key ?? adminKey
-  if (target.url !== undefined) return openRemote({ ...target, url: target.url, key })
+  if (target.url !== undefined) return openRemote({ ...target, root: rootOf(target.url, key), key })
   const config = load()
   // Loads most of Baton: help and mistakes need not wait for it.
   const { openDirect } = await import('./direct.ts')
@@ -62,6 +62,7 @@ export async function openAccess(
     return await openDirect(config, target.owner ?? null)
   } catch (failure) {
     if (!(failure instanceof FolderInUse)) throw failure
-    return openRemote({ ...target, url: urlOf(config), key: target.key ?? config.adminKey })
+    // This machine's own, whatever its address: what is sent there does not leave it.
+    return openRemote({ ...target, root: urlOf(config), key: target.key ?? config.adminKey })
   }
 }

@@ -1,12 +1,14 @@
 /** The command line over HTTP: a running gateway does the work, in the name of the key that is given. */
 import { isLoopback } from '../addresses.ts'
+import { isRecord } from '../chat/json.ts'
 import type { Config } from '../config/config.ts'
 import { all, type Page, type PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
 import { whyNot } from './command.ts'
 
 interface RemoteOptions {
-  url: string
+  /** Without a slash at its end */
+  root: string
   key: string | null
   owner: string | undefined
 }
@@ -34,9 +36,8 @@ export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
   return `http://${name.includes(':') ? `[${name}]` : name}:${port}`
 }
 
-/** Throws RemoteError at once for a URL that a key must not go to, and from every verb what the gateway refused. */
-export function openRemote({ url, key, owner }: RemoteOptions): Access {
-  const root = rootOf(url, key)
+/** Throws RemoteError from every verb for what the gateway refused. */
+export function openRemote({ root, key, owner }: RemoteOptions): Access {
   if (owner !== undefined) {
     throw new RemoteError(`--owner has no effect at ${root}: a gateway knows the owner by the key.`)
   }
@@ -48,24 +49,34 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
       ...(body ? { 'content-type': 'application/json' } : {}),
     }
     let response: Response
+    let text: string
     try {
       response = await fetch(`${root}${path}`, {
         method,
         headers,
         body: body ? JSON.stringify(body) : null,
+        // A key is for the gateway that was named.
+        redirect: 'manual',
         signal: AbortSignal.timeout(ms),
       })
+      text = await response.text()
     } catch (failure) {
       const why = whyNot(failure)
       throw new RemoteError(`The gateway at ${root} does not answer (${why}). Name another with --url.`)
     }
-    const text = await response.text()
-    if (!response.ok) throw refusal(root, response.status, text)
-    return (text === '' ? undefined : JSON.parse(text)) as T
+    if (response.status === 204) return undefined as T
+    if (!response.ok) throw refusal(root, response, text)
+    const value = jsonIn(text)
+    if (value === undefined) throw stranger(root)
+    return value as T
   }
 
-  const list = <T>(path: string, { limit, cursor }: PageRequest) =>
-    call<Page<T>>('GET', `${path}?limit=${limit}${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ''}`)
+  async function list<T>(path: string, { limit, cursor }: PageRequest): Promise<Page<T>> {
+    const rest = cursor ? `&cursor=${encodeURIComponent(cursor)}` : ''
+    const page = await call<Page<T>>('GET', `${path}?limit=${limit}${rest}`)
+    if (!Array.isArray(page.data)) throw stranger(root)
+    return page
+  }
   const at = encodeURIComponent
 
   return {
@@ -84,8 +95,8 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
       call('POST', '/v1/credentials/import', { provider, format, content }, LONG_TIMEOUT_MS),
     async problems() {
       try {
-        await call('GET', '/readyz')
-        return []
+        const { status } = await call<{ status?: unknown }>('GET', '/readyz')
+        return status === 'ready' ? [] : [stranger(root).message]
       } catch (failure) {
         return [failure instanceof Error ? failure.message : String(failure)]
       }
@@ -102,8 +113,8 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
   }
 }
 
-/** A key must not cross a network in the clear. */
-function rootOf(text: string, key: string | null): string {
+/** The gateway that --url names. Throws RemoteError where it names none, or one that a key must not go to in the clear. */
+export function rootOf(text: string, key: string | null): string {
   const url = URL.canParse(text) ? new URL(text) : null
   if (!url || !/^https?:$/.test(url.protocol)) throw new RemoteError('--url must be an http or https URL.')
   if (url.protocol === 'http:' && key !== null && !isLoopback(url.hostname)) {
@@ -112,14 +123,19 @@ function rootOf(text: string, key: string | null): string {
   return `${url.origin}${url.pathname}`.replace(/\/+$/, '')
 }
 
-function refusal(root: string, status: number, text: string): RemoteError {
+function refusal(root: string, { status, headers }: Response, text: string): RemoteError {
   const refused = errorIn(text)
   const { message, code } = refused
   if (status === 401) {
     return new RemoteError(`${root}: ${message ?? 'It wants a key.'} Give one with --key or BATON_ADMIN_KEY.`)
   }
+  const target = headers.get('location')
+  if (target !== null) return new RemoteError(`${root} sends on to ${target}. Name the gateway with --url.`)
   return new RemoteError(message ? `${message} (${code})` : `${root} answered HTTP ${status}.`, refused)
 }
+
+const stranger = (root: string) =>
+  new RemoteError(`${root} answers, but not as Baton does. Name the gateway with --url.`)
 
 /** Null: what was listed a moment ago has been deleted since. */
 function ifGone(failure: unknown): null {
@@ -133,10 +149,16 @@ interface Refused {
   param?: string | null
 }
 function errorIn(text: string): Refused {
+  const error = jsonIn(text)?.error
+  return isRecord(error) ? error : {}
+}
+
+/** An answer's object; undefined where it is none. */
+function jsonIn(text: string): Record<string, unknown> | undefined {
   try {
-    const { error } = JSON.parse(text) as { error?: Refused }
-    return error ?? {}
+    const value: unknown = JSON.parse(text)
+    return isRecord(value) ? value : undefined
   } catch {
-    return {}
+    return undefined
   }
 }
