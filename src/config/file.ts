@@ -35,8 +35,9 @@ const McpSchema = Type.Object(
   {
     name: Type.String(CONNECTOR_NAME),
     transport: Type.Enum(['streamable_http', 'sse', 'stdio']),
-    url: Type.Optional(Name),
-    command: Type.Optional(Name),
+    // As long as the API takes them.
+    url: Type.Optional(Type.String({ minLength: 1, maxLength: 8192 })),
+    command: Type.Optional(Type.String({ minLength: 1, maxLength: 4096 })),
     args: Type.Optional(Type.Array(Scalar)),
     env: Type.Optional(Pairs),
     headers: Type.Optional(Pairs),

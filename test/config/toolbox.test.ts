@@ -69,6 +69,18 @@ t.test('a toolbox is read with what was left out at its default', async (t) => {
   })
 })
 
+t.test('an address and a command may be as long as in the API', async (t) => {
+  const command = `/opt/${'a'.repeat(4091)}`
+  const url = `https://mcp.test/${'a'.repeat(8175)}`
+  const mcps = (more = '') => `
+toolbox:
+  mcps:
+    - {name: a, transport: stdio, mode: strict, command: ${command + more}}
+    - {name: b, transport: sse, mode: strict, url: ${url + more}}`
+  t.match(load({}, mcps()).config.toolbox.mcps, [{ command }, { url }])
+  t.match(problems({}, mcps('a')), [{ path: 'toolbox.mcps[0].command' }, { path: 'toolbox.mcps[1].url' }])
+})
+
 t.test('each fault of a toolbox is a problem at its path', async (t) => {
   const mcp = (fields: string, mode = ', mode: strict') => `toolbox: {mcps: [{name: web${mode}, ${fields}}]}`
   const http = 'transport: sse, url: "http://127.0.0.1:9"'
