@@ -287,13 +287,14 @@ class Fitter {
   /** An exclusive bound where only inclusive ones are known. */
   #bounds(node: JsonSchema): JsonSchema {
     const bounded = { ...node }
-    const step = node.type === 'integer' ? 1 : 0
-    for (const [exclusive, inclusive, by] of [
-      ['exclusiveMinimum', 'minimum', step],
-      ['exclusiveMaximum', 'maximum', -step],
+    const isWhole = node.type === 'integer'
+    for (const [exclusive, inclusive, next] of [
+      ['exclusiveMinimum', 'minimum', (bound: number) => Math.floor(bound) + 1],
+      ['exclusiveMaximum', 'maximum', (bound: number) => Math.ceil(bound) - 1],
     ] as const) {
-      if (this.#has(exclusive) || typeof node[exclusive] !== 'number') continue
-      bounded[inclusive] ??= node[exclusive] + by
+      const bound = node[exclusive]
+      if (this.#has(exclusive) || typeof bound !== 'number') continue
+      bounded[inclusive] ??= isWhole ? next(bound) : bound
     }
     return bounded
   }
