@@ -56,7 +56,7 @@ const PATHS = {
 type Path = keyof typeof PATHS
 
 const say = (line = '') => console.log(line)
-const title = (text: string) => say(`\n\x1b[1m${text}\x1b[0m`)
+const title = (text: string) => say(process.stdout.isTTY ? `\n\x1b[1m${text}\x1b[0m` : `\n${text}`)
 
 const folder = mkdtempSync(join(tmpdir(), 'baton-demo-'))
 let vendors: Vendors | undefined
