@@ -8,7 +8,7 @@ import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
 import { invalid } from '../errors.ts'
 import type { McpResult } from '../mcp/contract.ts'
 import { characterStart, cutUtf8, endUtf8, nextCharacter, storableText } from '../text.ts'
-import { redactJson, redactText } from './redact.ts'
+import { MASK, redactJson, redactText } from './redact.ts'
 
 /** The built-in that reads on in what was too long. */
 export const INSPECT = 'inspect_tool_output'
@@ -52,21 +52,19 @@ export async function shapeResult(
   const isLongJson = json !== null && isLong(json)
   // What is abridged for the model is what is stored, so that it can read on at an offset.
   const document = !isLongText ? structured : isLongJson ? { text, structured } : undefined
-  const stored = await storedForm(
-    document,
-    [text, ...media.map(named)].filter((one) => one !== '').join('\n\n'),
-  )
+  const plain = [text, ...media.map(named)].filter((one) => one !== '').join('\n\n')
+  const stored = await storedForm(document, plain)
   const bytes = Buffer.byteLength(stored.output)
-  const shown = async (): Promise<ContentPart[]> => {
+  const shown = (): ContentPart[] => {
     if (isLongText || (isLongJson && isRepeated)) {
-      const whole = document === undefined ? text : JSON.stringify(document)
-      return [part(await abridged(whole, bytes, execId, canInspect)), ...media]
+      const whole = document === undefined ? plain : JSON.stringify(document)
+      return [part(abridged(whole, stored.output, execId, canInspect)), ...media]
     }
     if (isLongJson) return [...content, part(elsewhere(bytes, execId, canInspect))]
     return json !== null && texts.length === 0 ? [part(json), ...content] : content
   }
   return {
-    content: await shown(),
+    content: shown(),
     ...(structured === undefined || isLongJson ? {} : { structured }),
     ...(isLongText || isLongJson ? { spill: { exec_id: execId, bytes } } : {}),
     stored,
@@ -124,13 +122,28 @@ const readOn = (execId: string, canInspect: boolean, how: string): string =>
     ? `Read on with ${INSPECT}: {"exec_id": "${execId}", ${how}}.`
     : 'The rest is kept with the tool execution and cannot be read from here.'
 
-async function abridged(whole: string, bytes: number, execId: string, canInspect: boolean): Promise<string> {
+function abridged(whole: string, stored: string, execId: string, canInspect: boolean): string {
   const head = cutUtf8(whole, HEAD)
-  // Where the stored text goes on: its secrets are shorter or longer than what they stand for.
-  const offset = Buffer.byteLength(await redactText(head))
+  const offset = Buffer.byteLength(stored.slice(0, storedIndex(whole, stored, head.length)))
   const how = readOn(execId, canInspect, `"offset": ${offset}`)
+  const bytes = Buffer.byteLength(stored)
   const notice = `[The result is ${bytes} bytes long; its middle is left out here. ${how}]`
   return `${head}\n\n${notice}\n\n${endUtf8(whole, TAIL)}`
+}
+
+/**
+ * Where `index` of the whole text is in the stored one, by what stands between the secrets: these are shorter or longer
+ * there, and one may begin before the index and end behind it.
+ */
+function storedIndex(whole: string, stored: string, index: number): number {
+  let [from, to] = [0, 0]
+  for (const piece of stored.split(MASK)) {
+    const start = whole.indexOf(piece, from)
+    from = start + piece.length
+    if (from >= index) return to + Math.max(index - start, 0)
+    to += piece.length + MASK.length
+  }
+  return stored.length
 }
 
 const elsewhere = (bytes: number, execId: string, canInspect: boolean): string =>

@@ -216,15 +216,33 @@ t.test('a long text is kept whole and given as head, tail and a way to read on',
 })
 
 t.test('the offset to read on at is one of the stored text, whose secrets are gone', async (t) => {
-  const lines = Array.from({ length: 9_000 }, (_, i) => `line ${i} ${i % 50 === 0 ? SECRET : 'nothing'}`)
-  const { content, stored } = await shape([text(lines.join('\n'))])
-  const given = content[0]?.type === 'text' ? content[0].text : ''
-  const [head = ''] = given.split('\n\n[The result is')
-  const [, offset] = given.match(/"offset": (\d+)/) ?? []
-  const after = outputSlice(stored, { path: '', offset: Number(offset), limit: 40 }).content
-  t.notMatch(stored.output, SECRET)
-  const cut = lines.join('\n').slice(head.length, head.length + 20)
-  t.equal(after.slice(0, 8), cut.slice(0, 8))
+  const lines = Array.from({ length: 4_500 }, (_, i) => `line ${i} ${i % 50 === 0 ? SECRET : 'nothing'}`)
+  const words = lines.join('\n')
+  const rows = lines.map((line, i) => ({
+    line,
+    config: JSON.stringify({ password: i % 10 === 0 ? 'p'.repeat(30) : '' }),
+  }))
+  const configs = rows.map(({ config }) => config).join('\n')
+  const picture: ContentPart = { type: 'image', media_type: 'image/png', data: 'iVBORw0KGgo=' }
+  const before = 'line \n'.repeat(9_000).slice(0, 40_000)
+  const token = `eyJ${'h'.repeat(100)}.eyJ${'p'.repeat(2_000)}.${'s'.repeat(300)}`
+  const cases: [where: string, content: ContentPart[], structured: unknown, whole: string][] = [
+    ['in lines', [text(words)], undefined, words],
+    ['beside media', [text(words), picture], undefined, words],
+    ['in JSON in JSON', [], rows, JSON.stringify(rows)],
+    ['in both', [text(configs)], rows, JSON.stringify({ text: configs, structured: rows })],
+    ['where the text is cut', [text(`${before} ${token}\n${words}`)], undefined, ''],
+  ]
+  for (const [where, content, structured, whole] of cases) {
+    const { content: given, stored } = await shape(content, structured)
+    const said = given[0]?.type === 'text' ? given[0].text : ''
+    const [head = ''] = said.split('\n\n[The result is')
+    const [, offset] = said.match(/"offset": (\d+)/) ?? []
+    const { content: read } = outputSlice(stored, { path: '', offset: Number(offset), limit: 40 })
+    t.notMatch(stored.output, SECRET)
+    const next = whole === '' ? '\nline 0 ' : whole.slice(head.length, head.length + 8)
+    t.equal(read.slice(0, 8), next, where)
+  }
 })
 
 t.test('what is structured keeps its structure, and nothing is cut in silence', async (t) => {
