@@ -8,6 +8,10 @@ import { setImmediate as breathe } from 'node:timers/promises'
 /** Stands where a secret was. */
 export const MASK = '[redacted]'
 
+/** What the names of secrets end with. */
+const NAMES =
+  'password|passwd|passphrase|secret|(?:api|access|private|secret)[_-]?key|(?:access|auth|refresh|session)[_-]?token|authorization'
+
 /**
  * All that secretlint's preset finds, since `hasSecret` asks these alone, and what it misses, by trial: shapes
  * with a prefix that nothing else has. Before each rule stands its sign: every match of the rule holds it, and looking
@@ -49,6 +53,10 @@ const OWN_RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
     /\b[a-z][a-z0-9+.-]{1,20}:\/\/[^\s:@/'"]{0,200}:[^\s@/'"]{1,200}@(?=[^\s])/, // passwords in URLs
   ],
   [/[Bb]earer\s/, /(?<=\b[Bb]earer\s)[A-Za-z0-9._~+/=-]{20,}/],
+  [
+    new RegExp(`(?:${NAMES.toUpperCase()})=`),
+    new RegExp(`(?<=(?:${NAMES.toUpperCase()})=\\\\?["']?)(?!\\$)[^\\s"'\\\\]{4,}`), // variables of an environment
+  ],
   // AWS. The preset's rule has the secret begin at its name, and leaves as much of its end in the clear.
   [
     /[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)/,
@@ -63,24 +71,14 @@ const anyOf = (patterns: RegExp[]): string => patterns.map(({ source }) => sourc
 const OWN = new RegExp(anyOf(OWN_RULES.map(([, rule]) => rule)), 'g')
 const SIGN = new RegExp(anyOf(OWN_RULES.map(([sign]) => sign)))
 
-const NAMES =
-  'password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|(?:access|refresh|session)[_-]?token|authorization'
-
-/** A field with such a name holds a secret, whatever it looks like. */
-const SECRET_NAME = new RegExp(`^(?:.*[_-])?(?:${NAMES})$`, 'i')
+/** A field whose name ends so holds a secret, whatever it looks like: `dbPassword`, `DB_PASSWORD`. */
+const SECRET_NAME = new RegExp(`(?:${NAMES})$`, 'i')
 
 /** The same in JSON text: such a name with a text that is not empty. */
-const NAMED_SECRET = new RegExp(`"(?:[^"]{0,200}[_-])?(?:${NAMES})"\\s*:\\s*"[^"]`, 'i')
+const NAMED_SECRET = new RegExp(`(?:${NAMES})"\\s{0,9}:\\s{0,9}"[^"]`, 'i')
 
 /** What stands there. */
-const NAMED_VALUE = new RegExp(
-  `(?<="(?:[^"]{0,200}[_-])?(?:${NAMES})"\\s{0,9}:\\s{0,9}")(?:[^"\\\\]|\\\\.)+`,
-  'gi',
-)
-
-/** One of these stands in every match of both. */
-const SECRET_WORD =
-  /password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|(?:access|refresh|session)[_-]?token|authorization/i
+const NAMED_VALUE = new RegExp(`(?<=(?:${NAMES})"\\s{0,9}:\\s{0,9}")(?:[^"\\\\]|\\\\.)+`, 'gi')
 
 const SLICE = 200_000
 /** Longer than any secret that a slice's border could cut: a JWT of OWN_RULES has up to 26,632 characters. */
@@ -124,7 +122,7 @@ const SHORTEST = OWN_RULES.map(
 /** Each rule alone where its sign is: all at once they take ten times as long over a large text. */
 const holdsSecret = (text: string): boolean =>
   (SIGN.test(text) && SHORTEST.some(([sign, rule]) => sign.test(text) && rule.test(text))) ||
-  (SECRET_WORD.test(text) && NAMED_SECRET.test(text))
+  NAMED_SECRET.test(text)
 
 /** Replaces the secrets of a text. */
 export async function redactText(text: string): Promise<string> {
@@ -235,7 +233,7 @@ async function importRules(): Promise<Lint> {
 
 async function found(slice: string): Promise<Range[]> {
   const lint = await loadRules()
-  const own = [OWN, ...(SECRET_WORD.test(slice) ? [NAMED_VALUE] : [])].flatMap((rule) =>
+  const own = [OWN, ...(NAMED_SECRET.test(slice) ? [NAMED_VALUE] : [])].flatMap((rule) =>
     [...slice.matchAll(rule)].map((match): Range => [match.index, match.index + match[0].length]),
   )
   return [...own, ...(await lint(slice))]

@@ -36,6 +36,8 @@ const PLANTED: Record<string, string> = {
   'a Linear key': `lin_api_${'a1B2'.repeat(10)}`,
   'a 1Password token': `ops_ey${'JlbWFp'.repeat(40)}fQ==`,
   "an npm registry's token": `//registry.example/:_authToken=${'0a1b2c3d-'.repeat(3)}0a1b2c3d`,
+  'a password in an environment': `DB_PASSWORD=${'hunter2-Xy9'}`,
+  'a quoted key in an environment': `OPENAI_API_KEY="${'hunter2-Xy9'}`,
   'a password without a user in a URL': `redis://:${'hunter2hunter2'}@cache.example:6379`,
 }
 
@@ -60,7 +62,7 @@ t.test('a secret is replaced to its end, whatever the name before it', async (t)
 })
 
 t.test('JSON text is searched by its names, as an object is', async (t) => {
-  const text = '{"user": "ann", "db_password" : "hunter2 \\" and more", "tokens": 3, "password": ""}'
+  const text = '{"user": "ann", "dbPassword" : "hunter2 \\" and more", "tokens": 3, "password": ""}'
   t.equal(await redactText(text), text.replace('hunter2 \\" and more', MASK))
   t.same(await redactJson({ text }), { text: await redactText(text) })
 })
@@ -76,6 +78,9 @@ t.test('the quick look at JSON text misses none of them, nor a name that says se
     'secretKey',
     'refresh_token',
     'apiKey',
+    'dbPassword',
+    'DB_PASSWORD',
+    'authToken',
     'Authorization',
   ]
   for (const name of names) {
@@ -101,6 +106,11 @@ t.test('a field whose name says secret is replaced whatever it holds', async (t)
 })
 
 t.test('plain prose and ids are left alone', async (t) => {
+  t.same(await redactJson({ nextPageToken: 'abc', passwords: 'def' }), {
+    nextPageToken: 'abc',
+    passwords: 'def',
+  })
+  t.equal(await redactText('API_KEY=$KEY, DB_PASSWORD= '), 'API_KEY=$KEY, DB_PASSWORD= ')
   const text = 'turn_01 called everything.echo with a message of 36 characters; see https://example.com/a?b=c'
   t.equal(await redactText(text), text)
 })
