@@ -221,7 +221,7 @@ class Walk {
 
   #orphan(part: ToolResultPart): ContentPart[] {
     const head = { type: 'text' as const, text: `[Result of an earlier call of ${part.name}]` }
-    return [head, ...this.#content(part)]
+    return [head, ...structureOf(part), ...this.#content(part)]
   }
 
   #content({ content }: ToolResultPart): ContentPart[] {
@@ -256,9 +256,13 @@ export function withContent(result: ToolResultPart, content: ContentPart[]): Too
   const isNamed = content.some((part) => part.type === 'text' && !result.content.includes(part))
   if (structured === undefined || !isNamed) return { ...result, content }
   // Adapters send a result's texts or its structure: with both as texts, neither hides the other.
-  const hasWords = result.content.some((part) => part.type === 'text' && content.includes(part))
-  const told: ContentPart[] = hasWords ? [] : [{ type: 'text', text: JSON.stringify(structured) }]
-  return { ...plain, content: [...told, ...content] }
+  return { ...plain, content: [...structureOf(result), ...content] }
+}
+
+/** A result's structure as a text, where it has none of its own. */
+function structureOf({ content, structured }: ToolResultPart): TextPart[] {
+  const hasWords = content.some((part) => part.type === 'text' && !isBlank(part.text))
+  return structured === undefined || hasWords ? [] : [{ type: 'text', text: JSON.stringify(structured) }]
 }
 
 /** The message itself where these are all its parts, as they were. */

@@ -7,6 +7,7 @@ import {
   type MessageInput,
   type Part,
   type Provenance,
+  type TextPart,
   type ToolCallPart,
   type ToolResultPart,
   textOf,
@@ -312,22 +313,19 @@ t.test('an unanswered call and a result without a call are told truthfully', asy
     name: 's__t',
     content: [{ text: /may or may not have run/ }],
   })
-  const orphan: MessageInput = {
+  const orphan = (result: Pick<ToolResultPart, 'content' | 'structured'>): MessageInput => ({
     role: 'tool',
-    parts: [
-      {
-        type: 'tool_result',
-        call_id: 'gone',
-        name: 's.t',
-        content: [{ type: 'text', text: 'found it' }],
-        is_error: false,
-        outcome: 'ok',
-      },
-    ],
+    parts: [{ type: 'tool_result', call_id: 'gone', name: 's.t', ...result, is_error: false, outcome: 'ok' }],
+  })
+  const told = (result: Pick<ToolResultPart, 'content' | 'structured'>) => {
+    const [user] = repair([orphan(result)], BOUND).messages
+    t.equal(user?.role, 'user')
+    return user?.parts.map((part) => (part.type === 'text' ? part.text : part.type)).join(' ')
   }
-  const [user] = repair([orphan], BOUND).messages
-  t.equal(user?.role, 'user')
-  t.match(JSON.stringify(user), /earlier call of s\.t.*found it/)
+  const found: TextPart = { type: 'text', text: 'found it' }
+  t.equal(told({ content: [found] }), '[Result of an earlier call of s.t] found it')
+  t.equal(told({ content: [], structured: { n: 1 } }), '[Result of an earlier call of s.t] {"n":1}')
+  t.equal(told({ content: [found], structured: { n: 1 } }), '[Result of an earlier call of s.t] found it')
 })
 
 t.test('a result answers the call before it, also where ids are used again', async (t) => {
