@@ -27,7 +27,7 @@ import {
   typesOf,
   withDefinitions,
 } from './keywords.ts'
-import { intersect } from './merge.ts'
+import { intersect, unite } from './merge.ts'
 import { shrink } from './shrink.ts'
 
 /** A clean schema, or why the tool cannot be declared. */
@@ -201,15 +201,18 @@ class Cleaner {
   /** A node without a reference: its own keywords, and its `allOf` folded in. */
   #plain(node: Map<string, unknown>, depth: number): JsonSchema | false {
     const own = this.#own(node, depth)
+    const parts = [own]
     let schema = own
     for (const member of (node.get('allOf') as unknown[] | undefined) ?? []) {
       const clean = this.#flat(member, depth + 1)
       if (clean === false) return false
-      if (clean) schema = intersect(schema, clean, this.#spend)
+      if (!clean) continue
+      parts.push(clean)
+      schema = intersect(schema, clean, this.#spend)
     }
     // A member's description belongs to its part only; the node's own wins.
     const said = Object.entries(own).filter(([keyword]) => isAnnotation(keyword))
-    const complete = completed({ ...schema, ...Object.fromEntries(said) })
+    const complete = completed({ ...withOneCondition(schema, parts), ...Object.fromEntries(said) })
     if (this.#unknown.has(own)) this.#unknown.add(complete)
     return complete
   }
@@ -311,6 +314,19 @@ class Cleaner {
       if (isRecord(sub)) schema[keyword] = this.#schema(sub, depth) || {}
     }
   }
+}
+
+/**
+ * Several conditions have no simple form, and the `if` of one with the `then` of another would say what none of them does:
+ * without them, the properties that they lead to are named, and none is demanded.
+ */
+function withOneCondition(schema: JsonSchema, parts: readonly JsonSchema[]): JsonSchema {
+  if (parts.filter((part) => 'if' in part).length < 2) return schema
+  const { if: _, then: __, else: ___, ...rest } = schema
+  const { properties } = unite(parts.flatMap((part) => [part.then, part.else].filter(isRecord)))
+  if (Object.keys(properties as JsonSchema).length === 0) return rest
+  const own = rest.properties as JsonSchema | undefined
+  return { ...rest, properties: { ...own, ...(properties as JsonSchema), ...own } }
 }
 
 /** What reading a node takes, its subschemas apart. */

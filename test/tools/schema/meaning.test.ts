@@ -390,6 +390,36 @@ t.test('choices at the root become one object', async (t) => {
   })
 })
 
+t.test('conditions side by side name what they lead to, and demand nothing', async (t) => {
+  const when = (kind: string, name: string, branch: 'then' | 'else') => ({
+    if: { properties: { kind: { const: kind } } },
+    [branch]: { properties: { [name]: { type: 'string' }, kind: { type: 'null' } }, required: [name] },
+  })
+  const node = {
+    type: 'object',
+    properties: { kind: { enum: ['a', 'b', 'c'] } },
+    required: ['kind'],
+    ...when('c', 'zip', 'then'),
+    allOf: [when('a', 'path', 'then'), when('b', 'url', 'else')],
+  }
+  const text = { type: 'string' }
+  const kind = { type: 'string', enum: ['a', 'b', 'c'] }
+  const named = { type: 'object', properties: { kind, zip: text, path: text, url: text }, required: ['kind'] }
+  for (const [name, profile] of Object.entries(PROFILES)) {
+    const { schema } = fitted({ type: 'object', properties: { at: node } }, profile)
+    t.strictSame(fitted(node, profile).schema, named, name)
+    t.strictSame(schema.properties, { at: named }, `${name}, below the root`)
+  }
+  const bare = {
+    type: 'string',
+    allOf: [
+      { if: {}, else: { minLength: 1 } },
+      { if: {}, else: { maxLength: 9 } },
+    ],
+  }
+  t.strictSame(clean({ type: 'object', properties: { bare } }).properties, { bare: text })
+})
+
 t.test(
   'a choice at the root is joined with those inside of it, and the root has the last word',
   async (t) => {
