@@ -3,7 +3,7 @@
  * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
  */
 import { isDeepStrictEqual } from 'node:util'
-import { isRecord } from '../../src/chat/json.ts'
+import { isExact, isRecord } from '../../src/chat/json.ts'
 import { isPlainText } from '../../src/chat/media.ts'
 import type {
   ContentPart,
@@ -210,10 +210,10 @@ function responseObject(part: ToolResultPart): Record<string, unknown> {
   return isWhole && Object.keys(structured).length > 0 ? structured : { output: structured }
 }
 
-/** The text is this value as JSON, however it is laid out. */
+/** The text is this value as JSON, however it is laid out, and says no more: ids may have lost digits in the value. */
 function isJsonOf(value: unknown, json: string): boolean {
   try {
-    return isDeepStrictEqual(JSON.parse(json), value)
+    return isDeepStrictEqual(JSON.parse(json), value) && isExact(json)
   } catch {
     return false
   }

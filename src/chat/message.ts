@@ -3,7 +3,7 @@
  * appears here; the one vendor-made thing kept is a part's `provenance.opaque`. Field names are those
  * of the public contract (api.md section 5), so a message is served as it is stored.
  */
-import { BEARABLE, isWithin, parseRecord } from './json.ts'
+import { BEARABLE, isExact, isWithin, parseRecord } from './json.ts'
 
 /** What a part's opaque token is bound to; only the adapter of `provider` reads `opaque`. */
 export interface Provenance {
@@ -34,7 +34,7 @@ export interface ToolCallPart {
   /** Canonical tool name, `server.tool` or a built-in's bare name. */
   name: string
   arguments: Record<string, unknown>
-  /** The model's own text where it was no JSON object; `arguments` is then `{}` and the call is not run. */
+  /** The model's own text where it is no JSON object that can be passed on; `arguments` is then `{}` and the call is not run. */
   arguments_text?: string
   provenance?: Provenance
 }
@@ -129,8 +129,8 @@ export function soundUsage(told: Usage): Usage {
 export function parseArguments(text: string): Pick<ToolCallPart, 'arguments' | 'arguments_text'> {
   if (text.trim() === '') return { arguments: {} }
   const value = parseRecord(text)
-  if (value && isWithin(value, BEARABLE)) return { arguments: value }
-  // Cut by the length limit, or simply wrong: kept as text, never run.
+  if (value && isWithin(value, BEARABLE) && isExact(text)) return { arguments: value }
+  // Cut by the length limit, simply wrong, or with an id that would become another's: kept as text, never run.
   return { arguments: {}, arguments_text: text }
 }
 

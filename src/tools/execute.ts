@@ -3,6 +3,7 @@
  * arguments, a timeout, a lost server are results in words that a model can act on.
  */
 import type { Logger } from 'pino'
+import { BEARABLE, isRecord, isWithin } from '../chat/json.ts'
 import type { ContentPart, Outcome, ToolCallPart, ToolResultPart } from '../chat/message.ts'
 import { LONGEST_MS } from '../duration.ts'
 import { BatonError } from '../errors.ts'
@@ -91,10 +92,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     if (!declared)
       return failure('error', `There is no tool ${call.name} in this conversation; it was not called.`)
     if (call.arguments_text !== undefined) {
-      return failure(
-        'error',
-        `The arguments are not a JSON object (${jsonProblem(call.arguments_text)}); nothing was called.`,
-      )
+      return failure('error', `${jsonProblem(call.arguments_text)} Nothing was called.`)
     }
     // Calls of steps that an earlier build stored have the names that the model was given.
     const args = ownNames(call.arguments, declared.rename)
@@ -344,10 +342,13 @@ const firstText = (content: readonly ContentPart[]): string =>
 
 function jsonProblem(text: string): string {
   try {
-    JSON.parse(text)
-    return 'it is valid JSON, but no object, or one of too many values or levels'
+    const value: unknown = JSON.parse(text)
+    return isRecord(value) && isWithin(value, BEARABLE)
+      ? 'The arguments hold a whole number that is too large to be passed on exactly; give it as a text, if the tool takes one.'
+      : 'The arguments are valid JSON, but no object, or one of too many values or levels.'
   } catch (err) {
     // The parser quotes the text, which may hold a secret: only what it says of it counts.
-    return (err instanceof Error ? err.message : 'broken').replace(/".*"/s, MASK).slice(0, 200)
+    const why = (err instanceof Error ? err.message : 'broken').replace(/".*"/s, MASK).slice(0, 200)
+    return `The arguments are not a JSON object (${why}).`
   }
 }

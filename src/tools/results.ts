@@ -2,7 +2,7 @@
  * A tool's answer as the model gets it and as it is kept. What is too long for a model is stored whole and
  * given as its head and tail with a notice that says how to read on (outputSlice); nothing is cut in silence.
  */
-import { BEARABLE, canonicalJson, isWithin, stepsOf } from '../chat/json.ts'
+import { BEARABLE, canonicalJson, isExact, isWithin, stepsOf } from '../chat/json.ts'
 import { asItIs } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
 import { invalid } from '../errors.ts'
@@ -104,7 +104,8 @@ const UNBEARABLE = `[The structured result is nested more than ${BEARABLE.depth}
 function isSame(text: string, structured: unknown): boolean {
   try {
     const parsed: unknown = JSON.parse(text)
-    return isWithin(parsed, BEARABLE) && canonicalJson(parsed) === canonicalJson(structured)
+    if (!isWithin(parsed, BEARABLE) || canonicalJson(parsed) !== canonicalJson(structured)) return false
+    return isExact(text)
   } catch {
     return false
   }

@@ -93,6 +93,20 @@ t.test('what a part says at its end counts, whatever its deltas said', async (t)
   t.strictSame(folding.parts(), [{ type: 'text', text: 'said whole, ' }], 'one left open is no part')
 })
 
+t.test('arguments with a whole number that would become another one are kept as text', async (t) => {
+  for (const text of ['{"id":9007199254740993}', '{"ids":[1,{"of":-725653563933458432}]}']) {
+    t.strictSame(parseArguments(text), { arguments: {}, arguments_text: text })
+  }
+  for (const text of [
+    '{"id":9007199254740992}',
+    '{"id":"9007199254740993"}',
+    '{"wei":1000000000000000000}',
+    '{"pi":3.14159265358979323846,"far":1.5e300,"many":1000000000000000000000}',
+  ]) {
+    t.strictSame(parseArguments(text), { arguments: JSON.parse(text) }, text)
+  }
+})
+
 t.test('arguments are an object, or nothing with the text kept', async (t) => {
   t.strictSame(parseArguments('{"a":1}'), { arguments: { a: 1 } })
   t.strictSame(parseArguments('  '), { arguments: {} })

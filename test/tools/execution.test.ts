@@ -130,6 +130,8 @@ t.test('what cannot be called is not sent, and the model is told why', async (t)
   t.match(words(broken), /not a JSON object/)
   t.notMatch(JSON.stringify(broken), SECRET)
   t.match(words(await run({ arguments: {}, arguments_text: '[1]' })), /valid JSON, but no object/)
+  const large = '{"path": 9007199254740993}'
+  t.match(words(await run({ arguments: {}, arguments_text: large })), /too large.*Nothing was called/)
   const wrong = await run({ arguments: { path: 5 } })
   t.match(words(wrong), /path must be string.*Nothing was called/)
   t.match(words(await run({ arguments: {} })), /the arguments must have the property 'path'/)

@@ -154,6 +154,9 @@ t.test(
     t.strictSame(repeated({ output: 1, more: 2 }), { output: { output: 1, more: 2 } })
     t.strictSame(repeated([1]), { output: [1] })
     t.strictSame(repeated({}), { output: {} })
+    const exact = '{"id": 9007199254740993}'
+    const rounded = response({ structured: JSON.parse(exact), content: [{ type: 'text', text: exact }] })
+    t.strictSame(rounded, { output: exact }, 'the id that the server named')
     t.strictSame(response({ structured: { a: 1 }, content: [] }), { a: 1 })
     t.strictSame(response({ structured: null }), { output: 'some text' })
     t.strictSame(response({ structured: [1], content: [] }), { output: [1] })
