@@ -344,7 +344,7 @@ function jsonProblem(text: string): string {
   try {
     const value: unknown = JSON.parse(text)
     return isRecord(value) && isWithin(value, BEARABLE)
-      ? 'The arguments hold a whole number that is too large to be passed on exactly; give it as a text, if the tool takes one.'
+      ? 'The arguments hold a whole number that is too large to be passed on exactly; give it as a text, if the tool takes one, or rounded to 15 digits.'
       : 'The arguments are valid JSON, but no object, or one of too many values or levels.'
   } catch (err) {
     // The parser quotes the text, which may hold a secret: only what it says of it counts.
