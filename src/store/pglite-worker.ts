@@ -100,7 +100,8 @@ function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void>; isFree()
   let status = 'I'
 
   async function prepare(text: string): Promise<Prepared> {
-    if (prepared.size >= MOST_PREPARED) await forget()
+    // A transaction that has failed takes nothing but its rollback, which may be the one to be prepared.
+    if (prepared.size >= MOST_PREPARED && status === 'I') await forget()
     const name = `s${prepared.size}`
     const { messages: answers } = await db.execProtocol(
       Buffer.concat([

@@ -165,6 +165,16 @@ t.test('the room of deleted rows is used again, and no transaction is cut for it
   t.equal(known, -1, 'plans are made as if nothing was known')
 })
 
+t.test('a transaction that fails is rolled back, whatever was asked before it', async (t) => {
+  const db = await freshDatabase(t)
+  t.teardown(() => db.close())
+  // With its `begin` and what fails as many as are kept prepared: the rollback is one more.
+  for (let i = 2; i < 500; i++) await db.query(`select ${i}`)
+  const failing = db.transaction((queries) => queries.query('select 1 / 0'))
+  t.match(await rejection(failing), { code: '22012' })
+  t.equal(await value(db, `select 'served'`), 'served')
+})
+
 t.test('a data folder that is no database is refused in words', async (t) => {
   const dataDir = join(folder, 'broken')
   mkdirSync(join(dataDir, 'pg'), { recursive: true })
