@@ -37,8 +37,6 @@ interface RenewalsDeps extends Omit<LoginRenewerDeps, 'now' | 'uptime' | 'sleep'
   sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
 }
 
-const MOST_PER_ROUND = 200
-
 export function createRenewals(deps: RenewalsDeps): Renewals {
   const { store, vault, vendors, http, log } = deps
   const now = deps.now ?? Date.now
@@ -75,7 +73,8 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     const { providers, aheadSeconds } = vendors.keptAlive()
     if (providers.length === 0) return 0
     let count = 0
-    for (const { id, owner } of await store.credentials.due(providers, aheadSeconds, MOST_PER_ROUND)) {
+    // All of them: those that fail again and again would be the first of any number.
+    for (const { id, owner } of await store.credentials.due(providers, aheadSeconds)) {
       // The process would end in the middle of it.
       if (isClosing) break
       const row = await store.credentials.get({ owner, admin: false }, id)

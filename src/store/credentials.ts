@@ -88,15 +88,15 @@ async function clearDefault(queries: Queries, { owner, provider }: Place): Promi
 
 function renewing(db: Db) {
   return {
-    due: (providers, seconds, limit) =>
+    due: (providers, seconds) =>
       values<{ id: string; owner: string }>(
         db,
         `select json_build_object('id', id, 'owner', owner) from credential
           where kind = 'oauth' and state = 'active' and provider = any($1)
             and expires_at < (select seconds_from_now($2))
             and (claimed_until is null or claimed_until <= clock_timestamp())
-          order by expires_at limit $3`,
-        [providers, seconds, limit],
+          order by expires_at`,
+        [providers, seconds],
       ),
     rotate: (id, version, next) =>
       matched(

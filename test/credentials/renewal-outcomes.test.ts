@@ -2,6 +2,7 @@
 import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { claimsOf } from '../../providers/tokens.ts'
+import { newId } from '../../src/chat/ids.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { at, chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
@@ -350,6 +351,13 @@ t.test('idle logins are kept alive where that keeps them', async (t) => {
     LOGINS.flatMap(({ vendor }) => (vendor.keepAlive ? [vendor.provider] : [])),
     ['openai', 'anthropic'],
   )
+})
+
+t.test('logins that cannot be renewed keep no idle one from it, however many they are', async (t) => {
+  const { id } = await login('anthropic', 100)
+  const unreadable = { ...(await read(id)), secret: new Uint8Array([1]), expires_at: at(-60) }
+  for (let i = 0; i < 250; i++) await store.credentials.create({ ...unreadable, id: newId('cred') })
+  t.equal(await world.replica().renewals.tend(), 1)
 })
 
 t.test('claims are read tolerantly', async (t) => {

@@ -155,7 +155,7 @@ async function plansTest(t: Test, plain: Db) {
   await store.connectors.sessionsOf(own.connector, 1000)
   await store.connectors.unbind(own.session, other.id)
   await store.registry.grounds([{ session_id: own.session, revision: -1 }])
-  await store.credentials.due(['acme'], 60, 100)
+  await store.credentials.due(['acme'], 60)
   await store.turns.countOpen(
     scope.owner,
     { session: own.session, idempotency_key: null, interrupts: false },

@@ -48,7 +48,7 @@ export interface Credentials extends Claims<Credential> {
    */
   preferred(owner: string, provider: string): Promise<Credential | null>
   /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
-  due(providers: readonly string[], seconds: number, limit: number): Promise<{ id: string; owner: string }[]>
+  due(providers: readonly string[], seconds: number): Promise<{ id: string; owner: string }[]>
   /** Stores a rotated secret; false when the version moved. */
   rotate(
     id: string,
