@@ -71,6 +71,16 @@ function parsed(value: string, remedy = ''): URL {
   throw new UnfitValue('must be an absolute URL', remedy)
 }
 
+/** What is sent of it is decoded first, where nobody would tell which setting that comes from. */
+function decodable(url: URL): URL {
+  try {
+    for (const part of [url.username, url.password, url.pathname]) decodeURIComponent(part)
+    return url
+  } catch {
+    throw new UnfitValue('holds a % that encodes nothing', 'A percent sign in it is written %25')
+  }
+}
+
 /** A root of an upstream: plain http only where it cannot leave this machine. */
 export const upstream = (value: string): string => {
   const url = parsed(value)
@@ -87,17 +97,15 @@ export const connection = (...protocols: string[]) => {
   return (value: string): string => {
     const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
     const remedy = `It begins with ${words}, and odd characters of its password are percent-encoded`
-    if (protocols.includes(parsed(value, remedy).protocol)) return value
+    if (protocols.includes(decodable(parsed(value, remedy)).protocol)) return value
     throw new UnfitValue(`must begin with ${words}`)
   }
 }
 
 /** As other programs take it: the scheme may be left out. */
 export const forwardProxy = (value: string): string => {
-  const url = parsed(value.includes('://') ? value : `http://${value}`)
+  const url = decodable(parsed(value.includes('://') ? value : `http://${value}`))
   if (!/^https?:$/.test(url.protocol)) throw new UnfitValue('must begin with http:// or https://')
-  if (/%(?![0-9a-f]{2})/i.test(url.username + url.password))
-    throw new UnfitValue('holds a % that encodes nothing', 'A percent sign of its password is written %25')
   return url.href
 }
 

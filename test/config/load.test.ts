@@ -237,6 +237,7 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_GEMINI_BASE_URL', 'https://g.test?key=1', /query/],
     ['BATON_GEMINI_BASE_URL', 'http://127.0.0.1.evil.test', /must use https/],
     ['REDIS_URL', 'not a url', /absolute URL/],
+    ['REDIS_URL', 'redis://:100%x@cache', /a % that encodes nothing/],
     ['BATON_LEASE_SECONDS', '0', /from 1 to 600/],
     ['BATON_DRAIN_SECONDS', '1.5', /whole number/],
     ['BATON_ALLOW_STDIO_CONNECTORS', 'perhaps', /true or false/],
@@ -247,6 +248,7 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_BODY_LIMIT', '1GiB', /from 1 B to 256 MiB/],
     ['HTTPS_PROXY', 'ftp://proxy.test', /must begin with http/],
     ['HTTPS_PROXY', 'http://me:100%x@proxy.test', /a % that encodes nothing/],
+    ['HTTPS_PROXY', 'http://me:100%E0x@proxy.test', /a % that encodes nothing/],
     ['BATON_LOG_LEVEL', 'loud', /fatal, error/],
   ]
   for (const [name, value, problem] of cases) {
@@ -282,6 +284,8 @@ t.test('a database server needs encryption keys', async (t) => {
   t.match(problems(env), [{ path: 'BATON_ENCRYPTION_KEYS', problem: 'is required with DATABASE_URL' }])
   const unfit = problems({ DATABASE_URL: 'mysql://db/baton' }).map(({ path }) => path)
   t.same(unfit, ['DATABASE_URL', 'BATON_ENCRYPTION_KEYS'], 'one that is no fit address needs them, too')
+  const half = problems({ DATABASE_URL: 'postgresql://db/100%25%', BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
+  t.match(half, [{ path: 'DATABASE_URL', problem: /a % that encodes nothing/, remedy: /%25/ }])
   const { warnings } = load({ ...env, BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
   t.match(warnings, [/one replica/])
 })
