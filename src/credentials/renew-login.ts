@@ -5,7 +5,7 @@
 import type { Logger } from 'pino'
 import { BoundedMap } from '../bounded-map.ts'
 import { BatonError } from '../errors.ts'
-import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
+import type { LoginSecret, OAuthCall, TokenFailure } from '../oauth-vendor.ts'
 import type { Credential, Store } from '../store/store.ts'
 import { within } from '../within.ts'
 import type { ConfiguredVendor, Vendors } from './logins/vendors.ts'
@@ -118,7 +118,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     { isRefused, wasTried }: Occasion,
   ): Promise<Credential> {
     const secret = openSecret<LoginSecret>(vault, row)
-    const call = configured.vendor.renew(configured.settings, secret)
+    const call = renewalOf(configured, secret)
     if (!call) {
       if (isSpent(row, 0, now())) throw new LoginRefused(SPENT)
       return row
@@ -177,6 +177,16 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     isPaused: endpoints.isPaused,
     underWay: () => running.values(),
     end: () => ending.abort(),
+  }
+}
+
+/** Where the operator has no client for it, the caller, who only uses the login, has made no mistake. */
+function renewalOf({ vendor, settings }: ConfiguredVendor, secret: LoginSecret): OAuthCall | null {
+  try {
+    return vendor.renew(settings, secret)
+  } catch (thrown) {
+    const isClient = thrown instanceof BatonError && thrown.code === 'invalid_request'
+    throw isClient ? new BatonError('upstream_auth', thrown.message) : thrown
   }
 }
 

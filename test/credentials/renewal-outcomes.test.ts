@@ -244,6 +244,8 @@ t.test('each login is renewed where and by whom it was issued', async (t) => {
   })
   const bare = world.replica({ env: { BATON_GOOGLE_OAUTH_CLIENT_SECRET: '' } })
   t.match(await refusal((await chosen(bare, gemini.id, 'gemini')).secret()), {
+    code: 'upstream_auth',
+    param: null,
     message: /BATON_GOOGLE_OAUTH_CLIENT_SECRET/,
   })
   t.match(await read(gemini.id), { state: 'active' }, 'a wrong setting is not the login’s fault')
