@@ -42,9 +42,12 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
   pool.on('error', () => {})
   pool.on('connect', (client) => void client.on('error', () => {}))
 
+  // Certificates that the URL names are read before anything is promised.
+  const connect = async () => pool.connect()
+
   async function withClient<T>(work: (queries: Queries) => Promise<T>): Promise<T> {
     // Whatever the words: a password that was changed, a pooler that is full (XX000), a database that is being restored.
-    const client = await pool.connect().catch((err: Error) => {
+    const client = await connect().catch((err: Error) => {
       throw unavailable(err.message, err)
     })
     // pool.query() would throw the connection away for any error, a violated constraint included.

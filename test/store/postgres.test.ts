@@ -57,6 +57,7 @@ t.test('a server that cannot be used is named, with what to do and without the p
     'PostgreSQL at 127.0.0.1:1 (database chats) cannot be used. Start it, or correct DATABASE_URL. connect ECONNREFUSED 127.0.0.1:1',
   )
   t.match(await why('localhost:1/chats'), /at localhost:1 .* connect ECONNREFUSED/)
+  t.match(await why('localhost:1/chats?sslrootcert=/no/ca.crt'), /correct DATABASE_URL\. ENOENT.*ca\.crt/)
   const port = await refusingServer(t, '28P01', 'password authentication failed for user "me"')
   t.equal(
     await why(`127.0.0.1:${port}/chats`),
