@@ -57,18 +57,11 @@ const VERSION = 1
 const IV_BYTES = 12
 const TAG_BYTES = 16
 
-/** Throws BatonError `internal` for keys that cannot be used. */
+/** The keys are as the settings, or the key file, let them through. */
 export function createVault(keys: readonly VaultKey[]): Vault {
   const byId = new Map(keys.map(({ id, key }) => [id, key]))
   const [first] = keys
   if (!first) throw fault('There is no encryption key.')
-  if (byId.size !== keys.length) throw fault('Two encryption keys have the same id.')
-  for (const { id, key } of keys) {
-    if (!KEY_ID.test(id))
-      throw fault(`The encryption key id ${JSON.stringify(id)} must be 1 to 64 of A-Z a-z 0-9 . _ -`)
-    if (key.byteLength !== 32)
-      throw fault(`The encryption key ${id} must have 32 bytes, not ${key.byteLength}.`)
-  }
   return {
     current: first.id,
     others: keys.slice(1).map(({ id }) => id),
@@ -117,7 +110,7 @@ const fault = (message: string) => new BatonError('internal', message)
 
 // ---------------------------------------------------------------- where its keys are
 
-/** The vault of an installation. Throws as `createVault` and `loadKeyFile`. */
+/** The vault of an installation. Throws as `loadKeyFile`. */
 export const openVault = (config: Pick<Config, 'encryptionKeys' | 'dataDir'>): Vault =>
   createVault(config.encryptionKeys ?? loadKeyFile(config.dataDir))
 

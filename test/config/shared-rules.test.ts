@@ -69,7 +69,7 @@ t.test('private openings are what the guard reads', async (t) => {
   }
 })
 
-t.test('an encryption key has an id that the vault takes', async (t) => {
+t.test('an encryption key has an id that its seals hold', async (t) => {
   const key = Buffer.alloc(32, 7)
   for (const [id, fits] of [
     ['k1', true],
@@ -80,8 +80,8 @@ t.test('an encryption key has an id that the vault takes', async (t) => {
   ] as const) {
     const { problems } = load({ BATON_ENCRYPTION_KEYS: `${id}:${key.toString('base64')}` })
     t.equal(problems.length === 0, fits, id)
-    const open = () => createVault([{ id, key }])
-    if (fits) t.doesNotThrow(open)
-    else t.throws(open)
+    if (!fits) continue
+    const vault = createVault([{ id, key }])
+    t.equal(vault.keyId(vault.seal('plain', 'context')), id)
   }
 })

@@ -88,25 +88,6 @@ t.test(
   },
 )
 
-t.test('keys that cannot be used are refused by name', async (t) => {
-  t.match(
-    fault(() => createVault([])),
-    /^internal: There is no encryption key/,
-  )
-  t.match(
-    fault(() => createVault([OLD, { ...NEW, id: 'old' }])),
-    /two encryption keys have the same id/i,
-  )
-  t.match(
-    fault(() => createVault([{ id: 'short', key: new Uint8Array(16) }])),
-    /key short must have 32 bytes, not 16/,
-  )
-  t.match(
-    fault(() => createVault([{ ...OLD, id: 'a b' }])),
-    /key id "a b" must be/,
-  )
-})
-
 t.test('the key file', async (t) => {
   const dir = scratch(t)
 
