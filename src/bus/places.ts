@@ -21,7 +21,6 @@ export interface Places {
   /** Gives the place back, or leaves the line; whoever is next comes in. Never rejects. */
   leave(ticket: Ticket): Promise<void>
   onGranted(fn: (ticket: string) => void): void
-  close(): void
 }
 
 /** Places of one process. */
@@ -88,6 +87,5 @@ export function createMemoryPlaces(): MemoryPlaces {
       serve()
     },
     onGranted: (fn) => void listeners.push(fn),
-    close() {},
   }
 }

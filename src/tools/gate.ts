@@ -36,10 +36,7 @@ export function createGate(options: GateOptions): Gate {
 
   function occupied(ticket: Ticket, name: string, since: number): () => void {
     metrics?.toolEntered(name, performance.now() - since)
-    let isGiven = false
     return () => {
-      if (isGiven) return
-      isGiven = true
       metrics?.toolLeft()
       void places.leave(ticket)
     }

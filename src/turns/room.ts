@@ -31,12 +31,7 @@ export function createSlots(limit: number): Slots {
   }
   const occupy = () => {
     used++
-    let isGiven = false
-    return () => {
-      if (isGiven) return
-      isGiven = true
-      give()
-    }
+    return give
   }
   const inQueue = (owner: string, signal: AbortSignal) =>
     new Promise<() => void>((resolve, reject) => {

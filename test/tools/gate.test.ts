@@ -90,10 +90,9 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Places, Places]>) {
     await arrived(a, 2)
     t.same(order, ['read 1', 'read 2', 'write 1'], 'a full tool holds up no other')
     first()
-    first()
     const leaveThird = await third
     t.equal(order.at(-1), 'read 3', 'first come, first served, whichever replica')
-    t.equal(a.waiting() + b.waiting(), 2, 'a place that is given back twice counts once')
+    t.equal(a.waiting() + b.waiting(), 2)
     second()
     const leaveFourth = await fourth
     other()
@@ -153,7 +152,6 @@ const withNames = (places: Places, prefix: string): Places => ({
   leave: (ticket) => places.leave({ ...ticket, id: prefix + ticket.id }),
   onGranted: (fn) =>
     places.onGranted((id) => (id.startsWith(prefix) ? fn(id.slice(prefix.length)) : undefined)),
-  close: () => places.close(),
 })
 
 t.test('in one process', async (t) =>
@@ -320,7 +318,6 @@ t.test('who leaves while it asks for a place gives back whatever it gets', async
         }),
       leave: async ({ id }) => void left.push(id),
       onGranted() {},
-      close() {},
     }
     const abort = new AbortController()
     const entering = gateOn(places).enter('read', 1, abort.signal)

@@ -136,6 +136,7 @@ export interface SharedPlaces extends Places {
   channel: string
   /** Takes what was said on `channel`. */
   hear(message: string): void
+  close(): void
 }
 
 export function createSharedPlaces(deps: SharedPlacesDeps): SharedPlaces {
