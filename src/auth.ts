@@ -81,12 +81,11 @@ const CACHE_MS = 1000
 const CACHE_SIZE = 10_000
 const USES_EVERY_MS = 10_000
 
-/** Hears of revocations on the bus until it is closed. */
 export function createAuth({ config, store, bus }: AuthDeps): Auth {
   const known = new BoundedMap<{ hash: string; key: FoundKey; until: number }>(CACHE_SIZE)
   const uses = new Set<string>()
   const adminHash = config.adminKey === null ? null : Buffer.from(sha256(config.adminKey), 'hex')
-  const unsubscribe = bus.subscribe('keys', forget)
+  bus.subscribe('keys', forget)
   const timer = setInterval(() => void flushUses(), USES_EVERY_MS).unref()
 
   function forget(id: string): void {
@@ -140,7 +139,6 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
     },
     async close() {
       clearInterval(timer)
-      unsubscribe()
       await flushUses()
     },
   }

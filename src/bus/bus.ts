@@ -86,7 +86,8 @@ export interface Bus {
   drop(session: string): Promise<void>
   /** A small message to every replica, this one included; may be lost, never relied on alone. */
   publish(topic: Topic, message: string): Promise<void>
-  subscribe(topic: Topic, fn: (message: string) => void): () => void
+  /** Until the bus is closed. */
+  subscribe(topic: Topic, fn: (message: string) => void): void
   /** Counted places that everyone with this scope shares: all replicas, or this process alone. */
   places(scope: string): Places
   /**

@@ -205,7 +205,6 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
     subscribe(topic, fn) {
       const known = topics.get(topic) ?? new Set()
       topics.set(topic, known.add(fn))
-      return () => void known.delete(fn)
     },
     places: createMemoryPlaces,
     async tally(name, seconds) {

@@ -86,7 +86,6 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
       topics.set(topic, (known ?? new Set()).add(fn))
       // Failing that, the next connection subscribes.
       if (!known) link.subscribe(controls + topic).catch(() => {})
-      return () => void topics.get(topic)?.delete(fn)
     },
     places(scope) {
       const made = createSharedPlaces({ link, scope, replica, log })

@@ -3,8 +3,7 @@
 /** Tells many listeners what one key announced; `stop` drops what still waits. */
 interface Announcer {
   announce(key: string): void
-  /** Returns the unsubscriber. */
-  subscribe(fn: (key: string) => void): () => void
+  subscribe(fn: (key: string) => void): void
   stop(): void
 }
 
@@ -29,10 +28,7 @@ export function createAnnouncer(intervalMs: number): Announcer {
       if (pause) pause.isDue = true
       else fire(key)
     },
-    subscribe(fn) {
-      listeners.add(fn)
-      return () => void listeners.delete(fn)
-    },
+    subscribe: (fn) => void listeners.add(fn),
     stop() {
       pauses.clear()
       listeners.clear()

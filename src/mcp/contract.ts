@@ -234,9 +234,9 @@ export interface Mcp {
   status(key: string): McpStatus
   /**
    * Says that a server announced a changed tool list: at once, then at most every five seconds per key,
-   * the last one never lost. Only the announcement: list again and compare hashes. Returns the unsubscriber.
+   * the last one never lost. Only the announcement: list again and compare hashes.
    */
-  onListChanged(fn: (key: string) => void): () => void
+  onListChanged(fn: (key: string) => void): void
   /** Keeps a channel for the server's notifications open for so long from now. */
   interest(spec: McpServerSpec, forMs: number): void
   /** Nobody asks for this key any more, for good: its connection ends with the calls that run on it, whoever is interested. */

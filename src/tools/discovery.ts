@@ -113,9 +113,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     return watch && list ? `${watch.spec.key} ${alias ?? ''} ${connector.updated_at} ${list.hash}` : null
   }
 
-  const unsubscribe = mcp.onListChanged((key) => {
-    watches.get(key)?.noteChange()
-  })
+  mcp.onListChanged((key) => watches.get(key)?.noteChange())
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
   async function safely(binding: Asked, options: LookUp): Promise<ListedServer> {
@@ -155,10 +153,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     },
     isExpected: (id) => latest.get(id)?.isExpected() ?? false,
     marks: (bindings) => bindings.map(markOf),
-    close() {
-      unsubscribe()
-      forget(() => true)
-    },
+    close: () => forget(() => true),
   }
 }
 

@@ -108,7 +108,7 @@ export function busContract(t: Test, bed: BusBed): void {
     await bus.drop('ses_never_was')
   })
 
-  t.test('messages on a topic reach every replica, and only while subscribed', async (t) => {
+  t.test('messages on a topic reach every replica that is subscribed to it', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const heard: string[] = []
@@ -124,7 +124,7 @@ export function busContract(t: Test, bed: BusBed): void {
         })
       }
     }
-    const stop = bus.subscribe('control', on('a'))
+    bus.subscribe('control', on('a'))
     other.subscribe('control', on('b'))
     other.subscribe('queue', on('queue'))
     // Subscribing is under way; a message is repeated until both have it.
@@ -138,12 +138,9 @@ export function busContract(t: Test, bed: BusBed): void {
     t.same(heard, [], 'never inside of the publisher')
     await publishing
     await until(2)
-    stop()
-    await bus.publish('control', 'two')
-    await until(3)
     await bus.publish('queue', 'ses_1')
-    await until(4)
-    t.same(heard.sort(), ['a:one', 'b:one', 'b:two', 'queue:ses_1'])
+    await until(3)
+    t.same(heard.sort(), ['a:one', 'b:one', 'queue:ses_1'])
   })
 
   t.test('replicas count together, each name apart, and forget', async (t) => {

@@ -40,7 +40,7 @@ t.test('announcements: the first at once, one per interval, the last never lost'
   t.teardown(() => announcer.stop())
   const heard: string[] = []
   let wake = (): void => {}
-  const unsubscribe = announcer.subscribe((key) => {
+  announcer.subscribe((key) => {
     heard.push(key)
     wake()
   })
@@ -54,7 +54,4 @@ t.test('announcements: the first at once, one per interval, the last never lost'
     wake = resolve
   })
   t.same(heard, ['a', 'b', 'a'], 'a trailing one for those that came meanwhile')
-  unsubscribe()
-  announcer.announce('c')
-  t.equal(heard.length, 3)
 })

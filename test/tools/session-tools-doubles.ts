@@ -102,10 +102,7 @@ export function createDoor() {
     cached: (key) => lists.get(key) ?? null,
     call: () => Promise.reject(new Error('not in this test')),
     status: () => ({ state: 'idle' }),
-    onListChanged(fn) {
-      listeners.add(fn)
-      return () => void listeners.delete(fn)
-    },
+    onListChanged: (fn) => void listeners.add(fn),
     interest: () => {},
     release: () => {},
     close: async () => {},
