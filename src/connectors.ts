@@ -36,7 +36,7 @@ interface ConnectorTest {
   ok: boolean
   latency_ms: number
   server: { name: string; version: string; protocol_version: string } | null
-  tools: Omit<McpTool, 'outputSchema'>[]
+  tools: McpTool[]
   error?: string
 }
 
@@ -157,7 +157,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const took = () => Math.round(performance.now() - from)
     try {
       const found = await deps.mcp.list(deps.specFor(connector), { refresh: true, insists: true })
-      return { ok: true, latency_ms: took(), server: found.server, tools: found.tools.map(shownTool) }
+      return { ok: true, latency_ms: took(), server: found.server, tools: found.tools }
     } catch (error) {
       if (!(error instanceof McpError) && !(error instanceof BatonError)) throw error
       // That Baton's own store is away says nothing of the server.
@@ -202,8 +202,6 @@ const entryOf = ({ owner }: Caller, act: string, { id, name, transport, url }: N
   subject: id,
   details: { name, transport, url: withoutQuery(url) },
 })
-
-const shownTool = ({ outputSchema: _, ...shown }: McpTool) => shown
 
 const taken = (name: string) =>
   new BatonError('name_taken', `A connector named ${name} exists already.`, { param: 'name' })

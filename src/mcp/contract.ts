@@ -75,7 +75,6 @@ export interface McpTool {
   description?: string
   /** Of whatever draft the server wrote; always `type: 'object'` at the root */
   inputSchema: JsonSchema
-  outputSchema?: JsonSchema
   annotations?: McpAnnotations
 }
 

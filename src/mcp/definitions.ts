@@ -60,13 +60,12 @@ function mendTool(name: string, entry: Record<string, unknown>): McpTool | strin
     return `its definition is larger than ${MAX_TOOL_BYTES} bytes`
   const inputSchema = mendInputSchema(entry.inputSchema)
   if (typeof inputSchema === 'string') return inputSchema
-  const { title, description, outputSchema } = entry
+  const { title, description } = entry
   return {
     name,
     ...(typeof title === 'string' ? { title } : {}),
     ...(typeof description === 'string' ? { description } : {}),
     inputSchema,
-    ...(isRecord(outputSchema) ? { outputSchema } : {}),
     ...(isRecord(entry.annotations) ? { annotations: mendAnnotations(entry.annotations) } : {}),
   }
 }

@@ -35,11 +35,6 @@ t.test('a malformed tool is mended, or left out alone and with its reason', (t) 
       { name: 'a', inputSchema: object, title: 'A', description: 'b' },
       { title: 'A', description: 'b' },
     ],
-    [{ name: 'a', inputSchema: object, outputSchema: [] }, { outputSchema: undefined }],
-    [
-      { name: 'a', inputSchema: object, outputSchema: { type: 'array' } },
-      { outputSchema: { type: 'array' } },
-    ],
     [
       { name: 'a', inputSchema: object, annotations: { readOnlyHint: 'yes', idempotentHint: true } },
       { annotations: { idempotentHint: true } },
