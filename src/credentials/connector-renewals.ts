@@ -100,9 +100,10 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
   function authFor(connector: Connector): McpAuth {
     return {
       token: async () => (await fresh(connector)).tokens.access_token,
-      async onUnauthorized() {
+      async onUnauthorized(refused) {
         const { tokens } = await signedIn(connector)
-        await renewed(connector, tokens.access_token)
+        // Another call that was refused may have brought a newer one.
+        if (tokens.access_token === refused) await renewed(connector, refused)
       },
       held: () => known.get(connectorKey(connector))?.login?.tokens?.access_token,
       onChallenge(challenge) {

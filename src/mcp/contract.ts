@@ -38,7 +38,6 @@ export interface McpServerSpec {
   allowPrivate: boolean | readonly string[]
   /** The operator's own, which all owners use: what its process says is for the log, not for them */
   isConfigured?: boolean
-  /** Bearer token of the connector; `onUnauthorized` runs once after a 401, then the request is repeated. */
   auth?: McpAuth
 }
 
@@ -47,7 +46,8 @@ export interface McpAuth {
   token(): Promise<string | undefined>
   /** The token that is held now, without a renewal: what must stand in no error */
   held?(): string | undefined
-  onUnauthorized?(): Promise<void>
+  /** A 401 refused this token (undefined: none was sent); once for each request, which is then repeated */
+  onUnauthorized?(refused: string | undefined): Promise<void>
   /** What a refused request would have needed; told before anything is done about it */
   onChallenge?(challenge: McpChallenge): void
 }

@@ -1,6 +1,6 @@
 /**
  * The SDK's transport for one server, as its connector has it: over HTTP with the guarded fetch, the connector's headers
- * and its token, which is renewed once for all calls that are refused together; or a process.
+ * and its token; or a process.
  */
 import {
   type AuthProvider,
@@ -57,7 +57,7 @@ export function createTransport(spec: McpServerSpec, settings: ConnectionSetting
       keepsGetStream: spec.transport === 'sse',
     }),
     ...(spec.headers && { requestInit: { headers: spec.headers } }),
-    ...(spec.auth && { authProvider: renewingOnce(spec.auth) }),
+    ...(spec.auth && { authProvider: providerOf(spec.auth) }),
     redirectPolicy: 'same-origin' as const,
   }
   const url = new URL(spec.url ?? '')
@@ -86,26 +86,14 @@ function hearing(fetch: ConnectionSettings['fetch'], auth: McpAuth | undefined):
   }
 }
 
-/** Parallel calls that are refused together renew the credential once: a rotating one breaks otherwise. */
-function renewingOnce(auth: McpAuth): AuthProvider {
-  const renew = auth.onUnauthorized?.bind(auth)
-  const token = (): Promise<string | undefined> => auth.token()
-  if (!renew) return { token }
-  let renewing: Promise<void> | null = null
-  const renewUnlessNewer = async (refused: string | null | undefined): Promise<void> => {
-    const current = await auth.token()
-    if (!current || refused === `Bearer ${current}`) await renew()
-  }
-  return {
-    token,
-    onUnauthorized: ({ response }) => {
-      renewing ??= renewUnlessNewer(refusedAuthorization.get(response)).finally(() => {
-        renewing = null
-      })
-      return renewing
-    },
-  }
-}
+/** Tells which token was refused: of calls that are refused together the first renews it for all. */
+const providerOf = ({ token, onUnauthorized }: McpAuth): AuthProvider => ({
+  token,
+  ...(onUnauthorized && {
+    onUnauthorized: ({ response }) =>
+      onUnauthorized(refusedAuthorization.get(response)?.replace(/^Bearer /, '')),
+  }),
+})
 
 /**
  * Paces the GETs by which the SDK resumes a call's broken stream: the server's `retry` counts, but a

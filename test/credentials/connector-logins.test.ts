@@ -28,9 +28,13 @@ t.test('a token is renewed once, however many calls and replicas need it at once
   t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
   t.equal((await read()).config_revision, connector.config_revision, 'its connections stay')
 
-  // The server refuses the token before its time: the same from everywhere.
+  // The server refuses the token before its time, to several calls of each: the same from everywhere.
   guarded.revoke()
-  await Promise.all(replicas.map((one) => one.authFor(connector).onUnauthorized?.()))
+  const [refused] = second
+  const hear = () =>
+    Promise.all(replicas.flatMap((one) => [1, 2].map(() => one.authFor(connector).onUnauthorized?.(refused))))
+  await hear()
+  await hear()
   const third = new Set(await ask())
   t.equal(third.size, 1)
   t.equal(guarded.grants.refresh_token, 2)

@@ -308,7 +308,7 @@ t.test('a token that nothing renews serves to its end, and one refusal does not 
   const token = await auth.token()
   time.ahead = 595_000
   t.equal(await auth.token(), token)
-  await t.rejects(auth.onUnauthorized?.() ?? Promise.resolve(), NEEDED)
+  await t.rejects(auth.onUnauthorized?.(token) ?? Promise.resolve(), NEEDED)
   t.equal(await auth.token(), token, 'the process')
   t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, token, 'and the store agree')
   time.ahead = 601_000
@@ -398,7 +398,7 @@ t.test('a refused token costs the login only where the login service says so', a
   const { replica, logIn, read } = await bench(t, guarded)
   const auth = replica().authFor(await logIn())
   const token = await auth.token()
-  const refused = async () => auth.onUnauthorized?.()
+  const refused = async () => auth.onUnauthorized?.(token)
   guarded.outage(503)
   await t.rejects(refused(), { code: 'upstream_overloaded' })
   t.equal(await auth.token(), token)
