@@ -15,6 +15,7 @@ import { LlmStale } from './llm/exchange.ts'
 import { createModels, type ModelLists } from './llm/models.ts'
 import { createRequests, type RequestsDeps } from './llm/requests.ts'
 import { logLine } from './log.ts'
+import type { Rendered } from './ports.ts'
 import type { CredentialSecret, Deployment, ModelRequest, ParseContext, UpstreamFailure } from './provider.ts'
 import type { Metrics } from './telemetry.ts'
 
@@ -41,16 +42,6 @@ export interface ModelCall {
   amended?: UpstreamFailure[]
 }
 
-/** A request as it would be sent. */
-interface Preview {
-  method: string
-  url: string
-  /** Secrets, and values that the operator added, as `***` */
-  headers: Record<string, string>
-  body: Record<string, unknown>
-  notes: string[]
-}
-
 /** The door. */
 export interface Llm {
   /**
@@ -58,8 +49,8 @@ export interface Llm {
    * resolves after the last. Throws the signal's reason, LlmStale, or a BatonError; after a throw the socket is gone.
    */
   stream(call: ModelCall, take: (event: ModelEvent) => void): Promise<void>
-  /** What `stream` would send. */
-  preview(deployment: Deployment, request: ModelRequest): Preview
+  /** What `stream` would send; values of headers that the operator added are `***`, too. */
+  preview(deployment: Deployment, request: ModelRequest): Omit<Rendered, 'provider' | 'tools_revision'>
   /** What the provider told of its models, as far as it is known now */
   readonly models: ModelLists
   /** Destroys every connection; calls in flight fail with `draining`. */

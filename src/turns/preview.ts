@@ -41,10 +41,7 @@ export async function renderPreview(
   )
   return {
     provider,
-    method: preview.method,
-    url: preview.url,
-    headers: preview.headers,
-    body: preview.body,
+    ...preview,
     tools_revision: prepared.overlay.revision,
     notes: [...new Set([...prepared.notes, ...preview.notes]), ...undeclared],
   }
