@@ -129,20 +129,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
 
   const isBehind = (session: string) => queue.isTaken(session) || upkeep.standing(session) === 'moved'
 
-  const { current, newest, keep, keptRevision, noteRevision, noteAnnounced, latestRevision } = registries
   return {
-    current,
-    newest,
-    keep,
-    keptRevision,
-    noteRevision,
-    noteAnnounced,
-    latestRevision,
+    ...registries,
+    ...changes,
     overlay: overlayOf,
     bringUpToDate,
     present,
     isBehind,
-    ...changes,
     async list(session, provider) {
       const row = await present(session.id)
       const view = await deps.viewOf(session, provider)
