@@ -4,7 +4,6 @@
  */
 import type { Bus } from '../bus/bus.ts'
 import { newId } from '../chat/ids.ts'
-import type { Apply } from '../ports.ts'
 import { within } from '../within.ts'
 import type { RestartAnswer } from './active.ts'
 
@@ -18,10 +17,10 @@ export type Control =
 
 /** What only a turn's owner can do. It answers where there is an id to answer under (`ask`). */
 export type Wish = { session_id: string; ask?: string } & ({ op: 'restart'; turn_id: string } | ToolsWish)
-/** `isMoved`: something changed; replicas of the version before leave it out */
+/** `apply`: replicas of former versions act on no other · `isMoved`: something changed; some of those leave it out */
 export type ToolsWish = {
   op: 'tools'
-  apply: Apply
+  apply: 'now'
   removed: string[]
   revision: number
   isMoved?: boolean

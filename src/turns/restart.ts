@@ -78,8 +78,6 @@ export function createRestarts(
     grant(wish) {
       const mine = active.get(wish.session_id)
       if (!mine || (wish.op === 'restart' && mine.turn.id !== wish.turn_id)) return
-      // Replicas of the version before also tell of changes for the next step: these wish for nothing.
-      if (wish.op === 'tools' && wish.apply !== 'now') return
       const answer = wish.op === 'restart' ? requestRestart(mine) : applyNow(mine, wish)
       if (wish.ask !== undefined) void tell(bus, { op: 'answer', ask: wish.ask, answer })
     },
