@@ -24,7 +24,7 @@ export type ModelEvent =
   | {
       type: 'finish'
       reason: StepFinish
-      /** The model tried a call that it could not make (undeclared tool, malformed): the vendor's words. */
+      /** With reason `error`, and always there: a call that could not be made (undeclared tool, malformed), in words. */
       invalid_call?: string
       /** Why it was refused, in the vendor's words, where the answer's text does not say so. */
       refusal?: string

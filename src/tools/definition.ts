@@ -55,7 +55,7 @@ const MOST_BYTES = 4096
 export function definitionDiff(before: McpTool, after: McpTool): DefinitionChange[] {
   const changes: DefinitionChange[] = []
   compare('', comparedOf(before), comparedOf(after), changes)
-  return changes.slice(0, MOST_CHANGES)
+  return changes
 }
 
 function compare(path: string, before: unknown, after: unknown, changes: DefinitionChange[]): void {

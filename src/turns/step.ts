@@ -7,7 +7,6 @@ import type { ModelEvent, StepFinish, TurnFinish } from '../chat/event.ts'
 import { createFold, type Fold } from '../chat/fold.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage, NO_USAGE, type Part, toolCalls } from '../chat/message.ts'
-import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Commit, Step } from '../store/store.ts'
 import { ownPart } from '../tools/overlay.ts'
@@ -227,12 +226,6 @@ async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Pr
   const parts: Part[] = folding.parts().filter(({ type }) => reason !== 'refusal' || type !== 'tool_call')
   if (refusal) parts.push({ type: 'notice', text: `The provider refused to answer: ${refusal}` })
   const calls = toolCalls({ parts })
-  if (calls.length === 0 && reason === 'error') {
-    throw new BatonError(
-      'upstream_rejected',
-      'The provider ended its answer with an error and gave no words.',
-    )
-  }
   run.hint = null
   // After an empty answer the same request would follow.
   if (goes_on && parts.length > 0) return goOn(run, attempt, parts)
