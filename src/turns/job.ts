@@ -145,8 +145,9 @@ async function withinGrace(
   work: Promise<Settled>,
 ): Promise<Settled> {
   let timer: NodeJS.Timeout | undefined
+  let arm = () => {}
   const late = new Promise<Settled>((resolve) => {
-    const arm = () => {
+    arm = () => {
       timer = setTimeout(() => {
         const why = signal.reason === TOOL_REMOVED ? 'its tool was removed' : 'the turn was cancelled'
         const text = `The call was stopped because ${why}; whether it took effect is not known.`
@@ -160,6 +161,8 @@ async function withinGrace(
     return await Promise.race([work, late])
   } finally {
     clearTimeout(timer)
+    // While anybody listens to a signal that follows others, Node keeps it, with all that the listener holds.
+    signal.removeEventListener('abort', arm)
   }
 }
 

@@ -9,6 +9,7 @@ import type { Store } from '../../src/store/store.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { endTurn, runningTurn } from '../contracts/store-rows.ts'
+import { collect } from '../memory.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
@@ -336,4 +337,28 @@ t.test('a turn that waits for a place can be read from its first event', async (
   say()
   await eventually(() => types.includes('turn.completed'))
   t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
+})
+
+t.test('nothing of a turn stays in memory for a call of its that has come home', async (t) => {
+  const call: ToolCallPart = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} }
+  const { say, replica } = world(t, {}, [
+    { type: 'part', index: 1, part: call },
+    { type: 'finish', reason: 'tool_calls' },
+  ])
+  say()
+  const signals: WeakRef<AbortSignal>[] = []
+  const { policy, executor } = toolsThat(() => null)
+  const run: EngineDeps['executor']['run'] = (execution) => {
+    signals.push(new WeakRef(execution.signal))
+    return executor.run(execution)
+  }
+  const one = replica({ policy, executor: { ...executor, run } })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 3 }))
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { finish_reason: 'max_steps' })
+  await collect()
+  t.strictSame(
+    signals.map((signal) => signal.deref()),
+    [undefined, undefined, undefined],
+  )
 })
