@@ -17,19 +17,23 @@ export function parseRecord(text: string): Record<string, unknown> | null {
 
 /**
  * Whether a JSON text says the same once it is read and written again. A whole number beyond 2^53 may become another one, and
- * ids are such numbers (anthropics/claude-code#78762). For text that was read already, of bounded depth.
+ * ids are such numbers (anthropics/claude-code#78762). For text that was read already.
  */
 export function isExact(json: string): boolean {
-  const long = new Set(json.match(/-?\d{16,}/g))
-  if (long.size === 0) return true
-  let isSame = true
-  JSON.parse(json, (_, value) => {
-    const isRound = Number.isInteger(value) && !Number.isSafeInteger(value) && Math.abs(value) < 1e21
-    if (isRound && !long.has(String(value))) isSame = false
-    return value
+  if (!/\d{16}/.test(json)) return true
+  const outsideOfTexts = json
+    .replace(/\\./g, '')
+    .split('"')
+    .filter((_, i) => i % 2 === 0)
+  const long = outsideOfTexts.join(' ').match(/(?<![\d.])\d{16,}/g) ?? []
+  return long.every((digits) => {
+    const read = Number(digits)
+    return Number.isFinite(read) && significant(String(read)) === significant(digits)
   })
-  return isSame
 }
+
+/** The digits of a number, however large it is. */
+const significant = (number: string): string => number.replace(/\.|e.*|0+$/g, '')
 
 /** Its JSON; null for a value nested some thousands of levels deep, for which the stack does not suffice. */
 export function asJson(value: unknown): string | null {

@@ -94,12 +94,20 @@ t.test('what a part says at its end counts, whatever its deltas said', async (t)
 })
 
 t.test('arguments with a whole number that would become another one are kept as text', async (t) => {
-  for (const text of ['{"id":9007199254740993}', '{"ids":[1,{"of":-725653563933458432}]}']) {
+  for (const text of [
+    '{"id":9007199254740993}',
+    '{"ids":[1,{"of":-725653563933458432}]}',
+    '{"from":9007199254740992,"to":9007199254740993}',
+    '{"id":123456789012345678901234}',
+    `{"id":1${'0'.repeat(400)}}`,
+    '{"of":"\\\\","id":9007199254740993}',
+  ]) {
     t.strictSame(parseArguments(text), { arguments: {}, arguments_text: text })
   }
   for (const text of [
     '{"id":9007199254740992}',
     '{"id":"9007199254740993"}',
+    '{"of":"\\" 9007199254740993","many":100e18,"on":"9007199254740993"}',
     '{"wei":1000000000000000000}',
     '{"pi":3.14159265358979323846,"far":1.5e300,"many":1000000000000000000000}',
   ]) {
