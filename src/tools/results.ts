@@ -140,8 +140,10 @@ function storedIndex(whole: string, stored: string, index: number): number {
   let [from, to] = [0, 0]
   for (const piece of stored.split(MASK)) {
     const start = whole.indexOf(piece, from)
+    // Nowhere: names that were secrets have become one, and their object has lost a member. What is read twice is not lost.
+    if (start < 0 || start >= index) return to
     from = start + piece.length
-    if (from >= index) return to + Math.max(index - start, 0)
+    if (from >= index) return to + index - start
     to += piece.length + MASK.length
   }
   return stored.length

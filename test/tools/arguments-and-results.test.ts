@@ -245,6 +245,18 @@ t.test('the offset to read on at is one of the stored text, whose secrets are go
   }
 })
 
+t.test('where secret names become one, reading on leaves nothing out', async (t) => {
+  const name = (n: number) => `sk-${String(n).padStart(24, 'a')}`
+  const rows = Array.from({ length: 2_000 }, (_, n) => ({ [name(2 * n)]: 1, n, [name(2 * n + 1)]: 2 }))
+  const { content, stored } = await shape([], rows)
+  const given = content[0]?.type === 'text' ? content[0].text : ''
+  const [head = ''] = given.split('\n\n[The result is')
+  const [, offset] = given.match(/"offset": (\d+)/) ?? []
+  const shown = [...head.matchAll(/"n":(\d+)/g)].length
+  const { content: read } = outputSlice(stored, { path: '', offset: Number(offset), limit: 100 })
+  t.ok(Number(/"n":(\d+)/.exec(read)?.[1]) <= shown)
+})
+
 t.test('what is structured keeps its structure, and nothing is cut in silence', async (t) => {
   const small = { items: [1, 2, 3] }
   const output = JSON.stringify(small)
