@@ -128,7 +128,7 @@ t.test('an answer that is not of a gateway is said to be none', async (t) => {
   })
   const url = `http://127.0.0.1:${await listening(t, server)}`
   const said = `${url} answers, but not as Baton does. Name the gateway with --url.`
-  for (const body of ['', '<html>', '[]', '{"status":"ok"}']) {
+  for (const body of ['', '<html>', '[]', '{"status":"ok"}', '{"object":"list","data":[]}']) {
     answer = [200, {}, body]
     t.match(await run({}, `keys list --url ${url}`), { code: 1, err: said }, body)
     t.match(await run({}, `doctor --url ${url}`), { code: 1, out: [`BAD   ${said}`] }, body)

@@ -74,7 +74,7 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
   async function list<T>(path: string, { limit, cursor }: PageRequest): Promise<Page<T>> {
     const rest = cursor ? `&cursor=${encodeURIComponent(cursor)}` : ''
     const page = await call<Page<T>>('GET', `${path}?limit=${limit}${rest}`)
-    if (!Array.isArray(page.data)) throw stranger(root)
+    if (!Array.isArray(page.data) || page.next_cursor === undefined) throw stranger(root)
     return page
   }
   const at = encodeURIComponent
