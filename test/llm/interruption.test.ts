@@ -1,4 +1,5 @@
 /** What ends a call before its answer does: timeouts, cancellation, the end of the process. */
+import { getEventListeners } from 'node:events'
 import type { ServerResponse } from 'node:http'
 import t from 'tap'
 import type { LlmDeps } from '../../src/llm.ts'
@@ -15,6 +16,7 @@ import {
   status,
   textOf,
   upstreamServer,
+  whole,
 } from './made-up-vendor.ts'
 
 t.test('timeouts', async (t) => {
@@ -157,4 +159,15 @@ t.test('closing ends the calls in flight', async (t) => {
   await first
   await llm.close()
   await t.rejects(done, { code: 'draining' })
+})
+
+t.test('whoever made a call is no longer listened to when it is over', async (t) => {
+  const cut: Answer = (response) =>
+    response.writeHead(200, SSE).write(frame({ text: 'a' }), () => response.destroy())
+  for (const answers of [[whole], [status(400)], [status(503), whole], [cut]]) {
+    const server = await upstreamServer(t, ...answers)
+    const { signal } = new AbortController()
+    await collect(bench(t, server.url).call({ signal }))
+    t.strictSame(getEventListeners(signal, 'abort'), [])
+  }
 })

@@ -1,5 +1,5 @@
 /** One call of a tool over HTTP: how it is cut off, resumed and given up. */
-import { once } from 'node:events'
+import { getEventListeners, once } from 'node:events'
 import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
@@ -325,4 +325,16 @@ t.test('a server that asks without end is answered a few questions at a time', a
   const answers = () => rig.asked.filter(({ http, rpc }) => http === 'POST' && rpc?.method === undefined)
   while (!answers().some(({ rpc }) => String(rpc?.id) === 'last')) await new Promise(setImmediate)
   t.ok(answers().length < 400, `${answers().length} answers, and as ever to who asks less`)
+})
+
+t.test('whoever made a call is no longer listened to when it is over', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  const { signal } = new AbortController()
+  const made = () => call(mcp, specOf(rig), 'tool', {}, { signal })
+  rig.on('tools/call', ({ reply }) => reply({ content: [] }))
+  await made()
+  rig.on('tools/call', ({ request }) => void request.socket.destroy())
+  await fails(t, made(), { kind: 'disconnected' })
+  t.strictSame(getEventListeners(signal, 'abort'), [])
 })
