@@ -188,14 +188,19 @@ class Cleaner {
     this.#expanding.add(raw)
     try {
       const schema = this.#schema(raw, depth)
-      if (!schema || schema.$ref === undefined) return schema
-      const target = this.#named.get(definitionIn(schema.$ref))
-      const base = target ? this.#flat(target.raw, depth) : null
-      const { $ref: _, ...beside } = schema
-      return base ? intersect(base, beside, this.#spend) : base
+      return schema && this.#followed(schema, depth)
     } finally {
       this.#expanding.delete(raw)
     }
+  }
+
+  /** A clean schema with the reference at its top followed; null where that would never end. */
+  #followed(schema: JsonSchema, depth: number): JsonSchema | false | null {
+    if (schema.$ref === undefined) return schema
+    const target = this.#named.get(definitionIn(schema.$ref))
+    const base = target ? this.#flat(target.raw, depth) : null
+    const { $ref: _, ...beside } = schema
+    return base ? intersect(base, beside, this.#spend) : base
   }
 
   /** A node without a reference: its own keywords, and its `allOf` folded in. */
@@ -212,9 +217,38 @@ class Cleaner {
     }
     // A member's description belongs to its part only; the node's own wins.
     const said = Object.entries(own).filter(([keyword]) => isAnnotation(keyword))
-    const complete = completed({ ...withOneCondition(schema, parts), ...Object.fromEntries(said) })
+    const complete = completed({
+      ...this.#withOneCondition(schema, parts, depth),
+      ...Object.fromEntries(said),
+    })
     if (this.#unknown.has(own)) this.#unknown.add(complete)
     return complete
+  }
+
+  /**
+   * Several conditions have no simple form, and the `if` of one with the `then` of another would say what none of them does:
+   * without them, the properties that they lead to are named, and none is demanded.
+   */
+  #withOneCondition(schema: JsonSchema, parts: readonly JsonSchema[], depth: number): JsonSchema {
+    if (parts.filter((part) => 'if' in part).length < 2) return schema
+    const { if: _, then: __, else: ___, ...rest } = schema
+    const branches = parts.flatMap((part) => [part.then, part.else])
+    const { properties } = unite(this.#ledTo(branches, depth, new Set()))
+    if (Object.keys(properties as JsonSchema).length === 0) return rest
+    const own = rest.properties as JsonSchema | undefined
+    return { ...rest, properties: { ...own, ...(properties as JsonSchema), ...own } }
+  }
+
+  /** Branches and their own choices, with references followed, each of which counts once. */
+  #ledTo(branches: unknown, depth: number, seen: Set<unknown>): JsonSchema[] {
+    if (!Array.isArray(branches)) return []
+    return branches.filter(isRecord).flatMap((branch) => {
+      if (branch.$ref !== undefined && seen.has(branch.$ref)) return []
+      seen.add(branch.$ref)
+      const flat = this.#followed(branch, depth)
+      if (!flat) return []
+      return [flat, ...this.#ledTo(flat.anyOf, depth, seen), ...this.#ledTo(flat.oneOf, depth, seen)]
+    })
   }
 
   #own(node: Map<string, unknown>, depth: number): JsonSchema {
@@ -314,19 +348,6 @@ class Cleaner {
       if (isRecord(sub)) schema[keyword] = this.#schema(sub, depth) || {}
     }
   }
-}
-
-/**
- * Several conditions have no simple form, and the `if` of one with the `then` of another would say what none of them does:
- * without them, the properties that they lead to are named, and none is demanded.
- */
-function withOneCondition(schema: JsonSchema, parts: readonly JsonSchema[]): JsonSchema {
-  if (parts.filter((part) => 'if' in part).length < 2) return schema
-  const { if: _, then: __, else: ___, ...rest } = schema
-  const { properties } = unite(parts.flatMap((part) => [part.then, part.else].filter(isRecord)))
-  if (Object.keys(properties as JsonSchema).length === 0) return rest
-  const own = rest.properties as JsonSchema | undefined
-  return { ...rest, properties: { ...own, ...(properties as JsonSchema), ...own } }
 }
 
 /** What reading a node takes, its subschemas apart. */

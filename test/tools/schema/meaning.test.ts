@@ -410,6 +410,24 @@ t.test('conditions side by side name what they lead to, and demand nothing', asy
     t.strictSame(fitted(node, profile).schema, named, name)
     t.strictSame(schema.properties, { at: named }, `${name}, below the root`)
   }
+  const given = (name: string, branch: 'then' | 'else', sub: object) => ({
+    if: { required: [name] },
+    [branch]: sub,
+  })
+  const leading = {
+    $defs: {
+      path: { type: 'object', properties: { path: text }, required: ['path'] },
+      where: { anyOf: [{ properties: { url: text } }, { $ref: '#/$defs/where' }, { $ref: '#/$defs/path' }] },
+    },
+    type: 'object',
+    allOf: [
+      given('a', 'then', { $ref: '#/$defs/path' }),
+      given('b', 'then', { $ref: '#/$defs/where' }),
+      given('c', 'else', { oneOf: [{ properties: { zip: text } }, { required: ['url'] }] }),
+    ],
+  }
+  const found = { type: 'object', properties: { path: text, url: text, zip: text } }
+  t.strictSame(clean(leading), found, 'behind references and choices, too')
   const bare = {
     type: 'string',
     allOf: [
