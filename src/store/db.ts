@@ -16,7 +16,7 @@ export interface Querying {
 }
 
 export interface Queries extends Querying {
-  /** Several statements in one text, however long they take. */
+  /** Several statements in one text, however long they take where the transaction has no limit of its own (migrate.ts). */
   script(text: string): Promise<void>
 }
 

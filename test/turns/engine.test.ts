@@ -339,7 +339,7 @@ t.test('a turn that waits for a place can be read from its first event', async (
   t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
 })
 
-t.test('nothing of a turn stays in memory for a call of its that has come home', async (t) => {
+t.test('nothing of a turn stays in memory for a call that has come home', async (t) => {
   const call: ToolCallPart = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} }
   const { say, replica } = world(t, {}, [
     { type: 'part', index: 1, part: call },
