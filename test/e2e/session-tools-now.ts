@@ -112,8 +112,8 @@ export async function applyNow(t: Test, world: World) {
     open()
     const frames = await stream.done
     const restarts = ofType(frames, 'turn.restarted').length
-    // One; on a machine that is too busy to take all twenty at once, some more.
-    t.ok(restarts > 0 && restarts < 6, `${restarts} restarts`)
+    // One; on a machine that is too busy to take all twenty at once, two.
+    t.ok(restarts === 1 || restarts === 2, `${restarts} restarts`)
     t.equal(ofType(frames, 'step.started').at(-1).tool_count, 1)
     world.script(null)
   })

@@ -236,6 +236,7 @@ class Cleaner {
     const { properties } = unite(this.#ledTo(branches, depth, new Set()))
     if (Object.keys(properties as JsonSchema).length === 0) return rest
     const own = rest.properties as JsonSchema | undefined
+    // Its own stand first, and win.
     return { ...rest, properties: { ...own, ...(properties as JsonSchema), ...own } }
   }
 
