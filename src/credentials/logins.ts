@@ -5,7 +5,7 @@
  */
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
-import { invalid } from '../errors.ts'
+import { BatonError, invalid, refuseAt } from '../errors.ts'
 import type { LoginMode, LoginWish } from '../oauth-vendor.ts'
 import type { OAuthLogin, Scope, Store } from '../store/store.ts'
 import type { Credentials, CredentialView } from './credentials.ts'
@@ -138,7 +138,8 @@ export function createLogins(deps: LoginsDeps): Logins {
       const words = 'A device login ends by itself once it is granted; ask for its status.'
       throw invalid('state', words)
     }
-    return redeemAnswer(configured, login, state, broughtBack(configured, state, answer))
+    const made = redeemAnswer(configured, login, state, broughtBack(configured, state, answer))
+    return 'pasted' in answer ? made.catch(ofPasted) : made
   }
 
   async function status(caller: Scope, provider: string, state: string): Promise<LoginStatus> {
@@ -179,6 +180,12 @@ function assertOpen(login: OAuthLogin | null): OAuthLogin {
   if (login.state !== 'pending') throw wrongState(USED)
   if (login.is_expired) throw wrongState(LATE)
   return login
+}
+
+/** What is wrong with a code is wrong with the text that it stood in. */
+function ofPasted(thrown: unknown): never {
+  if (thrown instanceof BatonError && thrown.param === 'code') refuseAt('pasted')(thrown)
+  throw thrown
 }
 
 /** The answer of the login's page. Throws invalid_request where it holds neither code nor error, or is another login's. */

@@ -116,6 +116,12 @@ t.test('a state is worth something once, for its owner, at its provider, in its 
     invalid('state', /used already/),
   )
   t.match(await one.logins.status(ME, 'anthropic', spoilt), { state: 'failed', error: /invalid_grant/ })
+  const pastedWrong = (await begun(one, 'anthropic')).state
+  t.match(
+    await refusal(one.logins.exchange(ME, 'anthropic', { state: pastedWrong, pasted: 'no-such-code' })),
+    invalid('pasted', /did not take the code/),
+    'the field at fault is the one that was given',
+  )
 
   const short = world.replica({
     store: {
