@@ -20,7 +20,7 @@ import {
 } from './schemas.ts'
 
 /** What can stand in an HTTP header. */
-export const Fact = Type.String(FACT_FORM)
+const Fact = Type.String(FACT_FORM)
 /** Anthropic: what a workload proves itself with, in place of a refresh token. */
 const Federation = Type.Object(
   {

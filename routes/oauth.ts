@@ -1,21 +1,23 @@
 /** Logins at providers: begun, finished, asked about; the page that browsers come back to; login files. */
 import { type Static, Type } from 'typebox'
+import { FACT_FORM } from '../src/credentials/logins/file.ts'
 import { PAGE_HEADERS } from '../src/credentials/logins/page.ts'
 import { invalid, UPSTREAM_CODES } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
-import { CredentialView, Fact } from './credentials.ts'
+import { CredentialView } from './credentials.ts'
 import { closed, Id, Instant, LoginReturn, PAGE, PAGE_OR_ERROR, Provider } from './schemas.ts'
 
 const ProviderParam = Type.Object({ provider: Provider })
 const Mode = Type.Enum(['loopback', 'paste', 'device'])
+const GoogleFact = Type.String({ ...FACT_FORM, description: 'Gemini alone: a Google Cloud project' })
 const Authorize = Type.Object(
   {
     mode: Type.Optional(Mode),
     path: Type.Optional(
       Type.Enum(['code_assist', 'public'], { description: 'Gemini: which API the login is for' }),
     ),
-    project_id: Type.Optional(Fact),
-    quota_project: Type.Optional(Fact),
+    project_id: Type.Optional(GoogleFact),
+    quota_project: Type.Optional(GoogleFact),
   },
   { ...closed, examples: [{ mode: 'paste' }] },
 )
@@ -56,7 +58,7 @@ const Import = Type.Object(
       type: ['string', 'object'],
       description: "The login file's text, or its JSON",
     }),
-    project_id: Type.Optional(Fact),
+    project_id: Type.Optional(GoogleFact),
   },
   {
     ...closed,

@@ -253,10 +253,21 @@ t.test('a login file whose times are none is taken over without them', async (t)
     ['gemini', 'gemini-cli', { access_token: 'ya29.t', expiry_date: 8e15 }],
   ]
   for (const [provider, format, content] of files) {
-    const view = await one.logins.importFile(ME, { provider, format, content, project_id: 'mine' })
+    const project = provider === 'gemini' ? { project_id: 'mine' } : {}
+    const view = await one.logins.importFile(ME, { provider, format, content, ...project })
     t.equal(view.expires_at, null, format)
     await store.credentials.delete(ME, view.id)
   }
+})
+
+t.test('a project comes with a login file of Google alone', async (t) => {
+  const take = (provider: string, format: string, content: object) =>
+    one.logins.importFile(ME, { provider, format, content, project_id: 'mine' })
+  const view = await take('gemini', 'gemini-cli', { access_token: 'ya29.t' })
+  t.equal(view.project_id, 'mine')
+  await store.credentials.delete(ME, view.id)
+  const other = refusal(take('openai', 'codex', { tokens: { access_token: 'at' } }))
+  t.match(await other, invalid('project_id', /openai logins take no project_id/))
 })
 
 t.test('of a login file no more is taken than of a login that is given by hand', async (t) => {

@@ -9,7 +9,7 @@ import type { OAuthHttp } from '../oauth-http.ts'
 import type { Loopback } from './loopback.ts'
 import type { LoginPage } from './page.ts'
 import { LIFETIME_SECONDS, type PendingLogins } from './pending.ts'
-import type { ConfiguredVendor } from './vendors.ts'
+import { assertWish, type ConfiguredVendor } from './vendors.ts'
 
 /** What only the login's end needs, sealed. */
 export interface Kept {
@@ -124,12 +124,6 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
     await pending.prune()
     return mode === 'device' ? byDevice(begin) : byBrowser(begin, mode)
   }
-}
-
-function assertWish({ vendor }: ConfiguredVendor, wish: LoginWish): void {
-  const [field] = Object.keys(wish)
-  if (field === undefined || vendor.setup) return
-  throw invalid(field, `${vendor.provider} logins take no ${field}.`)
 }
 
 /** Blanks as %20: one vendor does not read a plus (wire/openai.md 1.2). */

@@ -6,7 +6,7 @@ import type { OAuthHttp } from '../oauth-http.ts'
 import { codeRefused, endOf, merged, readTokens } from './answer.ts'
 import { type LoginFile, readLoginFile } from './file.ts'
 import { setUp } from './setup.ts'
-import type { ConfiguredVendor } from './vendors.ts'
+import { assertWish, type ConfiguredVendor } from './vendors.ts'
 
 interface LoginEndDeps {
   store: Pick<Store, 'credentials'>
@@ -90,9 +90,10 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
       })
     },
     async byFile(configured, owner, file) {
+      const given = file.project_id === undefined ? {} : { project_id: file.project_id }
+      assertWish(configured, given)
       const { warning, name = null, ...read } = readLoginFile(configured, file)
       const { secret, expires_at } = await fresh(configured, read.secret, read.expires_at ?? null)
-      const given = file.project_id === undefined ? {} : { project_id: file.project_id }
       const known = { ...read.facts, ...given }
       const found = configured.vendor.setup?.isNeeded(known)
         ? await setUp(configured, secret, known, deps)
