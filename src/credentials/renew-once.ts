@@ -7,7 +7,7 @@ import { randomUUID } from 'node:crypto'
 import { isUnavailable } from '../errors.ts'
 import type { Claims } from '../store/store.ts'
 
-/** Joins the work under way for a key, or begins it; a failure is kept for `failureMs`. */
+/** Joins the work under way for a key, or begins it; a failure that may last is kept for `failureMs`. */
 export function shared<T>(
   works: Map<string, Promise<T>>,
   key: string,
@@ -19,7 +19,10 @@ export function shared<T>(
   const work = begin()
   works.set(key, work)
   const forget = () => void works.delete(key)
-  work.then(forget, () => (failureMs > 0 ? setTimeout(forget, failureMs).unref() : forget()))
+  work.then(forget, (failure) => {
+    if (failureMs === 0 || isUnavailable(failure)) forget()
+    else setTimeout(forget, failureMs).unref()
+  })
   return work
 }
 

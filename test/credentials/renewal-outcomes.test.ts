@@ -3,12 +3,13 @@ import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { claimsOf } from '../../providers/tokens.ts'
 import { newId } from '../../src/chat/ids.ts'
+import { BatonError } from '../../src/errors.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { at, chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
 import { ME, refusal, sealedOf } from './world.ts'
 
-const { world, emulators, one, two, read, login, ends } = await spentLogins(t)
+const { world, emulators, one, two, read, login, ends, storeWith } = await spentLogins(t)
 const { store, openai, anthropic, google } = world
 
 t.test('what passes is no reason for a new login', async (t) => {
@@ -324,6 +325,25 @@ t.test('the set-up of a given login happens at its first use, once', async (t) =
   google.account('load-code-assist')
 })
 
+t.test('a set-up that the store was away for is made at the next use', async (t) => {
+  const { access_token = '' } = (await login('gemini', 3600)).secret
+  const given = { provider: 'gemini', kind: 'oauth' as const, access_token, expires_at: at(3600) }
+  const { id } = await one.credentials.create(ME.owner, given)
+  let isAway = true
+  const shaky = world.replica({
+    store: storeWith({
+      rotate: (...given) => {
+        if (!isAway) return store.credentials.rotate(...given)
+        throw new BatonError('unavailable', 'The database is not available.')
+      },
+    }),
+  })
+  const choice = await chosen(shaky, id, 'gemini')
+  t.match(await refusal(choice.complete?.() ?? Promise.resolve()), { code: 'unavailable' })
+  isAway = false
+  t.match(await choice.complete?.(), { project_id: 'acme-dev-482910' })
+})
+
 t.test('idle logins are kept alive where that keeps them', async (t) => {
   for (const { id } of (await store.credentials.list({ owner: '', admin: true }, { limit: 500 })).data) {
     await store.credentials.delete({ owner: '', admin: true }, id)
@@ -359,7 +379,12 @@ t.test('logins that cannot be renewed keep no idle one from it, however many the
   const { id } = await login('anthropic', 100)
   const unreadable = { ...(await read(id)), secret: new Uint8Array([1]), expires_at: at(-60) }
   for (let i = 0; i < 250; i++) await store.credentials.create({ ...unreadable, id: newId('cred') })
-  t.equal(await world.replica().renewals.tend(), 1)
+  const tending = world.replica()
+  t.equal(await tending.renewals.tend(), 1)
+  const told = () => world.logged.filter((line) => line.includes('login not renewed')).length
+  const before = told()
+  t.equal(await tending.renewals.tend(), 0)
+  t.equal(told(), before, 'and the log hears of each failure once')
 })
 
 t.test('claims are read tolerantly', async (t) => {
