@@ -4,7 +4,7 @@
  */
 import type { Logger } from 'pino'
 import { BoundedMap } from '../bounded-map.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, inFull } from '../errors.ts'
 import type { LoginSecret, OAuthCall, TokenFailure } from '../oauth-vendor.ts'
 import type { Credential, Store } from '../store/store.ts'
 import { within } from '../within.ts'
@@ -58,14 +58,16 @@ interface Occasion {
 
 /** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
 const CURE_MS = 300_000
-/** Beyond that, a token that is refused in spite of its renewal may be renewed once too often. */
-const MOST_CURED = 10_000
+/** Beyond that, a token that is refused in spite of its renewal may be renewed once too often, and a failure told again. */
+const MOST_REMEMBERED = 10_000
 
 export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
   const { store, vault, vendors, http, log, claimSeconds = 30, now, uptime, sleep } = deps
   const endpoints = createTokenEndpoints({ http, now, uptime })
   const running = new Map<string, Promise<Credential>>()
-  const cured = new BoundedMap<{ version: number; at: number }>(MOST_CURED)
+  const cured = new BoundedMap<{ version: number; at: number }>(MOST_REMEMBERED)
+  /** What the log has heard of each: one that cannot be opened any more fails every minute. */
+  const told = new BoundedMap<string>(MOST_REMEMBERED)
   const ending = new AbortController()
 
   const reread: LoginRenewer['reread'] = async ({ id, owner }) =>
@@ -106,10 +108,16 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
       return await ask(row, configured, occasion)
     } catch (thrown) {
       if (thrown instanceof LoginRefused) return giveUp(row, thrown.failure)
-      log.warn({ credential_id: row.id, provider: row.provider, err: thrown }, 'login not renewed')
+      tellFailure(row, thrown)
       if (isRefused || isSpent(row, SPARE_MS, now())) throw thrown
       return row
     }
+  }
+
+  function tellFailure({ id, provider, version }: Credential, err: unknown): void {
+    const failure = `${version} ${inFull(err)}`
+    if (told.get(id) !== failure) log.warn({ credential_id: id, provider, err }, 'login not renewed')
+    told.put(id, failure)
   }
 
   async function ask(
