@@ -96,7 +96,9 @@ export const upstream = (value: string): string => {
 export const connection = (...protocols: string[]) => {
   return (value: string): string => {
     const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
-    const remedy = `It begins with ${words}, and odd characters of its password are percent-encoded`
+    const remedy = value.includes('@/')
+      ? 'An @ stands before a host; for a socket see docs/operations.md, The two servers'
+      : `It begins with ${words}, and odd characters of its password are percent-encoded`
     if (protocols.includes(decodable(parsed(value, remedy)).protocol)) return value
     throw new UnfitValue(`must begin with ${words}`)
   }

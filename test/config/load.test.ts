@@ -288,6 +288,8 @@ t.test('a database server needs encryption keys', async (t) => {
   t.match(half, [{ path: 'DATABASE_URL', problem: /a % that encodes nothing/, remedy: /%25/ }])
   const { warnings } = load({ ...env, BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
   t.match(warnings, [/one replica/])
+  const [socket] = problems({ DATABASE_URL: 'postgres://me@/baton?host=/run/postgresql' })
+  t.match(socket, { problem: /absolute URL/, remedy: /for a socket see docs\/operations/ })
 })
 
 t.test('unknown variables of ours are warnings, those of others nothing', async (t) => {
