@@ -1,8 +1,11 @@
 /** The ways to a login beside pasting: loopback, the gateway's own callback, a device, files, workloads, given tokens. */
+import { once } from 'node:events'
 import { createServer } from 'node:http'
+import { connect } from 'node:net'
 import t from 'tap'
 import { openaiLogins } from '../../providers/openai/oauth.ts'
 import { createLoopback } from '../../src/credentials/logins/loopback.ts'
+import { within } from '../../src/within.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { freePort } from '../servers.ts'
@@ -131,20 +134,33 @@ t.test('logins that begin at once share a port', async (t) => {
   t.equal(closed, 'closed', 'and no longer than a login may take')
 })
 
+const VENDOR = {
+  provider: 'openai',
+  loopback: { host: '127.0.0.1', ports: [], path: '/auth', anyPath: false },
+} as const
+
+t.test('a connection that a browser has opened to spare ends with its login', async (t) => {
+  const loopback = createLoopback()
+  const address = await loopback.hold('a', VENDOR, 60, async () => ({ status: 200, html: 'done' }))
+  const spare = connect(Number(new URL(address).port), '127.0.0.1')
+  t.teardown(() => spare.destroy())
+  await once(spare, 'connect')
+  t.equal(await (await fetch(address)).text(), 'done')
+  const ended = once(spare, 'close').then(() => 'ended')
+  loopback.release('a')
+  t.equal(await within(5_000, ended), 'ended')
+})
+
 t.test('a login whose answer has come is finished before its listener closes', async (t) => {
   const loopback = createLoopback()
   const { opened: granted, open: grant } = gate()
   const { opened: arrived, open: arrive } = gate()
-  const vendor = {
-    provider: 'openai',
-    loopback: { host: 'localhost', ports: [], path: '/auth', anyPath: false },
-  } as const
-  const address = await loopback.hold('a', vendor, 60, async () => {
+  const address = await loopback.hold('a', VENDOR, 60, async () => {
     arrive()
     await granted
     return { status: 200, html: 'done' }
   })
-  const page = fetch(address.replace('localhost', '127.0.0.1')).then((answer) => answer.text())
+  const page = fetch(address).then((answer) => answer.text())
   await arrived
   let isClosed = false
   const closing = loopback.close().then(() => {

@@ -2,7 +2,13 @@
  * The redirect address on this machine, open for as long as a login may take. Logins that need the same
  * port share the listener; the `state` in the request says whose answer it is.
  */
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  type ServerResponse,
+} from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { BatonError } from '../../errors.ts'
 import type { OAuthVendor } from '../../oauth-vendor.ts'
@@ -35,16 +41,14 @@ export function createLoopback(): Loopback {
   const holds = new Map<string, () => void>()
   const underWay = new Set<Promise<unknown>>()
 
-  const serving: Serve = (...request) => {
-    const served = serve(...request).finally(() => underWay.delete(served))
-    underWay.add(served)
-  }
-
-  function listener(vendor: Vendor, answer: Answer): Listener {
-    const { provider, loopback } = vendor
+  function listener({ provider, loopback }: Vendor, answer: Answer): Listener {
     const known = shared.get(provider)
     if (known) return known
-    const made = { bound: bind(loopback, answer, serving), holders: 0 }
+    const serving: RequestListener = (request, response) => {
+      const served = serve(loopback.path, answer, request, response).finally(() => underWay.delete(served))
+      underWay.add(served)
+    }
+    const made = { bound: bind(loopback.ports, serving), holders: 0 }
     if (loopback.ports.length > 0) shared.set(provider, made)
     return made
   }
@@ -53,9 +57,13 @@ export function createLoopback(): Loopback {
     held.holders--
     if (held.holders > 0) return
     if (shared.get(provider) === held) shared.delete(provider)
-    // Requests under way get their page.
     void held.bound.then(
-      ({ server }) => server.close(),
+      async ({ server }) => {
+        server.close()
+        // Requests under way get their page; what browsers open to spare would keep this process.
+        await Promise.all(underWay)
+        server.closeAllConnections()
+      },
       () => {},
     )
   }
@@ -91,11 +99,9 @@ export function createLoopback(): Loopback {
   }
 }
 
-type Serve = (...request: Parameters<typeof serve>) => void
-
-async function bind({ ports, path }: Vendor['loopback'], answer: Answer, serving: Serve) {
+async function bind(ports: readonly number[], serving: RequestListener) {
   for (const wanted of ports.length > 0 ? ports : [0]) {
-    const server = createServer((request, response) => serving(path, answer, request, response))
+    const server = createServer(serving)
     const port = await listen(server, wanted)
     if (port !== null) return { server, port }
   }
