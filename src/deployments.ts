@@ -74,11 +74,5 @@ function optionsOf(
   config: Pick<Config, 'loginExtras' | 'deploymentOptions'>,
 ): DeploymentOptions {
   const extras = credential.kind === 'oauth' ? config.loginExtras[provider] : undefined
-  return {
-    system_blocks: extras?.systemBlocks ?? [],
-    headers: Object.fromEntries(
-      Object.entries(extras?.headers ?? {}).map(([name, value]) => [name.toLowerCase(), value]),
-    ),
-    ...config.deploymentOptions,
-  }
+  return { system_blocks: [], headers: {}, ...extras, ...config.deploymentOptions }
 }

@@ -9,7 +9,7 @@ import { thrownBy } from './providers/streams.ts'
 const baseUrls = Object.fromEntries(
   DEPLOYMENTS.map(({ base }) => [base, `https://${base}.test`]),
 ) as Config['baseUrls']
-const extras = { systemBlocks: ['first'], headers: { 'X-Team': 'research' } }
+const extras = { system_blocks: ['first'], headers: { 'x-team': 'research' } }
 const config = {
   baseUrls,
   loginExtras: { anthropic: extras },

@@ -57,9 +57,7 @@ export interface Config {
   /** API keys from the environment: credentials with origin `env` */
   envCredentials: readonly { provider: string; apiKey: string }[]
   /** What the operator adds to requests of logins, by provider id (`providers.<id>.oauth` in the YAML file) */
-  loginExtras: Readonly<
-    Record<string, { systemBlocks: readonly string[]; headers: Readonly<Record<string, string>> }>
-  >
+  loginExtras: Readonly<Record<string, Pick<DeploymentOptions, 'system_blocks' | 'headers'>>>
   /** What every deployment is told, though it may concern one vendor alone */
   deploymentOptions: Omit<DeploymentOptions, 'system_blocks' | 'headers'>
   toolbox: Toolbox

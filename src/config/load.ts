@@ -301,10 +301,11 @@ const oauthOf = (values: SettingValues): Config['oauth'] => ({
 
 const loginExtrasOf = (content: FileContent): Config['loginExtras'] =>
   Object.fromEntries(
-    Object.entries(content.providers ?? {}).map(([id, { oauth }]) => [
-      id,
-      { systemBlocks: oauth?.system_blocks ?? [], headers: textValues(oauth?.headers) },
-    ]),
+    Object.entries(content.providers ?? {}).map(([id, { oauth }]) => {
+      const headers = Object.entries(textValues(oauth?.headers))
+      const named = headers.map(([name, value]) => [name.toLowerCase(), value])
+      return [id, { system_blocks: oauth?.system_blocks ?? [], headers: Object.fromEntries(named) }]
+    }),
   )
 
 function unknownVariables(env: Env): string[] {

@@ -1,5 +1,4 @@
 import t from 'tap'
-import { EMPTY } from '../patterns.ts'
 import { load, problems } from './loading.ts'
 
 const MCPS = `
@@ -173,13 +172,14 @@ t.test('any value of the file can be overridden by its path', async (t) => {
     ...Object.fromEntries([2, 3, 4, 5, 6, 7, 8].map((i) => [`BATON__TOOLBOX__TOOLS__${i}__NAME`, `t${i}`])),
     BATON__LIMITS__IDLE_TIMEOUT: 'PT7S',
     BATON__PROVIDERS__ANTHROPIC__OAUTH__SYSTEM_BLOCKS__0: 'You are: Baton',
+    BATON__PROVIDERS__ANTHROPIC__OAUTH__HEADERS__X_TEAM: 'research',
     BATON__PORT: '4321',
   }
   const { config } = load(env, MCPS)
   t.match(config, {
     port: 4321,
     limits: { idleTimeoutMs: 7000, concurrentTurns: 1000 },
-    loginExtras: { anthropic: { systemBlocks: ['You are: Baton'], headers: EMPTY } },
+    loginExtras: { anthropic: { system_blocks: ['You are: Baton'], headers: { x_team: 'research' } } },
     toolbox: {
       mcps: [
         { env: { TOKEN: '0012', EXTRA: 'a: b', LOUD: 'true' } },
