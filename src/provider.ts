@@ -4,7 +4,8 @@
  * the vendor's errors. No I/O, clock, randomness or environment; secrets enter only in `authorize`.
  */
 import type { ModelEvent } from './chat/event.ts'
-import type { MediaPart, MessageInput, Provenance } from './chat/message.ts'
+import type { MessageInput, Provenance } from './chat/message.ts'
+import type { Capabilities } from './chat/repair.ts'
 import type { BatonError } from './errors.ts'
 import type { SseFrame } from './sse.ts'
 
@@ -51,19 +52,6 @@ export interface SchemaProfile {
   unreadPattern?: RegExp
   /** Keywords kept; every other one is dropped. Absent: all known JSON Schema keywords stay. */
   keywords?: ReadonlySet<string>
-}
-
-/**
- * What the repair of a history must know of a model (chat/repair.ts). Data, per model family; whatever else families
- * differ in is the adapter's own.
- */
-export interface Capabilities {
-  /** Reasoning tokens are only valid under the very prefix that they were made under */
-  boundThinking: boolean
-  /** The model is shown this medium, from the user as well as in a tool result */
-  takesMedia(part: MediaPart): boolean
-  /** Role `system` may stand in mid-conversation; otherwise it is given as a user's text */
-  systemMessages: boolean
 }
 
 /** A model in the provider's own words, of its list of models or of a refusal; absent fields are unknown. */

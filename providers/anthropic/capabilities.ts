@@ -3,7 +3,8 @@
  * endpoint reports overrides it. Sources: wire/anthropic.md 3.2 to 3.5 and 4.4; mid-conversation system
  * messages of the 5.5 generation by langchain-ai/langchainjs release @langchain/anthropic 1.5.13.
  */
-import type { Capabilities, ReportedModel } from '../../src/provider.ts'
+import type { Capabilities } from '../../src/chat/repair.ts'
+import type { ReportedModel } from '../../src/provider.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { mediaBlocks } from './messages.ts'
 import type { WireEffort } from './wire.ts'

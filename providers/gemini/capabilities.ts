@@ -4,7 +4,8 @@
  * Gemini 3 (call ids, signed calls, media inside of function responses).
  */
 import { isPlainText } from '../../src/chat/media.ts'
-import type { Capabilities, Effort, ReportedModel } from '../../src/provider.ts'
+import type { Capabilities } from '../../src/chat/repair.ts'
+import type { Effort, ReportedModel } from '../../src/provider.ts'
 import { list, number, object, objects, string } from '../json.ts'
 
 const LEVELS = ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] as const

@@ -2,14 +2,8 @@
  * What each family of OpenAI models accepts, as data. The first row that matches counts; an unknown
  * model is taken for one of the newest family.
  */
-import type {
-  Capabilities,
-  Effort,
-  ModelRequest,
-  ModelSettings,
-  ReportedModel,
-  SchemaProfile,
-} from '../../src/provider.ts'
+import type { Capabilities } from '../../src/chat/repair.ts'
+import type { Effort, ModelRequest, ModelSettings, ReportedModel, SchemaProfile } from '../../src/provider.ts'
 import { object, objects, string } from '../json.ts'
 import { formOf } from './input.ts'
 
@@ -73,18 +67,17 @@ export function familyOf(model: string): Family {
   return FAMILIES.find(({ pattern }) => pattern.test(base)) ?? NEWEST
 }
 
-interface EffortTarget {
-  model: string
-  reported?: ReportedModel
-}
-
 const RANK: readonly Effort[] = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
 
 /**
  * The effort to ask for: the wished one, or the nearest that the model has (between two, the higher).
  * Null where the model takes none. The models endpoint, where it lists efforts, overrules the table.
  */
-export function effortFor(wish: Effort, { model, reported }: EffortTarget, refused?: Effort): Effort | null {
+export function effortFor(
+  wish: Effort,
+  { model, reported }: Pick<ModelRequest, 'model' | 'reported'>,
+  refused?: Effort,
+): Effort | null {
   const family = familyOf(model)
   const listed = RANK.filter((effort) => reported?.efforts?.includes(effort))
   const known = family.reasoning && listed.length > 0 ? listed : family.efforts

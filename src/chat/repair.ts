@@ -23,14 +23,21 @@ import {
 import { exposedName, legalCallId } from './names.ts'
 import { once } from './once.ts'
 
-/** Where the history goes; the capabilities are those of the target's model. */
-export interface RepairTarget {
+/** What must be known of a target's model. Data, per model family; whatever else families differ in is the adapter's own. */
+export interface Capabilities {
+  /** Reasoning tokens are only valid under the very prefix that they were made under */
+  boundThinking: boolean
+  /** The model is shown this medium, from the user as well as in a tool result */
+  takesMedia(part: MediaPart): boolean
+  /** Role `system` may stand in mid-conversation; otherwise it is given as a user's text */
+  systemMessages: boolean
+}
+
+/** Where the history goes. */
+export interface RepairTarget extends Capabilities {
   provider: string
   model: string
   credential_id: string | null
-  boundThinking: boolean
-  takesMedia(part: MediaPart): boolean
-  systemMessages: boolean
 }
 
 export interface Repaired {
