@@ -83,6 +83,7 @@ export const isOfCaller = (code: ErrorCode): boolean =>
 /** The codes of a provider's failures */
 export const UPSTREAM_CODES = ERROR_CODES.filter((code) => code.startsWith('upstream_'))
 export const statusOf = (code: ErrorCode): number => CATALOGUE[code].status
+export const isRetryable = (code: ErrorCode): boolean => CATALOGUE[code].retryable
 /** Each with its status and meaning, as Markdown */
 export const errorList = (codes: readonly ErrorCode[]): string =>
   codes

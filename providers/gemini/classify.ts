@@ -4,7 +4,7 @@
  */
 import { asJson, isRecord } from '../../src/chat/json.ts'
 import type { Part } from '../../src/chat/message.ts'
-import { BatonError, type ErrorCode } from '../../src/errors.ts'
+import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import {
   isFile,
@@ -264,7 +264,6 @@ const withoutSecrets = (message: string): string =>
   message.replace(/(api_key:)[^\s'",]+|\bAIza[\w-]{20,}|\bAQ\.[\w-]{20,}|\bya29\.[\w.-]+/g, '$1***')
 
 const HOUR = 3600
-const MAY_PASS: readonly ErrorCode[] = ['upstream_rate_limited', 'upstream_overloaded', 'upstream_timeout']
 
 /** Seconds; a rate limit always has some, since its answer must name them. */
 function waitFor(
@@ -272,7 +271,7 @@ function waitFor(
   failure: Failure,
   headers: Readonly<Record<string, string>>,
 ): number | undefined {
-  if (!MAY_PASS.includes(code)) return undefined
+  if (!isRetryable(code)) return undefined
   const { reason, retryDelay, metadata, message, quotas } = failure
   const told =
     seconds(retryDelay) ??

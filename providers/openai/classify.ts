@@ -3,7 +3,7 @@
  * `{detail: …}`, and a page of HTML from the network's edge; inside a stream the same codes come as events.
  */
 import { parseRecord } from '../../src/chat/json.ts'
-import { BatonError, type ErrorCode } from '../../src/errors.ts'
+import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import {
   isFile,
@@ -301,11 +301,9 @@ const presentable = (text = ''): string =>
     .slice(0, 1000)
     .trim()
 
-const MAY_PASS: readonly ErrorCode[] = ['upstream_rate_limited', 'upstream_overloaded', 'upstream_timeout']
-
 /** Seconds; a clock is not needed, since the response says when it was made (`date`). */
 function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
-  if (!MAY_PASS.includes(code)) return undefined
+  if (!isRetryable(code)) return undefined
   const told =
     (facts.type === 'usage_limit_reached' || facts.code === 'usage_limit_reached'
       ? usageLimitReset(facts)

@@ -1,5 +1,5 @@
 /** When a failed attempt is made again, and after what wait. Pure: the clock and chance are handed in. */
-import type { BatonError } from '../errors.ts'
+import { type BatonError, UPSTREAM_CODES } from '../errors.ts'
 
 const RETRIES = 2
 /** Full jitter below 400 ms, then below 800 ms: a burst of callers does not come back as a burst. */
@@ -10,14 +10,6 @@ const BASE_MS = 400
  */
 const LONGEST_WAIT_MS = 4000
 const TOTAL_WAIT_MS = 6000
-
-/** Failures that may pass; any other would come again, unless the vendor says otherwise (`details.should_retry`). */
-const OF_THE_MOMENT: ReadonlySet<string> = new Set([
-  'upstream_overloaded',
-  'upstream_rate_limited',
-  'upstream_timeout',
-  'upstream_disconnected',
-])
 
 export interface Retry {
   /**
@@ -51,10 +43,10 @@ export function createRetry(random: () => number): Retry {
   }
 }
 
-/** What the vendor says of this failure counts more than its kind; the limits hold either way. */
-function mayPass({ code, details }: BatonError): boolean {
+/** What the vendor says of this failure counts more than its kind; the limits hold either way. What is away here is not its. */
+function mayPass({ code, retryable, details }: BatonError): boolean {
   const told = details?.should_retry
-  return typeof told === 'boolean' ? told : OF_THE_MOMENT.has(code)
+  return typeof told === 'boolean' ? told : retryable && UPSTREAM_CODES.includes(code)
 }
 
 function delay(error: BatonError, backoff: number): number | null {
