@@ -4,7 +4,7 @@
  * every fact is wire/anthropic.md section 1, and section 10 says what the vendor permits.
  */
 import { parseRecord } from '../../src/chat/json.ts'
-import { BatonError } from '../../src/errors.ts'
+import { invalid } from '../../src/errors.ts'
 import {
   type ImportedLogin,
   type OAuthAnswer,
@@ -27,10 +27,9 @@ const SCOPE = 'user:inference user:profile'
 
 function client({ clientId }: OAuthSettings): { id: string } {
   if (clientId !== null) return { id: clientId }
-  throw new BatonError(
-    'invalid_request',
+  throw invalid(
+    'provider',
     'Anthropic logins need an OAuth client of your own: set BATON_ANTHROPIC_OAUTH_CLIENT_ID. Baton brings none and presents itself as no other program.',
-    { param: 'provider' },
   )
 }
 
@@ -107,7 +106,7 @@ function federationCall(settings: OAuthSettings, federation: Json): OAuthCall {
 }
 
 const unfit = (name: string, problem: string) =>
-  new BatonError('invalid_request', `federation.${name} ${problem}.`, { param: `federation.${name}` })
+  invalid(`federation.${name}`, `federation.${name} ${problem}.`)
 
 function readTokens(body: string): TokenAnswer | null {
   const answer = object(parseRecord(body))
@@ -176,5 +175,4 @@ function readProfile(file: Json): ImportedLogin {
   }
 }
 
-const noLogin = (why: string) =>
-  new BatonError('invalid_request', `content is no login file of this format. ${why}`, { param: 'content' })
+const noLogin = (why: string) => invalid('content', `content is no login file of this format. ${why}`)

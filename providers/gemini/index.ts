@@ -3,7 +3,7 @@
  * operator's own OAuth client. One body, one parser, one reading of failures; they differ in address,
  * envelope and authorization (wire/gemini.md 3 and 9).
  */
-import { BatonError } from '../../src/errors.ts'
+import { invalid } from '../../src/errors.ts'
 import type { Deployment, ModelRequest, RenderedRequest } from '../../src/provider.ts'
 import { bareModel, capabilities, parseModels } from './capabilities.ts'
 import { amendRequest, classify } from './classify.ts'
@@ -99,12 +99,11 @@ function renderCodeAssist(request: ModelRequest): RenderedRequest {
 /** Without one the backend answers 500 for ever, and a project's number is not its id (3.1, 2.2). */
 function projectOf({ credential: { project_id } }: ModelRequest): string {
   if (project_id !== undefined && /[^\d\s]/.test(project_id)) return project_id
-  throw new BatonError(
-    'invalid_request',
+  throw invalid(
+    'project_id',
     project_id?.trim()
       ? `The credential's project_id ${project_id} is a project number; Code Assist wants the project's id.`
       : 'The credential has no project_id, which Code Assist needs. Its first turn asks Google for one; or create the credential with it.',
-    { param: 'project_id' },
   )
 }
 

@@ -3,7 +3,7 @@
  * login file. Pure; wire/gemini.md 1 is the source of every fact here, and 11 says what the vendor permits.
  */
 import { parseRecord } from '../../src/chat/json.ts'
-import { BatonError } from '../../src/errors.ts'
+import { BatonError, invalid } from '../../src/errors.ts'
 import {
   type ImportedLogin,
   type LoginIdentity,
@@ -31,10 +31,9 @@ const LOOPBACK_PATH = '/oauth2callback'
 /** The token endpoint refuses every call without the client's secret (1.1). */
 function client({ clientId, clientSecret }: OAuthSettings): { id: string; secret: string } {
   if (clientId !== null && clientSecret) return { id: clientId, secret: clientSecret }
-  throw new BatonError(
-    'invalid_request',
+  throw invalid(
+    'provider',
     'Google logins need an OAuth client of your own: set BATON_GOOGLE_OAUTH_CLIENT_ID and BATON_GOOGLE_OAUTH_CLIENT_SECRET. Baton brings none and presents itself as no other program.',
-    { param: 'provider' },
   )
 }
 
@@ -125,7 +124,7 @@ function readCliFile(file: Json): ImportedLogin {
   if (secret.access_token === undefined && secret.refresh_token === undefined) {
     const why =
       'It has neither access_token nor refresh_token; gemini-cli may keep its login in the keychain instead.'
-    throw new BatonError('invalid_request', `content is no gemini-cli login. ${why}`, { param: 'content' })
+    throw invalid('content', `content is no gemini-cli login. ${why}`)
   }
   const expires_at = instantOf(number(file.expiry_date))
   const { facts, name } = identify(secret)

@@ -3,7 +3,7 @@
  * yet (wire/gemini.md 2). A generator yields the calls and is given their answers.
  */
 import { isRecord, parseRecord } from '../../src/chat/json.ts'
-import { BatonError } from '../../src/errors.ts'
+import { BatonError, invalid } from '../../src/errors.ts'
 import type { OAuthAnswer, OAuthSettings, SetupStep } from '../../src/oauth-vendor.ts'
 import { type Json, object, objects, string } from '../json.ts'
 import { classify } from './classify.ts'
@@ -33,9 +33,7 @@ export function* setUpCodeAssist(
   if (facts.path === 'public') return {}
   const wanted = facts.project_id
   if (wanted !== undefined && /^\d+$/.test(wanted)) {
-    throw new BatonError('invalid_request', `project_id ${wanted} is a project's number; give its id.`, {
-      param: 'project_id',
-    })
+    throw invalid('project_id', `project_id ${wanted} is a project's number; give its id.`)
   }
   const headers = { authorization: `Bearer ${token}` }
   const post = (method: string, json: Json): SetupStep => ({
@@ -159,9 +157,6 @@ function refuse(ineligible: readonly Json[]): never {
       { details: { upstream: ineligible.map(upstream) } },
     )
   }
-  throw new BatonError(
-    'invalid_request',
-    'This Google account needs a Google Cloud project: give the id of one as project_id.',
-    { param: 'project_id' },
-  )
+  const words = 'This Google account needs a Google Cloud project: give the id of one as project_id.'
+  throw invalid('project_id', words)
 }

@@ -3,7 +3,7 @@
  * section 1 is the source of every fact here.
  */
 import { parseRecord } from '../../src/chat/json.ts'
-import { BatonError } from '../../src/errors.ts'
+import { BatonError, invalid } from '../../src/errors.ts'
 import {
   type DeviceFlow,
   type ImportedLogin,
@@ -185,10 +185,9 @@ function secondsOf(interval: unknown): number {
 
 function deviceRefused(answer: OAuthAnswer): BatonError {
   if (answer.status === 404) {
-    return new BatonError(
-      'invalid_request',
+    return invalid(
+      'mode',
       'OpenAI does not offer device logins here. Switch them on in the security settings of ChatGPT, or log in with mode paste.',
-      { param: 'mode' },
     )
   }
   const { code, message } = readFailure(answer)
@@ -206,7 +205,7 @@ function readCodexFile(file: Json): ImportedLogin {
       string(file.OPENAI_API_KEY) === undefined
         ? 'It has no tokens.access_token. Log in with Codex CLI first, with its credentials stored in a file.'
         : 'It holds an API key and no login. Store that with POST /v1/credentials, kind api_key.'
-    throw new BatonError('invalid_request', `content is no Codex login. ${held}`, { param: 'content' })
+    throw invalid('content', `content is no Codex login. ${held}`)
   }
   const { facts, ...identity } = identify(secret)
   const account = string(tokens.account_id)

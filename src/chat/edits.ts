@@ -2,7 +2,7 @@
  * Per-request context edits (api.md "Turns"): pure list surgery on the history a turn starts from. The
  * guard at the end holds for every provider: no tool call may be parted from its result.
  */
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import { canonicalJson } from './json.ts'
 import { type MessageInput, type Part, type Provenance, toolCalls } from './message.ts'
 
@@ -67,11 +67,8 @@ function position(edit: ContextEdit, length: number, i: number): number {
   if (length === 0 && edit.op === 'insert_before' && edit.index === 0) return 0
   if (length === 0 && edit.op === 'insert_after' && edit.index === -1) return -1
   if (at >= 0 && at < length) return at
-  throw new BatonError(
-    'invalid_request',
-    `context[${i}].index ${edit.index} is outside of the ${length} messages.`,
-    { param: `context[${i}].index` },
-  )
+  const param = `context[${i}].index`
+  throw invalid(param, `${param} ${edit.index} is outside of the ${length} messages.`)
 }
 
 /** Calls and results that were together before must be together after; a history's own gaps are repaired later. */
