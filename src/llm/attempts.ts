@@ -124,10 +124,11 @@ export class Attempts {
   /** Makes the next attempt ready. Throws the error to give up with. */
   async #recover(thrown: unknown): Promise<void> {
     this.#call.signal.throwIfAborted()
-    if (!(thrown instanceof Refused)) {
-      const refusal = refusalIn(thrown)
-      if (!refusal || !this.#amend(refusal)) await this.#wait(thrown)
-    } else if (!(await this.#renew(thrown)) && !this.#amend(thrown.failure)) await this.#wait(thrown.error)
+    const refused = thrown instanceof Refused ? thrown : null
+    if (refused && (await this.#renew(refused))) return
+    const failure = refused?.failure ?? refusalIn(thrown)
+    if (failure && this.#amend(failure)) return
+    await this.#wait(refused?.error ?? thrown)
   }
 
   /** The credential was renewed: the same request may be taken now. */
