@@ -7,7 +7,7 @@ import type { ModelEvent } from '../../src/chat/event.ts'
 import type { Finish } from '../../src/chat/fold.ts'
 import { parseRecord } from '../../src/chat/json.ts'
 import { standardBase64 } from '../../src/chat/media.ts'
-import { type AssistantPart, NO_USAGE, parseArguments, type Usage } from '../../src/chat/message.ts'
+import { type AssistantPart, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
@@ -320,8 +320,8 @@ function finish(state: State, rest: ModelEvent[], response: Json, how: Finish): 
 /** The details may be missing; both are parts of their totals (wire/openai.md 6.4). */
 function usageOf(usage: Json): Usage {
   return {
-    input_tokens: number(usage.input_tokens) ?? NO_USAGE.input_tokens,
-    output_tokens: number(usage.output_tokens) ?? NO_USAGE.output_tokens,
+    input_tokens: number(usage.input_tokens) ?? 0,
+    output_tokens: number(usage.output_tokens) ?? 0,
     reasoning_tokens: number(object(usage.output_tokens_details).reasoning_tokens) ?? 0,
     cached_tokens: number(object(usage.input_tokens_details).cached_tokens) ?? 0,
   }

@@ -1,4 +1,5 @@
 /** The Responses API's request, as far as Baton uses it (wire/openai.md 3 to 5). Only shapes. */
+import type { Effort } from '../../src/provider.ts'
 
 export type TextInput = { type: 'input_text'; text: string }
 type ImageInput = { type: 'input_image'; image_url: string; detail: 'auto' }
@@ -26,7 +27,6 @@ export type FunctionTool = {
   parameters: Record<string, unknown>
 }
 
-type WireEffort = 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max'
 export type WireToolChoice = 'auto' | 'none' | 'required' | { type: 'function'; name: string }
 
 /** What both paths take; the ChatGPT path takes nothing else (wire/openai.md 3.2). */
@@ -37,7 +37,7 @@ export type ResponsesBody = {
   tools?: FunctionTool[]
   tool_choice?: WireToolChoice
   parallel_tool_calls?: boolean
-  reasoning?: { effort?: WireEffort; summary?: 'auto' }
+  reasoning?: { effort?: Effort; summary?: 'auto' }
   store: false
   stream: true
   include?: 'reasoning.encrypted_content'[]

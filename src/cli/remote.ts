@@ -1,6 +1,6 @@
 /** The command line over HTTP: a running gateway does the work, in the name of the key that is given. */
 import { isLoopback } from '../addresses.ts'
-import { isRecord } from '../chat/json.ts'
+import { isRecord, parseRecord } from '../chat/json.ts'
 import type { Config } from '../config/config.ts'
 import { all, type Page, type PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
@@ -66,8 +66,8 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
     }
     if (response.status === 204) return undefined as T
     if (!response.ok) throw refusal(root, response, text)
-    const value = jsonIn(text)
-    if (value === undefined) throw stranger(root)
+    const value = parseRecord(text)
+    if (!value) throw stranger(root)
     return value as T
   }
 
@@ -149,16 +149,6 @@ interface Refused {
   param?: string | null
 }
 function errorIn(text: string): Refused {
-  const error = jsonIn(text)?.error
+  const error = parseRecord(text)?.error
   return isRecord(error) ? error : {}
-}
-
-/** An answer's object; undefined where it is none. */
-function jsonIn(text: string): Record<string, unknown> | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return isRecord(value) ? value : undefined
-  } catch {
-    return undefined
-  }
 }

@@ -150,9 +150,9 @@ export const encryptionKeys = (value: string): { id: string; key: Uint8Array }[]
       throw new UnfitValue(`key ${i + 1} has no id of 1 to 64 letters, digits, ., - or _`, remedy)
     }
     const key = Buffer.from(base64, 'base64')
-    const whole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
+    const isWhole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
     // Named by its place: where the two are swapped, the id is the key.
-    if (!whole) throw new UnfitValue(`key ${i + 1} is not base64 of exactly 32 bytes`, remedy)
+    if (!isWhole) throw new UnfitValue(`key ${i + 1} is not base64 of exactly 32 bytes`, remedy)
     return { id, key: new Uint8Array(key) }
   })
   const twice = keys.find(({ id }, i) => keys.findIndex((key) => key.id === id) !== i)

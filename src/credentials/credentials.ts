@@ -103,21 +103,18 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     }
     const { api_key } = input
     const row = { provider, kind: 'api_key' as const, name, is_default, facts: {}, expires_at: null }
-    return put(owner, row, { api_key }, hintOf(api_key))
+    return put(owner, row, { api_key })
   }
 
   function add(owner: string, { default: is_default, secret, ...login }: AddLogin): Promise<CredentialView> {
     const row = { ...login, kind: 'oauth' as const, is_default }
-    return put(owner, row, secret, hintOf(secret.access_token ?? ''))
+    return put(owner, row, secret)
   }
 
   async function put(
     owner: string,
-    row: Pick<Credential, 'provider' | 'kind' | 'name' | 'is_default' | 'expires_at'> & {
-      facts: Readonly<Record<string, string>>
-    },
-    secret: CredentialSecret | LoginSecret,
-    hint: string,
+    row: Pick<Credential, 'provider' | 'kind' | 'name' | 'is_default' | 'expires_at' | 'facts'>,
+    secret: CredentialSecret,
   ): Promise<CredentialView> {
     const id = newId('cred')
     const details = { provider: row.provider, kind: row.kind }
@@ -128,8 +125,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
         owner,
         state: 'active',
         reason: null,
-        hint,
-        facts: { ...row.facts },
+        hint: hintOf(secret.api_key ?? secret.access_token ?? ''),
         secret: sealSecret(vault, { owner, id }, secret),
       },
       { owner, act: 'credential.create', subject: id, details },
