@@ -42,7 +42,6 @@ export interface ModelCall {
   amended?: UpstreamFailure[]
 }
 
-/** The door. */
 export interface Llm {
   /**
    * Hands on the call's events as they come, all of one network read in the same pass of the event loop, and
@@ -153,14 +152,14 @@ export function createLlm(deps: LlmDeps): Llm {
   return {
     stream,
     preview(deployment, request) {
-      const { method, path, headers, body, notes } = deployment.render(request)
+      const { path, headers, body, notes } = deployment.render(request)
       const shown = requests.headers(deployment, {
         secret: MASKED,
         facts: request.credential,
         headers: { ...STREAM_HEADERS, ...headers },
       })
       for (const name of Object.keys(request.options.headers)) if (name in shown) shown[name] = '***'
-      return { method, url: requests.url(deployment, path).href, headers: shown, body, notes }
+      return { method: 'POST', url: requests.url(deployment, path).href, headers: shown, body, notes }
     },
     models,
     close: requests.close,

@@ -119,8 +119,8 @@ export interface ModelRequest {
   options: DeploymentOptions
 }
 
+/** Sent by POST. */
 export interface RenderedRequest {
-  method: 'POST'
   /** Joined to the deployment's base URL; may hold a query */
   path: string
   /** Without authorization and content-type */

@@ -51,7 +51,6 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
     messages: withAnchors(withinImages(messages, family.maxImages, note)),
   }
   return {
-    method: 'POST',
     path: oauth ? '/v1/messages?beta=true' : '/v1/messages',
     headers: headers(request, oauth, plan),
     body: { ...body },

@@ -62,7 +62,6 @@ export const codeAssist: Deployment = {
 function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
   const { body, notes } = renderBody(request, { oauth, bothSpellings: false })
   return {
-    method: 'POST',
     path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
     headers: oauth ? request.options.headers : {},
     // What is left out is up to the project's settings; Code Assist has no such field (9.1).
@@ -83,7 +82,6 @@ function renderCodeAssist(request: ModelRequest): RenderedRequest {
   const name = CODE_ASSIST_NAMES.get(model)
   if (name) notes.push(`model: ${model} is called ${name} here`)
   return {
-    method: 'POST',
     path: ':streamGenerateContent?alt=sse',
     headers: request.options.headers,
     body: {

@@ -1,5 +1,4 @@
 /** A canonical request as the body and headers of one Responses call, on the public API or the ChatGPT path. */
-import { exposedName } from '../../src/chat/names.ts'
 import { frozen, once } from '../../src/chat/once.ts'
 import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import type {
@@ -14,7 +13,7 @@ import { effortFor, familyOf, refuses } from './capabilities.ts'
 import { inputItems } from './input.ts'
 import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './wire.ts'
 
-const RESPONSES_PATH = '/responses'
+const PATH = '/responses'
 
 /** A body and what was left out of it, in words. */
 interface Draft<Body> {
@@ -38,9 +37,11 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
 )
 
 /** For the public API; the operator's headers overrule. */
-export function renderPublic(request: ModelRequest): RenderedRequest {
-  return rendered(publicBody(request), request.options.headers)
-}
+export const renderPublic = (request: ModelRequest): RenderedRequest => ({
+  path: PATH,
+  headers: request.options.headers,
+  ...publicBody(request),
+})
 
 /**
  * `session-id` and `thread-id` route to the prompt cache's shard, and older deployments read the
@@ -48,7 +49,7 @@ export function renderPublic(request: ModelRequest): RenderedRequest {
  */
 export function renderChatgpt(request: ModelRequest): RenderedRequest {
   const conversation = cacheKey(request)
-  return rendered(chatgptBody(request), {
+  const headers = {
     ...ORIGINATOR,
     'openai-beta': 'responses=experimental',
     'session-id': conversation,
@@ -56,7 +57,8 @@ export function renderChatgpt(request: ModelRequest): RenderedRequest {
     'x-client-request-id': conversation,
     session_id: conversation,
     ...request.options.headers,
-  })
+  }
+  return { path: PATH, headers, ...chatgptBody(request) }
 }
 
 /** Baton under its own name. */
@@ -70,16 +72,6 @@ export const isWorkspace = (account: string | undefined): account is string =>
 export const accountHeaders = ({ account_id, fedramp }: CredentialFacts): Record<string, string> => ({
   ...(isWorkspace(account_id) ? { 'chatgpt-account-id': account_id } : {}),
   ...(fedramp ? { 'x-openai-fedramp': fedramp } : {}),
-})
-
-const rendered = (
-  draft: Draft<Record<string, unknown>>,
-  headers: Record<string, string>,
-): RenderedRequest => ({
-  method: 'POST',
-  path: RESPONSES_PATH,
-  headers,
-  ...draft,
 })
 
 /** One key for a conversation; the API takes at most 64 characters. */
@@ -183,8 +175,8 @@ function toolChoice(request: ModelRequest, notes: string[]): WireToolChoice | un
     return undefined
   }
   if (wish === 'required') return wish
-  const name = exposedName(wish.name)
-  if (tools.some((tool) => tool.name === name)) return { type: 'function', name }
+  const tool = tools.find(({ canonical_name }) => canonical_name === wish.name)
+  if (tool) return { type: 'function', name: tool.name }
   notes.push(`tool_choice: tool ${wish.name} is not declared`)
   return undefined
 }

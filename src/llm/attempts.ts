@@ -96,14 +96,13 @@ export class Attempts {
     const { deployment, signal, context, beforeSend } = this.#call
     this.count++
     this.#isStreaming = false
-    const { path, method, headers, body } = deployment.render(this.#request)
+    const { path, headers, body } = deployment.render(this.#request)
     const secret = await this.#call.secret()
     const exchange = this.#deps.requests.send(deployment, {
       secret,
       facts: this.#request.credential,
       headers: { ...STREAM_HEADERS, ...headers },
       path,
-      method,
       body: bodyBytes(body),
       signal,
       ...(beforeSend && { beforeSend }),

@@ -90,7 +90,6 @@ async function fetchList(
     facts,
     headers: { accept: 'application/json', ...headers },
     path,
-    method: 'GET',
     body: null,
     signal: NEVER,
     silenceMs: SILENCE_MS,

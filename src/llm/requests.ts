@@ -35,7 +35,7 @@ interface HeadersInput {
 interface Outgoing extends HeadersInput {
   /** Joined to the deployment's root */
   path: string
-  method: 'GET' | 'POST'
+  /** Sent by POST; null: there is none, for a GET */
   body: Buffer | null
   signal: AbortSignal
   /** See Exchange */
@@ -68,11 +68,11 @@ export function createRequests(deps: RequestsDeps): Requests {
   return {
     url,
     headers: headersFor,
-    send: (deployment, { path, method, body, signal, beforeSend, silenceMs = Infinity, ...input }) =>
+    send: (deployment, { path, body, signal, beforeSend, silenceMs = Infinity, ...input }) =>
       new Exchange({
         dispatcher,
         url: url(deployment, path),
-        method,
+        method: body ? 'POST' : 'GET',
         headers: headersFor(deployment, input),
         body,
         signal,

@@ -49,7 +49,6 @@ export const vendor: Deployment = {
   }),
   declare: () => [],
   render: (request) => ({
-    method: 'POST',
     path: '/answer?alt=sse',
     headers: { 'x-session': request.session_id, ...request.options.headers },
     body: { model: request.model, instructions: request.instructions },

@@ -62,9 +62,9 @@ export async function send(
   secret: CredentialSecret,
   request: ModelRequest,
 ): Promise<UpstreamFailure> {
-  const { method, path, headers, body } = deployment.render(request)
+  const { path, headers, body } = deployment.render(request)
   const response = await fetch(base + path, {
-    method,
+    method: 'POST',
     headers: {
       'content-type': 'application/json',
       'user-agent': 'baton/test',
