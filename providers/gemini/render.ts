@@ -2,7 +2,6 @@
  * A canonical request as the body of `generateContent`, which the public API takes as it is and Code
  * Assist inside of its envelope (wire/gemini.md 3, 5, 8, 9).
  */
-import { exposedName } from '../../src/chat/names.ts'
 import { frozen, once } from '../../src/chat/once.ts'
 import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
@@ -90,7 +89,7 @@ export function renderBody(
   const system = [...leading, request.instructions].filter((text) => text.trim() !== '')
   const tools = declareTools(request.tools, form.bothSpellings)
   const toolConfig = functionCallingConfig(request, note)
-  const generationConfig = settings(request, note)
+  const generationConfig = generationConfigOf(request, note)
   const body = {
     ...(system.length > 0
       ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: wellFormed(text) })) } }
@@ -103,7 +102,7 @@ export function renderBody(
   return { body, notes }
 }
 
-function settings(request: ModelRequest, note: (text: string) => void): Record<string, unknown> {
+function generationConfigOf(request: ModelRequest, note: (text: string) => void): Record<string, unknown> {
   const { temperature, top_p, max_output_tokens, reasoning } = request.settings
   const config: Record<string, unknown> = {}
   const sampling = { temperature: ['temperature', temperature], top_p: ['topP', top_p] } as const
@@ -138,8 +137,8 @@ function functionCallingConfig(
   }
   if (tool_choice === 'none') return { mode: 'NONE' }
   if (tool_choice === 'required') return { mode: 'ANY' }
-  const name = exposedName(tool_choice.name)
-  if (tools.some((tool) => tool.name === name)) return { mode: 'ANY', allowedFunctionNames: [name] }
+  const tool = tools.find(({ canonical_name }) => canonical_name === tool_choice.name)
+  if (tool) return { mode: 'ANY', allowedFunctionNames: [tool.name] }
   note(`tool_choice: ${tool_choice.name} is not declared`)
   return null
 }
