@@ -52,9 +52,9 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
   const named = env[CONFIG_FILE.name]?.trim() || null
   const path = resolve(cwd, named ?? 'baton.yaml')
   const file = readFile(path, named !== null, problems)
-  const origins = applyOverrides(file, env, problems)
-  const content = checkFile(file, origins, problems)
-  const read = readSettings(env, file, origins, problems)
+  const setBy = applyOverrides(file, env, problems)
+  const content = checkFile(file, setBy, problems)
+  const read = readSettings(env, file, setBy, problems)
   const envCredentials = readEnvKeys(env, problems)
   problems.push(...crossRules(read))
   if (problems.length > 0) throw new ConfigError(problems, unknownVariables(env))
@@ -87,19 +87,19 @@ function readFile(path: string, isNamed: boolean, problems: Problem[]): Record<s
 
 /** Returns which variable set which path, so that a problem there can name it. */
 function applyOverrides(file: Record<string, unknown>, env: Env, problems: Problem[]): Map<string, string> {
-  const origins = new Map<string, string>()
+  const setBy = new Map<string, string>()
   const names = Object.keys(env).filter((name) => name.startsWith('BATON__'))
   // `…__2` before `…__10`: a list grows from its end.
   if (names.length > 1) names.sort(new Intl.Collator('en', { numeric: true }).compare)
   for (const name of names) {
     const set = override(file, name, env[name] ?? '')
-    if (typeof set === 'string') origins.set(set, name)
+    if (typeof set === 'string') setBy.set(set, name)
     else problems.push(set)
   }
-  return origins
+  return setBy
 }
 
-function checkFile(file: object, origins: Map<string, string>, problems: Problem[]): FileContent {
+function checkFile(file: object, setBy: Map<string, string>, problems: Problem[]): FileContent {
   // Most installations have no file: they need not wait for its schema.
   if (Object.keys(file).length === 0) return {}
   const check = createAjv({ allErrors: true }).compile(FileSchema)
@@ -107,13 +107,13 @@ function checkFile(file: object, origins: Map<string, string>, problems: Problem
   const content = without(file, found) as FileContent
   const further = [...(content.toolbox ? toolboxProblems(content.toolbox) : []), ...providerProblems(content)]
   found.push(...further.filter(({ path }) => !found.some((problem) => problem.path === path)))
-  problems.push(...found.map((problem) => ({ ...problem, path: withOrigin(problem.path, origins) })))
+  problems.push(...found.map((problem) => ({ ...problem, path: withVariable(problem.path, setBy) })))
   return content
 }
 
 /** A path of the file, with the variable that set it. */
-function withOrigin(path: string, origins: ReadonlyMap<string, string>): string {
-  const name = origins.get(path)
+function withVariable(path: string, setBy: ReadonlyMap<string, string>): string {
+  const name = setBy.get(path)
   return name ? `${path} (${name})` : path
 }
 
@@ -144,13 +144,13 @@ function providerProblems(content: FileContent): Problem[] {
 function readSettings(
   env: Env,
   file: Record<string, unknown>,
-  origins: ReadonlyMap<string, string>,
+  setBy: ReadonlyMap<string, string>,
   problems: Problem[],
 ): Partial<SettingValues> {
   const values = Object.entries<Setting<unknown>>(SETTINGS).flatMap(([key, setting]) => {
     const fromEnv = env[setting.name]?.trim() || env[setting.also ?? '']?.trim() || null
     const fromFile = fileText(file[key])
-    const path = fromEnv === null && fromFile !== null ? withOrigin(key, origins) : setting.name
+    const path = fromEnv === null && fromFile !== null ? withVariable(key, setBy) : setting.name
     const value = readOne(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)
     return value === undefined ? [] : [[key, value]]
   })
