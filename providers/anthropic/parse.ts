@@ -233,7 +233,7 @@ function onBlockStop(state: State, event: Json): ModelEvent[] {
   const part = block?.part()
   if (!block || !part) return []
   const { index } = block
-  if (!isBare(part)) return [finished(state, index, part)]
+  if (!isBare(part)) return [partEvent(state, index, part)]
   state.bare = { index, part }
   return []
 }
@@ -246,10 +246,10 @@ function releaseBare(state: State): ModelEvent[] {
   if (!state.bare) return []
   const { index, part } = state.bare
   state.bare = null
-  return [finished(state, index, part)]
+  return [partEvent(state, index, part)]
 }
 
-function finished(state: State, index: number, part: AssistantPart): ModelEvent {
+function partEvent(state: State, index: number, part: AssistantPart): ModelEvent {
   if (part.type === 'tool_call') state.called = true
   return { type: 'part', index, part }
 }

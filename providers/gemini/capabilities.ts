@@ -17,7 +17,6 @@ type Thinking =
   | { form: 'budget'; min: number; max: number; canStop: boolean; offByDefault?: true }
   | { form: 'level'; levels: readonly Level[] }
 
-/** What differs between families of models. */
 interface Family {
   thinking: Thinking
   /** temperature and topP are read. From 3.6 on they are ignored, and some requests refused (8.2). */
@@ -38,7 +37,6 @@ const older = (thinking: Thinking): Family => ({ thinking, sampling: true, gemin
 const third = (thinking: Thinking): Family => ({ thinking, sampling: true, gemini3: true })
 const recent = (thinking: Thinking): Family => ({ thinking, sampling: false, gemini3: true })
 
-/** First match wins. */
 const FAMILIES: readonly (readonly [RegExp, Family])[] = [
   [/^gemini-(1|2\.0)/, older(NO_THINKING)],
   [/^gemini-2\.5-.*(image|tts)/, older(NO_THINKING)],
@@ -95,7 +93,6 @@ export function mostOutput(model: string, reported?: ReportedModel): number | un
   return reported?.max_output_tokens ?? (/^gemini-(1|2\.0)/.test(name) ? 8192 : known)
 }
 
-/** Budget or level, never both. */
 export interface ThinkingConfig {
   includeThoughts: boolean
   thinkingBudget?: number

@@ -83,9 +83,8 @@ export function effortFor(
   const known = family.reasoning && listed.length > 0 ? listed : family.efforts
   const accepted = known.filter((effort) => effort !== refused)
   const distance = (effort: Effort) => Math.abs(RANK.indexOf(effort) - RANK.indexOf(wish))
-  let best: Effort | null = null
-  for (const effort of accepted) if (best === null || distance(effort) <= distance(best)) best = effort
-  return best
+  const nearer = (best: Effort, next: Effort) => (distance(next) <= distance(best) ? next : best)
+  return accepted.length === 0 ? null : accepted.reduce(nearer)
 }
 
 /** The model has refused the setting, or the value that is wished for. */

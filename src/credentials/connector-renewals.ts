@@ -45,17 +45,17 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const ending = new AbortController()
   const renewer = createConnectorRenewer({ ...deps, now, sleep, ending: ending.signal })
-  const known = new BoundedMap<Known>(MOST_KNOWN)
+  const entries = new BoundedMap<Known>(MOST_KNOWN)
   const running = new Map<string, Promise<SignedIn>>()
   const noting = new Map<string, Promise<unknown>>()
 
   function entry(connector: Connector): Known {
     const key = connectorKey(connector)
-    const found = known.get(key)
+    const found = entries.get(key)
     if (found) return found
     const { oauth: login = null } = openConnector(vault, connector)
     const fresh: Known = { login, challenge: null }
-    known.put(key, fresh)
+    entries.put(key, fresh)
     return fresh
   }
 
@@ -105,7 +105,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
         // Another call that was refused may have brought a newer one.
         if (tokens.access_token === refused) await renewed(connector, refused)
       },
-      held: () => known.get(connectorKey(connector))?.login?.tokens?.access_token,
+      held: () => entries.get(connectorKey(connector))?.login?.tokens?.access_token,
       onChallenge(challenge) {
         const found = entry(connector)
         found.challenge = challenge

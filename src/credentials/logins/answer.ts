@@ -63,7 +63,7 @@ const plain = (text: string): string =>
     .slice(0, 300)
 
 /** A vendor's refusal of a code or file, by its status: `invalid_request` where another one would help, else `upstream_…`. */
-export function codeRefused({ vendor }: ConfiguredVendor, answer: OAuthAnswer, param = 'code'): BatonError {
+export function codeRefused({ vendor }: ConfiguredVendor, answer: OAuthAnswer, param: string): BatonError {
   const { status } = answer
   const { code, message } = vendor.readFailure(answer)
   const words = `${vendor.provider} did not take the ${param} (${plain(code)}${message ? `: ${plain(message)}` : ''}).`
