@@ -13,8 +13,7 @@ import {
   type TextPart,
   type ToolResultPart,
 } from '../../src/chat/message.ts'
-import { frozen, once } from '../../src/chat/once.ts'
-import { wellFormedValue } from '../../src/chat/well-formed.ts'
+import { kept, once } from '../../src/chat/once.ts'
 import { isTooLarge } from './images.ts'
 import { thinkingBlock } from './opaque.ts'
 import type {
@@ -113,8 +112,6 @@ function collect(part: Part, bySystem: boolean, turn: UserTurn): void {
   }
 }
 
-/** The block as it is sent from now on; it is made once of a part, and its bytes too. */
-const kept = <B extends object>(block: B): B => frozen(wellFormedValue(block))
 const givenText = once(({ text }: TextPart) => kept(textBlock(text)))
 const givenMedium = once((part: MediaPart) => mediaBlocks(part).map(kept))
 

@@ -7,8 +7,8 @@
  */
 import { sha256 } from '../../src/chat/json.ts'
 import { isBlank } from '../../src/chat/message.ts'
-import { frozen, once } from '../../src/chat/once.ts'
-import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
+import { kept, once } from '../../src/chat/once.ts'
+import { wellFormed } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, RenderedRequest, ToolDeclaration } from '../../src/provider.ts'
 import { type Family, familyOf } from './capabilities.ts'
 import { withinImages } from './images.ts'
@@ -60,12 +60,12 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
 
 /** None is marked as the end of a cached prefix: such a mark would move with every tool that is appended. */
 export const declareTools = once((tools: readonly ToolDeclaration[]) =>
-  frozen(
+  kept(
     tools.map(
       ({ name, description, parameters }): WireTool => ({
         name,
-        ...(description.trim() === '' ? {} : { description: wellFormed(description) }),
-        input_schema: { type: 'object', ...wellFormedValue(parameters) },
+        ...(description.trim() === '' ? {} : { description }),
+        input_schema: { type: 'object', ...parameters },
       }),
     ),
   ),

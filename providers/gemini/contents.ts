@@ -13,8 +13,7 @@ import type {
   ToolCallPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
-import { frozen, once } from '../../src/chat/once.ts'
-import { wellFormedValue } from '../../src/chat/well-formed.ts'
+import { kept, once } from '../../src/chat/once.ts'
 
 /** Wire parts as Baton writes them; a part holds exactly one of the data members. */
 type WirePart =
@@ -81,8 +80,6 @@ export function toContents(messages: readonly MessageInput[], target: ContentsTa
   return contents
 }
 
-const kept = (parts: WirePart[]): readonly WirePart[] => parts.map((part) => frozen(wellFormedValue(part)))
-
 /** The wire parts of a part, made once of it for each kind of target. */
 interface Written {
   model(part: Part): readonly WirePart[]
@@ -92,7 +89,7 @@ interface Written {
 function writtenFor(target: ContentsTarget): Written {
   const kind = `${target.gemini3} ${target.ids}`
   const written = WRITTEN.get(kind) ?? {
-    model: once((part) => kept(modelPart(part, target))),
+    model: once((part) => modelPart(part, target).map(kept)),
     user: once((part) => userPart(part, target)),
   }
   WRITTEN.set(kind, written)
@@ -149,14 +146,14 @@ const userParts = (written: readonly UserParts[]): WirePart[] => [
 ]
 
 function userPart(part: Part, target: ContentsTarget): UserParts {
-  if (part.type === 'text') return { responses: [], rest: kept([{ text: part.text }]) }
-  if (isMedia(part)) return { responses: [], rest: kept([mediaPart(part)]) }
+  if (part.type === 'text') return { responses: [], rest: [kept({ text: part.text })] }
+  if (isMedia(part)) return { responses: [], rest: [kept(mediaPart(part))] }
   if (part.type !== 'tool_result') return { responses: [], rest: [] }
   const { inside, outside } = placeMedia(part, target)
   const named = outside.length > 0 ? [{ text: `[From the result of ${part.name}:]` }] : []
   return {
-    responses: kept([{ functionResponse: functionResponse(part, inside, target) }]),
-    rest: kept([...named, ...outside.map(mediaPart)]),
+    responses: [kept({ functionResponse: functionResponse(part, inside, target) })],
+    rest: [...named, ...outside.map(mediaPart)].map(kept),
   }
 }
 

@@ -2,8 +2,8 @@
  * A canonical request as the body of `generateContent`, which the public API takes as it is and Code
  * Assist inside of its envelope (wire/gemini.md 3, 5, 8, 9).
  */
-import { frozen, once } from '../../src/chat/once.ts'
-import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
+import { kept, once } from '../../src/chat/once.ts'
+import { wellFormed } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
 import { familyOf, mostOutput, thinkingConfig } from './capabilities.ts'
 import { toContents } from './contents.ts'
@@ -63,15 +63,15 @@ interface DeclaredTools {
 const declarations = (tools: readonly ToolDeclaration[]): FunctionDeclaration[] =>
   tools.map(({ name, description, parameters }) => ({
     name,
-    description: wellFormed(description),
-    parametersJsonSchema: wellFormedValue(parameters),
+    description,
+    parametersJsonSchema: parameters,
   }))
 const plain = once((tools: readonly ToolDeclaration[]) =>
-  frozen([{ functionDeclarations: declarations(tools) }]),
+  kept([{ functionDeclarations: declarations(tools) }]),
 )
 const twice = once((tools: readonly ToolDeclaration[]) => {
   const functionDeclarations = declarations(tools)
-  return frozen([{ function_declarations: functionDeclarations, functionDeclarations }])
+  return kept([{ function_declarations: functionDeclarations, functionDeclarations }])
 })
 
 /** The body without envelope, and what had to be left out or changed. */

@@ -10,7 +10,7 @@ import type {
   TextPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
-import { frozen, once } from '../../src/chat/once.ts'
+import { kept, once } from '../../src/chat/once.ts'
 import { wellFormedValue } from '../../src/chat/well-formed.ts'
 import { phaseOf, reasoningItem } from './opaque.ts'
 import type { InputContent, InputItem, TextInput } from './wire.ts'
@@ -27,13 +27,11 @@ const itemsOf = once((message: MessageInput): readonly InputItem[] => {
   return message.role === 'tool' ? message.parts.flatMap(resultItem) : givenItem(message)
 })
 
-const kept = (items: InputItem[]): readonly InputItem[] => items.map((item) => frozen(wellFormedValue(item)))
-
 function givenItem({ role, parts }: MessageInput): readonly InputItem[] {
   const content = parts.flatMap((part) => (isContent(part) ? [inputContent(part)] : []))
   if (content.length === 0) return []
   // Role `system` is refused on the ChatGPT path; `developer` means the same on both.
-  return kept([{ type: 'message', role: role === 'system' ? 'developer' : 'user', content }])
+  return [kept({ type: 'message', role: role === 'system' ? 'developer' : 'user', content })]
 }
 
 /** As they came; reasoning that nothing follows cannot go back alone. */
@@ -47,14 +45,14 @@ function assistantItems(parts: readonly Part[]): InputItem[] {
 const assistantItem = once((part: Part): readonly InputItem[] => {
   switch (part.type) {
     case 'text':
-      return part.text === '' ? [] : kept([assistantMessage(part)])
+      return part.text === '' ? [] : [kept(assistantMessage(part))]
     case 'reasoning': {
       const item = reasoningItem(part)
-      return item ? kept([item]) : []
+      return item ? [kept(item)] : []
     }
     case 'tool_call': {
       const { call_id, name } = part
-      return kept([{ type: 'function_call', call_id, name, arguments: wellFormedJson(part.arguments) }])
+      return [kept({ type: 'function_call', call_id, name, arguments: wellFormedJson(part.arguments) })]
     }
     case 'tool_result':
     case 'image':
@@ -77,13 +75,13 @@ function assistantMessage(part: TextPart): InputItem {
   }
 }
 
-const resultItem = once((part: Part) => {
+const resultItem = once((part: Part): readonly InputItem[] => {
   if (part.type !== 'tool_result') return []
   const content = resultContent(part).map(inputContent)
   const texts = content.filter((item): item is TextInput => item.type === 'input_text')
   const plain = texts.length === content.length
   const output = plain ? texts.map(({ text }) => text).join('\n') : content
-  return kept([{ type: 'function_call_output', call_id: part.call_id, output }])
+  return [kept({ type: 'function_call_output', call_id: part.call_id, output })]
 })
 
 /** There is no flag for a failure on this wire: the text says what became of the call. */

@@ -1,6 +1,6 @@
 /** A canonical request as the body and headers of one Responses call, on the public API or the ChatGPT path. */
-import { frozen, once } from '../../src/chat/once.ts'
-import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
+import { kept, once } from '../../src/chat/once.ts'
+import { wellFormed } from '../../src/chat/well-formed.ts'
 import type {
   CredentialFacts,
   Effort,
@@ -23,14 +23,14 @@ interface Draft<Body> {
 
 /** `strict` is written out: left out, the public API makes the schema strict (wire/openai.md 5). */
 export const declareTools = once((tools: readonly ToolDeclaration[]) =>
-  frozen(
+  kept(
     tools.map(
       ({ name, description, parameters }): FunctionTool => ({
         type: 'function',
         name,
-        description: wellFormed(description),
+        description,
         strict: false,
-        parameters: wellFormedValue(parameters),
+        parameters,
       }),
     ),
   ),

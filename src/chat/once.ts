@@ -1,3 +1,5 @@
+import { wellFormedValue } from './well-formed.ts'
+
 /**
  * Remembers what a pure function makes of each object (a stored message, a list of declarations), for as long as that
  * object lives; the object must never change. The result is shared. Where it is frozen as well, src/llm/body.ts writes
@@ -14,8 +16,8 @@ export function once<K extends object, V>(make: (from: K) => V): (from: K) => V 
   }
 }
 
-/** The value, frozen itself; the values inside are not, though nobody changes them either. */
-export function frozen<T extends object>(value: T): T {
-  Object.freeze(value)
-  return value
-}
+/**
+ * The value as it is sent from now on, bytes and all: with no half of a character in it, and frozen itself; the values
+ * inside are not, though nobody changes them either.
+ */
+export const kept = <T extends object>(value: T): T => Object.freeze(wellFormedValue(value))

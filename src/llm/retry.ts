@@ -43,7 +43,7 @@ export function createRetry(random: () => number): Retry {
   }
 }
 
-/** What the vendor says of this failure counts more than its kind; the limits hold either way. What is away here is not its. */
+/** A vendor's own failures, by their kind unless it says otherwise; the limits hold either way. */
 function mayPass({ code, retryable, details }: BatonError): boolean {
   const told = details?.should_retry
   return typeof told === 'boolean' ? told : retryable && UPSTREAM_CODES.includes(code)
