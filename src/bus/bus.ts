@@ -66,11 +66,10 @@ export type ReadItem = { events: LoggedEvent[] } | { gap: true; cursor: string }
 export interface Bus {
   readonly kind: 'memory' | 'redis'
   /**
-   * Appends in order, atomically ordered against other writers; returns cursors (that of the known one for
-   * a repeat). A turn's first event is its `turn.created`. Throws `unavailable` within a bounded time; then
-   * the events are lost and their readers get a gap.
+   * Appends in order, atomically ordered against other writers. A turn's first event is its `turn.created`. Throws
+   * `unavailable` within a bounded time; then the events are lost and their readers get a gap.
    */
-  append(session: string, events: BusEvent[]): Promise<string[]>
+  append(session: string, events: BusEvent[]): Promise<void>
   /**
    * Subscribes first, then reads the backlog, and drops what it has seen. Throws `invalid_cursor` at once;
    * everything else starts with the first `next`, which throws `unavailable` while Redis is away.

@@ -37,7 +37,8 @@ export class Log {
   readonly #generation = newGeneration()
   readonly #now: () => number
   readonly #turns = new Map<string, TurnMarks>()
-  readonly #once = new Map<string, { n: number; cursor: string }>()
+  /** Numbers of the events with a key */
+  readonly #once = new Map<string, number>()
   #events: LoggedEvent[] = []
   /** Bytes ever appended, up to and with the event at the same index */
   #ends: number[] = []
@@ -81,11 +82,10 @@ export class Log {
     return formatCursor(this.#tag, { generation: this.#generation, id: `${this.#lastMs}-${n}` })
   }
 
-  append(given: BusEvent): string {
+  append(given: BusEvent): void {
     const event = this.#placed(given)
-    const known = event.once === undefined ? undefined : this.#once.get(event.once)
-    if (known) return known.cursor
-    if (this.#isStale(event)) return this.cursor()
+    const isKnown = event.once !== undefined && this.#once.has(event.once)
+    if (isKnown || this.#isStale(event)) return
     const n = this.last + 1
     if (event.type === STEP_BEGINS) this.#step = { next: n, cursor: this.cursor() }
     else if (endsStep(event.type)) this.#step = null
@@ -96,9 +96,8 @@ export class Log {
     this.total += weight(logged)
     this.#events.push(logged)
     this.#ends.push(this.total)
-    if (event.once !== undefined) this.#once.set(event.once, { n, cursor: logged.cursor })
+    if (event.once !== undefined) this.#once.set(event.once, n)
     if (turn_id !== null) this.#mark(turn_id, type, n, epoch)
-    return logged.cursor
   }
 
   #placed(event: BusEvent): BusEvent {
@@ -134,7 +133,7 @@ export class Log {
     this.#ends.splice(0, count)
     this.base += count
     if (this.#step && this.#step.next < this.base) this.#step = null
-    for (const [key, { n }] of this.#once) if (n < this.base) this.#once.delete(key)
+    for (const [key, n] of this.#once) if (n < this.base) this.#once.delete(key)
     for (const [turn, marks] of this.#turns) {
       if (marks.first !== null && marks.first < this.base) marks.first = null
       if (marks.end !== null && marks.end < this.base) this.#turns.delete(turn)

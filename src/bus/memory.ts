@@ -171,10 +171,10 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
 
   return {
     kind: 'memory',
-    append(session, events) {
+    async append(session, events) {
       const log = logOf(session)
       const before = log.total
-      const cursors = events.map((event) => log.append(event))
+      for (const event of events) log.append(event)
       total += log.total - before
       log.usedAt = performance.now()
       if (log.count > limits.maxEvents || log.bytes > limits.maxBytes) {
@@ -184,7 +184,6 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       for (const reader of log.readers) reader.wake()
       if (total > MAX_TOTAL_BYTES) evict()
       deps.metrics?.eventsAppended(events.length)
-      return Promise.resolve(cursors)
     },
     read(session, options) {
       const from = positionOf(session, options.after)

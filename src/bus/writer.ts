@@ -12,8 +12,8 @@ import type { Bus, BusEvent } from './bus.ts'
 export interface Writer {
   /** For display only: a loss shows in `close`. The event is the writer's from now on: it may grow. */
   delta(event: TurnEvent): void
-  /** Resolves with the event's cursor. Rejects with `unavailable`; nobody has to listen. `once` and `lost` as of a BusEvent. */
-  emit(event: TurnEvent, once?: string, lost?: boolean): Promise<string>
+  /** Resolves once it is in the log. Rejects with `unavailable`; nobody has to listen. `once` and `lost` as of a BusEvent. */
+  emit(event: TurnEvent, once?: string, lost?: boolean): Promise<void>
   /** Everything so far has been appended, or refused. Never rejects. */
   flush(): Promise<void>
   /** Events were given up, and only this process knows that the log is not whole. */
@@ -27,7 +27,7 @@ interface Waiting {
   isDelta: boolean
   once: string | undefined
   lost: boolean
-  resolve(cursor: string): void
+  resolve(): void
   reject(error: unknown): void
 }
 
@@ -101,8 +101,8 @@ export function createWriter(
       if (waiting.length > 0) plan()
     }
     sending = bus.append(session, encoded(batch, { turn_id: turn, epoch, again })).then(
-      (cursors) => {
-        for (let i = 0; i < batch.length; i++) batch[i]?.resolve(cursors[i] ?? '')
+      () => {
+        for (const { resolve } of batch) resolve()
         isBroken = false
         settled()
       },
@@ -139,7 +139,7 @@ export function createWriter(
       plan()
     },
     emit(event, once, lost = false) {
-      const said = new Promise<string>((resolve, reject) => {
+      const said = new Promise<void>((resolve, reject) => {
         if (isClosed) return reject(new BatonError('internal', 'The turn has no writer any more.'))
         waiting.push({ event, isDelta: false, once, lost, resolve, reject })
         plan()

@@ -92,12 +92,13 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
       const data = JSON.stringify(whole)
       return whole ? [{ type: whole.type, turn_id, data, once: key, again: true, lost }] : []
     })
-    // The log of one session may refuse what the others take.
-    const isSaid = await bus.append(session, said).catch((err: unknown) => {
-      log.warn({ err, turn_id }, 'announcements of a turn could not be said')
-      return null
-    })
-    if (isSaid) await store.turns.forgetAnnouncements([turn_id])
+    try {
+      await bus.append(session, said)
+    } catch (err) {
+      // The log of one session may refuse what the others take.
+      return log.warn({ err, turn_id }, 'announcements of a turn could not be said')
+    }
+    await store.turns.forgetAnnouncements([turn_id])
   }
 
   return {

@@ -15,7 +15,7 @@ t.test('logs that begin anew do so some at a time', async (t) => {
     async append(_: number, groups: Group[]) {
       calls.push(groups.length)
       if (calls.length < 3) throw new Error('away')
-      return groups.map(() => [])
+      return groups.map(() => null)
     },
   } as unknown as Scripts
   const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
@@ -31,7 +31,7 @@ t.test('events that are more than go at once go together where they were said to
   const scripts = {
     async append(_: number, groups: Group[]) {
       calls.push(groups.map(({ events }) => events.length))
-      return groups.map(({ events }) => events.map(() => '1-0'))
+      return groups.map(() => null)
     },
   } as unknown as Scripts
   const { append } = createAppends(link, scripts, undefined)
@@ -41,10 +41,7 @@ t.test('events that are more than go at once go together where they were said to
       Array.from({ length: count }, () => delta(1)),
     ),
   )
-  t.same(
-    (await Promise.all(said)).map((cursors) => cursors.length),
-    [3, 600, 1],
-  )
+  await Promise.all(said)
   t.same(calls, [[3], [600], [1]])
 })
 

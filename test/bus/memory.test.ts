@@ -3,15 +3,15 @@ import { mock } from 'node:test'
 import t from 'tap'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { Log } from '../../src/bus/memory-log.ts'
-import { delta, SESSION, start } from '../contracts/bus-bed.ts'
+import { appended, delta, SESSION, start } from '../contracts/bus-bed.ts'
 
 t.test('in memory cursors stay ordered, and good, where the clock goes back', async (t) => {
   let clock = 5_000
   const bus = createMemoryBus({ now: () => clock })
   t.teardown(() => bus.close())
-  const [before = ''] = await bus.append(SESSION, [delta(1)])
+  const [before = ''] = await appended(bus, SESSION, [delta(1)])
   clock = 3_000
-  const [after = ''] = await bus.append(SESSION, [delta(2)])
+  const [after = ''] = await appended(bus, SESSION, [delta(2)])
   t.match(await start(t, bus, { after: before }).item(0), { events: [{ cursor: after }] })
   t.equal(after.split('-')[0], before.split('-')[0])
 })
@@ -25,9 +25,9 @@ t.test('in memory a log that nobody uses goes after a while, one that is read st
   t.teardown(() => mock.restoreAll())
   const bus = createMemoryBus({ limits: { idleMs: 1_000 }, now: () => clock + ahead })
   t.teardown(() => bus.close())
-  const [idle = ''] = await bus.append('ses_idle', [delta(1)])
-  const [written = ''] = await bus.append('ses_written', [delta(1)])
-  const [read = ''] = await bus.append(SESSION, [delta(1)])
+  const [idle = ''] = await appended(bus, 'ses_idle', [delta(1)])
+  const [written = ''] = await appended(bus, 'ses_written', [delta(1)])
+  const [read = ''] = await appended(bus, SESSION, [delta(1)])
   const reading = start(t, bus)
   await reading.events(1)
   clock = 900
@@ -89,7 +89,8 @@ t.test('in memory all logs together are bounded, and the least used go first', a
   t.teardown(() => bus.close())
   const large = 'x'.repeat(1 << 20)
   const fill = (session: string) =>
-    bus.append(
+    appended(
+      bus,
       session,
       Array.from({ length: 12 }, () => delta(large)),
     )
@@ -115,7 +116,7 @@ t.test('in memory all logs together are bounded, and the least used go first', a
 t.test('in memory what was trimmed away takes no room from other logs', async (t) => {
   const bus = createMemoryBus({ limits: { maxBytes: 2 << 20 } })
   t.teardown(() => bus.close())
-  const [cursor = ''] = await bus.append('ses_quiet', [delta(1)])
+  const [cursor = ''] = await appended(bus, 'ses_quiet', [delta(1)])
   await bus.append('ses_quiet', [delta(2)])
   const large = 'x'.repeat(1 << 20)
   for (let i = 0; i < 80; i++) await bus.append(SESSION, [delta(large)])

@@ -2,7 +2,7 @@
 import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import { createLog } from '../../src/log.ts'
-import { bytes, delta, event, SESSION, start } from '../contracts/bus-bed.ts'
+import { appended, bytes, delta, event, SESSION, start } from '../contracts/bus-bed.ts'
 import { ON_REDIS } from '../given-servers.ts'
 import { eventually } from '../waiting.ts'
 import { proxied } from './proxied.ts'
@@ -112,16 +112,12 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     const bus = await openAt(t, { url: proxy.url })
     await bus.append(SESSION, [delta('first')])
     proxy.loseNextAnswer()
-    const cursors = await bus.append(SESSION, [delta('a'), delta('b')])
+    await bus.append(SESSION, [delta('a'), delta('b')])
     await bus.append(SESSION, [delta('last')])
     const all = await start(t, await openAt(t, { url: proxy.direct })).events(4)
     t.same(
       all.map(({ data }) => JSON.parse(data).text),
       ['first', 'a', 'b', 'last'],
-    )
-    t.same(
-      all.slice(1, 3).map(({ cursor }) => cursor),
-      cursors,
     )
     t.ok(proxy.lost(), 'an answer was lost')
   })
@@ -156,7 +152,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
 
   t.test('also where a reader came first, and stands behind a gap already', async (t) => {
     const bus = await openAt(t, { url: await freshUrl() })
-    const [cursor = ''] = await bus.append(SESSION, [delta('said')])
+    const [cursor = ''] = await appended(bus, SESSION, [delta('said')])
     await command(t, bus, 'FLUSHDB')
     const reading = start(t, bus, { after: cursor })
     t.match(await reading.item(0), { gap: true })
@@ -224,7 +220,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line).msg) })
     const bus = await openAt(t, { url: proxy.url, metrics, log })
     const reading = start(t, bus)
-    const [cursor = ''] = await bus.append(SESSION, [delta('before')])
+    const [cursor = ''] = await appended(bus, SESSION, [delta('before')])
     await reading.events(1)
     const heard: string[] = []
     bus.subscribe('control', (message) => heard.push(message))
@@ -266,7 +262,12 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     proxy.freeze()
     await t.rejects(bus.append(SESSION, [delta(2)]), { code: 'unavailable' })
     proxy.restore()
-    await eventually(() => bus.append(SESSION, [delta(3)]).catch(() => null))
+    await eventually(() =>
+      bus.append(SESSION, [delta(3)]).then(
+        () => true,
+        () => false,
+      ),
+    )
     t.pass('and a new one is made')
   })
 

@@ -27,8 +27,7 @@ function heldBus() {
     ...bus,
     append: (_, events) =>
       new Promise((resolve, reject) => {
-        const done = () => resolve(events.map((_, i) => `cursor ${appends.length}.${i}`))
-        appends.push({ events, done, fail: reject })
+        appends.push({ events, done: resolve, fail: reject })
       }),
   }
   return { bus: held, appends, close: () => bus.close() }
@@ -85,7 +84,7 @@ t.test('what comes during an append goes with the next one; only like joins like
   ])
   t.equal(appends[1]?.events[6]?.once, 'turn_1:started')
   appends[1]?.done()
-  t.equal(await said, 'cursor 2.6')
+  await said
 })
 
 t.test('later deltas are held for flushMs after the last ones; anything else is not', async (t) => {
@@ -265,8 +264,9 @@ t.test('through a bus in memory an event is there with the next tick', async (t)
   const bus = createMemoryBus()
   t.teardown(() => bus.close())
   const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
-  const cursor = await writer.emit(event({ type: 'turn.created' }), 'turn_1:created')
-  t.equal(await writer.emit(event({ type: 'turn.created' }), 'turn_1:created'), cursor)
+  for (const _ of ['said', 'repeated']) {
+    await writer.emit(event({ type: 'turn.created' }), 'turn_1:created')
+  }
   writer.delta(content('a'))
   writer.delta(content('b'))
   void writer.emit(event({ type: 'turn.cancelled' }), 'turn_1:end')

@@ -88,17 +88,30 @@ export const bytes = (events: LoggedEvent[]): string =>
   events.map(({ cursor, type, data }) => encodeEvent(type, data, cursor)).join('')
 export const textsOf = (events: LoggedEvent[]): unknown[] => events.map(({ data }) => JSON.parse(data).text)
 
+/** Appends, and finds the events' cursors in the log, where nobody else may speak meanwhile. */
+export async function appended(bus: Bus, session: string, events: BusEvent[]): Promise<string[]> {
+  await bus.append(session, events)
+  const { signal } = new AbortController()
+  for await (const item of bus.read(session, { after: 'start', signal })) {
+    const newest = eventsOf([item]).slice(-events.length)
+    if (newest.at(-1)?.data === events.at(-1)?.data) return newest.map(({ cursor }) => cursor)
+  }
+  throw new Error('the session was dropped')
+}
+
+let marks = 0
 /** What a read holds up to the end of what is there now, which an own event marks. */
 export async function readAll(bus: Bus, options: Partial<ReadOptions> = {}, session = SESSION) {
   const abort = new AbortController()
-  const [mark] = await bus.append(session, [event('mark', '', options.turn ?? null)])
+  const mark = event('mark', ++marks, options.turn ?? null)
+  await bus.append(session, [mark])
   const items: ReadItem[] = []
   for await (const item of bus.read(session, { after: 'start', signal: abort.signal, ...options })) {
     if ('events' in item) {
       const events = item.events.filter(({ type }) => type !== 'mark')
       if (events.length > 0) items.push({ events })
     } else items.push(item)
-    if ('gap' in item || ('events' in item && item.events.some(({ cursor }) => cursor === mark))) break
+    if ('gap' in item || ('events' in item && item.events.some(({ data }) => data === mark.data))) break
   }
   return items
 }

@@ -3,7 +3,18 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import type { Test } from 'tap'
 import type { ReadItem } from '../../src/bus/bus.ts'
-import { type BusBed, bytes, delta, event, eventsOf, readAll, SESSION, start, textsOf } from './bus-bed.ts'
+import {
+  appended,
+  type BusBed,
+  bytes,
+  delta,
+  event,
+  eventsOf,
+  readAll,
+  SESSION,
+  start,
+  textsOf,
+} from './bus-bed.ts'
 import { logContract } from './bus-logs.ts'
 
 setFlagsFromString('--expose-gc')
@@ -98,7 +109,7 @@ export function busContract(t: Test, bed: BusBed): void {
   t.test('a dropped session ends its reads and keeps nothing', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
-    const [cursor = ''] = await bus.append(SESSION, [event('turn.created')])
+    const [cursor = ''] = await appended(bus, SESSION, [event('turn.created')])
     const reading = start(t, other)
     await reading.events(1)
     await bus.drop(SESSION)

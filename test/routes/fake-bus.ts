@@ -44,13 +44,9 @@ export function fakeBus() {
     places: createMemoryPlaces,
     async append(session, events: BusEvent[]) {
       const log = logOf(session)
-      const cursors = events.map(({ type, turn_id, data }) => {
-        const cursor = cursorAt(session, log.length + 1)
-        log.push({ cursor, type, turn_id, data })
-        return cursor
-      })
+      for (const { type, turn_id, data } of events)
+        log.push({ cursor: cursorAt(session, log.length + 1), type, turn_id, data })
       for (const once of [...waiting]) once()
-      return cursors
     },
     read(session, options) {
       const { after, turn } = options

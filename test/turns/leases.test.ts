@@ -152,7 +152,6 @@ t.test('what a turn left unsaid is its owner’s to say for a while, and kept un
       'its owner may have said it',
     )
     if (isRefused) throw new BatonError('unavailable', 'away')
-    return []
   }
   let isReady = false
   const ready = async () => {

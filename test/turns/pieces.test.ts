@@ -268,7 +268,7 @@ t.test('that a turn waits is noted at once, its end with those of others', async
   } as unknown as Run['deps']
   const active = activeIn('tools')
   const writer = {
-    emit: async () => 'cursor',
+    emit: async () => {},
     flush: async () => {},
     isBroken: () => false,
   } as unknown as Run['writer']
@@ -291,7 +291,7 @@ t.test('an end is committed once what was said before it has arrived, or is know
   const flush = async () => {
     isBroken = true
   }
-  const writer = { emit: async () => 'cursor', flush, isBroken: () => isBroken } as unknown as Run['writer']
+  const writer = { emit: async () => {}, flush, isBroken: () => isBroken } as unknown as Run['writer']
   const end = { state: 'cancelled', finish_reason: null, error: null } as const
   await commit({ active: activeIn('model'), deps, writer, index: 0 }, { end })
   t.match(kept, [{ key: `${turn.id}:end`, lost: true }])

@@ -15,7 +15,7 @@ const MOST_AT_ONCE = 500
 
 interface Job {
   events: BusEvent[]
-  resolve(cursors: string[]): void
+  resolve(): void
   reject(error: unknown): void
 }
 interface Batch extends Group {
@@ -36,7 +36,7 @@ export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDep
   let isSending = false
   let number = 0
 
-  const append = (session: string, events: BusEvent[]): Promise<string[]> =>
+  const append = (session: string, events: BusEvent[]): Promise<void> =>
     new Promise((resolve, reject) => {
       const jobs = waiting.get(session)
       const job: Job = { events, resolve, reject }
@@ -56,7 +56,7 @@ export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDep
       try {
         let tries = 0
         const answers = await link.persist(() => scripts.append(mine, batches, tries++ > 0))
-        for (const [i, batch] of batches.entries()) settle(batch, answers[i] ?? new Error('no answer'))
+        for (const [i, batch] of batches.entries()) settle(batch, answers[i])
       } catch (thrown) {
         for (const batch of batches) settle(batch, thrown)
       }
@@ -64,23 +64,19 @@ export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDep
     isSending = false
   }
 
-  function settle({ session, events, jobs }: Batch, answer: unknown): void {
-    if (Array.isArray(answer)) {
+  function settle({ session, events, jobs }: Batch, failure: unknown): void {
+    if (failure === null) {
       broken.delete(session)
       metrics?.eventsAppended(events.length)
-      let at = 0
-      for (const job of jobs) {
-        job.resolve(answer.slice(at, at + job.events.length))
-        at += job.events.length
-      }
+      for (const { resolve } of jobs) resolve()
       return
     }
     broken.add(session)
     metrics?.eventsLost(events.length)
     const error =
-      answer instanceof BatonError
-        ? answer
-        : new BatonError('unavailable', 'The event bus refused events.', { retryAfter: 1, cause: answer })
+      failure instanceof BatonError
+        ? failure
+        : new BatonError('unavailable', 'The event bus refused events.', { retryAfter: 1, cause: failure })
     for (const { reject } of jobs) reject(error)
   }
 

@@ -6,8 +6,8 @@
  * `added`, `kept`, `bytes` · `touched` when the expiry was put off · `told` readers heard of the loss that it began
  * with · `step` id before the first event of the step under way, and that of the newest event when it was noted (empty:
  * none is) · `f:<turn>` id of the turn's first event (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch
- * of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's
- * last append · `epoch` of the newest owner that spoke.
+ * of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number of the writer's last append ·
+ * `epoch` of the newest owner that spoke.
  */
 import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
 import { type BusEvent, type LoggedEvent, type LogLimits, PAGE, type ReadOptions } from '../bus.ts'
@@ -33,7 +33,7 @@ local function open(log, meta, writer)
     'told', 'step', writer)
   local s = { log = log, meta = meta, gen = m[1], last = m[2], floor = m[3], added = tonumber(m[4]),
     kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]),
-    epoch = tonumber(m[8] or '0'), told = m[9], repeated = m[11] }
+    epoch = tonumber(m[8] or '0'), told = m[9], done = m[11] }
   -- Replicas of the version before append and note no step: it may be over by what they said.
   local step, noted = string.match(m[10] or '', '^(%S+) (%S+)$')
   s.step = noted == s.last and step or ''
@@ -57,9 +57,9 @@ const isOneOf = (types: readonly string[]) => types.map((type) => `kind == '${ty
 /**
  * Appends to several sessions, each on its own. KEYS: log and meta of each. ARGV: most events, most bytes,
  * idle ms, writer, number; then of each session: channel, past (1: events were given up, 2: these may have been
- * said before, else 0), count of events, and type, turn, data, once, epoch, alone of each event. Answers
- * `<generation> <id> <id> …` for each session, or `ERR <words>`. Publishes lines: generation, id before (`-` after a
- * log that was lost, `!` where readers would miss events or hear some twice), and id, type, turn, data of each event.
+ * said before, else 0), count of events, and type, turn, data, once, epoch, alone of each event. Answers for each
+ * session why its events were refused, or nothing. Publishes lines: generation, id before (`-` after a log that was
+ * lost, `!` where readers would miss events or hear some twice), and id, type, turn, data of each event.
  */
 const APPEND = script(`${COMMON}
 local maxEvents, maxBytes, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -143,10 +143,7 @@ end
 
 local function append(log, meta, at)
   local s = open(log, meta, writer)
-  if s.repeated then
-    local done, answer = string.match(s.repeated, '^(%d+) (.*)$')
-    if done == number then return answer end
-  end
+  if s.done == number then return end
   local prev, past = s.last, ARGV[at + 1]
   -- A reader that came first has begun the log that was lost, and stands in it by now.
   if s.lost or past == '1' or (past == '2' and (s.added == 0 or mayBeRepetition(s, at))) then
@@ -155,16 +152,15 @@ local function append(log, meta, at)
     if prev == '!' then redis.call('HSET', s.meta, 'told', 1) end
   end
   local ms, n = split(s.last)
-  local ids, said = { s.gen }, { s.gen, prev }
+  local said = { s.gen, prev }
   for i = at + 3, at + 6 * tonumber(ARGV[at + 2]), 6 do
     local kind, turn, data, once = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
     local epoch, alone = tonumber(ARGV[i + 4]), ARGV[i + 5]
     if alone ~= '' and not goesOn(s, turn) then turn, data = '', alone end
-    local id = once ~= '' and redis.call('HGET', meta, 'o:' .. once)
-    if not id and epoch and isStale(s, kind, turn, epoch) then id = s.last end
-    if not id then
+    local isKnown = once ~= '' and redis.call('HEXISTS', meta, 'o:' .. once) == 1
+    if not isKnown and not (epoch and isStale(s, kind, turn, epoch)) then
       if now > ms then ms, n = now, 0 else n = n + 1 end
-      id = join(ms, n)
+      local id = join(ms, n)
       redis.call('XADD', log, id, 'e', kind, 't', turn, 'd', data)
       if kind == '${STEP_BEGINS}' then s.step = s.last elseif ${isOneOf(STEP_ENDS)} then s.step = '' end
       s.last, s.added, s.kept, s.bytes = id, s.added + 1, s.kept + 1, s.bytes + #data + 200
@@ -172,12 +168,10 @@ local function append(log, meta, at)
       local end_ = #said
       said[end_ + 1], said[end_ + 2], said[end_ + 3], said[end_ + 4] = id, kind, turn, data
     end
-    ids[#ids + 1] = id
   end
   if s.kept > maxEvents or s.bytes > maxBytes then trim(s) end
-  local answer = table.concat(ids, ' ')
   redis.call('HSET', meta, 'last', s.last, 'floor', s.floor, 'added', s.added, 'kept', s.kept, 'bytes', s.bytes,
-    'step', s.step ~= '' and s.step .. ' ' .. s.last or '', writer, number .. ' ' .. answer)
+    'step', s.step ~= '' and s.step .. ' ' .. s.last or '', writer, number)
   if not s.touched or now - s.touched > idle / 10 then
     redis.call('PEXPIRE', log, idle)
     redis.call('PEXPIRE', meta, idle)
@@ -185,14 +179,12 @@ local function append(log, meta, at)
     if s.kept > 0 then redis.call('HSET', meta, 'touched', now) end
   end
   if #said > 2 or prev == '!' then redis.call('PUBLISH', ARGV[at], table.concat(said, '\\n')) end
-  return answer
 end
 
 local answers, at = {}, 6
 for i = 1, #KEYS, 2 do
-  local ok, answer = pcall(append, KEYS[i], KEYS[i + 1], at)
-  if not ok then answer = 'ERR ' .. tostring(type(answer) == 'table' and answer.err or answer) end
-  answers[#answers + 1] = answer
+  local ok, why = pcall(append, KEYS[i], KEYS[i + 1], at)
+  answers[#answers + 1] = ok and '' or tostring(type(why) == 'table' and why.err or why)
   at = at + 3 + 6 * tonumber(ARGV[at + 2])
 end
 return answers
@@ -300,10 +292,10 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
   return {
     channel,
     /**
-     * `number` grows with each append of this writer; the same one `again` answers as the first time did.
+     * `number` grows with each append of this writer; the same one `again` does nothing where the first one did it.
      * An Error stands for a session whose append Redis refused; throws where it refuses any.
      */
-    async append(number: number, groups: readonly Group[], again: boolean): Promise<(string[] | Error)[]> {
+    async append(number: number, groups: readonly Group[], again: boolean): Promise<(Error | null)[]> {
       const keys: string[] = []
       const args: (string | number)[] = [limits.maxEvents, limits.maxBytes, limits.idleMs, writer, number]
       for (const { session, reset, events } of groups) {
@@ -316,15 +308,9 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
         }
       }
       const answers = (await link.run(APPEND, keys, args)) as string[]
-      return groups.map(({ session }, i) => {
-        const [generation = '', ...ids] = (answers[i] ?? 'ERR').split(' ')
-        if (generation === 'ERR') {
-          const words = ids.join(' ')
-          if (refusalOf(words)) throw new Error(words)
-          return new Error(`Redis refused events: ${words}`)
-        }
-        const tag = sessionTag(session)
-        return ids.map((id) => formatCursor(tag, { generation, id }))
+      return answers.map((words) => {
+        if (refusalOf(words)) throw new Error(words)
+        return words === '' ? null : new Error(`Redis refused events: ${words}`)
       })
     },
     async read(
