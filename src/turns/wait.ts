@@ -41,7 +41,7 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) 
     const stop = new AbortController()
     const over = AbortSignal.any([signal, stop.signal])
     let wake = () => {}
-    const watching = watch(turn, over, () => wake()).catch(() => {})
+    watch(turn, over, () => wake()).catch(() => {})
     try {
       while (true) {
         const signalled = new Promise<void>((resolve) => {
@@ -54,7 +54,6 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) 
       }
     } finally {
       stop.abort()
-      await watching
     }
   }
 }

@@ -222,17 +222,20 @@ t.test('a turn waits for servers for its share of time, however often they are b
   t.strictSame(waits, [400, 100, 0])
 })
 
-t.test('whoever waits for a turn hears of its end, though the bus is away', async (t) => {
-  let isOver = false
-  const get = async () => ({ ...turn, ended_at: isOver ? NOW : null })
-  const read = () => {
+t.test('whoever waits for a turn hears of its end, though the bus is away, or silent', async (t) => {
+  const away = () => {
     throw new BatonError('unavailable', 'away')
   }
-  const wait = createWait({ turns: { get } } as unknown as Store, { read } as unknown as Bus)
-  const waited = wait({ owner: 'local', admin: true, key_id: null }, turn.id, 600, never)
-  await new Promise(setImmediate)
-  isOver = true
-  t.match(await waited, { ended_at: NOW })
+  const silent = () => ({ [Symbol.asyncIterator]: () => ({ next: () => new Promise(() => {}) }) })
+  for (const read of [away, silent]) {
+    let isOver = false
+    const get = async () => ({ ...turn, ended_at: isOver ? NOW : null })
+    const wait = createWait({ turns: { get } } as unknown as Store, { read } as unknown as Bus)
+    const waited = wait({ owner: 'local', admin: true, key_id: null }, turn.id, 600, never)
+    await new Promise(setImmediate)
+    isOver = true
+    t.match(await waited, { ended_at: NOW })
+  }
 })
 
 t.test('each end of a turn has its event', async (t) => {
