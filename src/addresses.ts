@@ -1,6 +1,5 @@
 /** What an address is: public unicast or special, opened by an operator or not, of this machine. */
 import { BlockList, isIP, isIPv4 } from 'node:net'
-import { invalid } from './errors.ts'
 
 /** IPv4 ranges that are not public unicast (IANA special-purpose registry, multicast, class E). */
 const SPECIAL_IPV4 = blockList([
@@ -75,8 +74,8 @@ export interface Openings {
 }
 
 /**
- * Reads `true`, `false` or a list of CIDRs (`10.0.0.0/8`, `fd00::/8`), addresses, host names and
- * `*.suffix` patterns. Throws invalid_request for an entry that is none of these.
+ * Reads `true`, `false` or a list of CIDRs (`10.0.0.0/8`, `fd00::/8`), addresses, host names and `*.suffix` patterns, each
+ * of which `isOpening` takes.
  */
 export function parseOpenings(allow: boolean | readonly string[]): Openings {
   if (typeof allow === 'boolean') return { name: () => allow, address: () => allow }
@@ -87,8 +86,7 @@ export function parseOpenings(allow: boolean | readonly string[]): Openings {
     const text = entry.trim().toLowerCase()
     if (addRange(ranges, text)) continue
     if (SUFFIX.test(text)) suffixes.push(text.slice(1))
-    else if (NAME.test(text)) names.add(text)
-    else throw invalid('allow_private', `"${entry}" is not a CIDR, address, host name or *.suffix.`)
+    else names.add(text)
   }
   return {
     name: (hostname) => names.has(hostname) || suffixes.some((suffix) => hostname.endsWith(suffix)),
@@ -99,7 +97,7 @@ export function parseOpenings(allow: boolean | readonly string[]): Openings {
   }
 }
 
-/** Whether `parseOpenings` takes it. */
+/** Whether it is a CIDR, an address, a host name or a `*.suffix`. */
 export function isOpening(entry: string): boolean {
   const text = entry.trim().toLowerCase()
   return addRange(new BlockList(), text) || SUFFIX.test(text) || NAME.test(text)

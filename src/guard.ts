@@ -53,7 +53,7 @@ export interface Guard {
   close(): Promise<void>
 }
 
-/** A guard with connections of its own. Throws invalid_request for an opening that is none. */
+/** A guard with connections of its own. */
 export function createGuard(options: GuardOptions): Guard {
   const openings = parseOpenings(options.allowPrivate)
   const resolve: Resolve = options.resolve ?? systemResolve
@@ -94,11 +94,8 @@ export function createGuard(options: GuardOptions): Guard {
     async fetch(url, init = {}) {
       const deadline = timeoutMs > 0 ? timeLimit(timeoutMs) : null
       const signals = [init.signal, deadline].filter((signal) => signal != null)
-      const request =
-        signals.length < 2
-          ? { ...init, signal: signals[0] ?? null }
-          : { ...init, signal: AbortSignal.any(signals) }
-      const response = await followWithinOrigin(new URL(url), request, send)
+      const signal = signals.length < 2 ? (signals[0] ?? null) : AbortSignal.any(signals)
+      const response = await followWithinOrigin(new URL(url), { ...init, signal }, send)
       return capBody(response, maxBytes)
     },
     assertUrl: async (url) => void (await leads(url)),

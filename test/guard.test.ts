@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
-import { isPublicAddress, parseOpenings } from '../src/addresses.ts'
+import { isPublicAddress } from '../src/addresses.ts'
 import { BodyTooLargeError, capBody } from '../src/guard/body.ts'
 import { createGuard, createGuards, type Guard, type GuardOptions } from '../src/guard.ts'
 import type { Resolve } from '../src/resolve.ts'
@@ -220,22 +220,6 @@ t.test('an operator opens addresses by range, address, name or suffix, and nothi
     for (const url of shut) await t.rejects(assertUrl(url), REFUSED, `${allowPrivate} leaves ${url} shut`)
   }
   await t.resolves(guard(t, { allowPrivate: true }).assertUrl('http://169.254.169.254/'))
-  for (const entry of [
-    '10.0.0.0/99',
-    '10.0.0.0/8/8',
-    'a b',
-    '',
-    'http://x/',
-    '*',
-    'a*.test',
-    '*.test/',
-    '10.0.0.0/-1',
-  ])
-    t.throws(
-      () => parseOpenings([entry]),
-      { code: 'invalid_request', param: 'allow_private' },
-      JSON.stringify(entry),
-    )
 })
 
 t.test('a name that is rebound between check and use is refused before anything is dialled', async (t) => {
