@@ -4,7 +4,7 @@ import { invalid } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import { closed, Id, IdParam, Instant, listOf, NoBody, nullable, Paging, pageOf, text } from './schemas.ts'
 
-const Scopes = Type.Array(Type.Unsafe<'chat' | 'admin'>({ type: 'string', enum: ['chat', 'admin'] }), {
+const Scopes = Type.Array(Type.Enum(['chat', 'admin']), {
   minItems: 1,
   maxItems: 2,
   description: '`admin` includes `chat`',

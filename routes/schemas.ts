@@ -153,9 +153,7 @@ export function taggedBy<const T extends TObject[]>(tag: string, title: string, 
 }
 
 export const Apply = Type.Optional(
-  Type.Unsafe<'next' | 'now'>({
-    type: 'string',
-    enum: ['next', 'now'],
+  Type.Enum(['next', 'now'], {
     description:
       '`next` (default): from the next request to the provider on; `now`: restarts the step in flight',
   }),

@@ -256,7 +256,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
     },
     async (request) => {
       const { id, call_id } = request.params
-      return turnView(await turns.answer(request.caller, id, call_id, request.body.answer))
+      return turnView(await turns.answer(request.caller, id, call_id))
     },
   )
 }

@@ -61,8 +61,8 @@ export interface Turns {
   restart(caller: Caller, turn: string): Promise<Turn>
   /** Throws turn_not_found, tool_call_not_found, not_awaiting, invalid_request. */
   decide(caller: Caller, turn: string, call: string, decision: Decision): Promise<Turn>
-  /** A person's answer to a tool that asked. Throws turn_not_found, tool_call_not_found, not_awaiting. */
-  answer(caller: Caller, turn: string, call: string, answer: unknown): Promise<Turn>
+  /** No tool asks a person yet. Throws turn_not_found, tool_call_not_found, not_awaiting. */
+  answer(caller: Caller, turn: string, call: string): Promise<Turn>
   /** Nothing is sent. Throws session_not_found, no_credential and the like, context errors. */
   render(caller: Caller, session: string, request: RenderRequest): Promise<Rendered>
 }

@@ -58,8 +58,6 @@ export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): 
     coerceTypes: options.coerceTypes ?? false,
     // Text such as 1e999 is coerced to Infinity, which strict numbers would then keep from its bounds.
     strictNumbers: !options.coerceTypes,
-    removeAdditional: false,
-    useDefaults: true,
     allowUnionTypes: true,
     discriminator: true,
     verbose: true,

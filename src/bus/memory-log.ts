@@ -73,11 +73,6 @@ export class Log {
     return first && firstEnd !== undefined ? firstEnd - weight(first) : this.total
   }
 
-  /** The place after the newest event. */
-  cursor(): string {
-    return this.#cursorAt(this.last)
-  }
-
   #cursorAt(n: number): string {
     return formatCursor(this.#tag, { generation: this.#generation, id: `${this.#lastMs}-${n}` })
   }
@@ -87,7 +82,7 @@ export class Log {
     const isKnown = event.once !== undefined && this.#once.has(event.once)
     if (isKnown || this.#isStale(event)) return
     const n = this.last + 1
-    if (event.type === STEP_BEGINS) this.#step = { next: n, cursor: this.cursor() }
+    if (event.type === STEP_BEGINS) this.#step = { next: n, cursor: this.#cursorAt(this.last) }
     else if (endsStep(event.type)) this.#step = null
     // A clock that goes back does not: cursors stay ordered.
     this.#lastMs = Math.max(this.#lastMs, this.#now())
@@ -154,7 +149,7 @@ export class Log {
 
   /** After the newest event; but what a step under way has streamed is in no snapshot, and is told from its beginning. */
   gap(): Gap {
-    return this.#step ?? { next: this.last + 1, cursor: this.cursor() }
+    return this.#step ?? { next: this.last + 1, cursor: this.#cursorAt(this.last) }
   }
 
   /** So many events from this number on, which is kept. */

@@ -224,7 +224,7 @@ t.test('what cannot be read of a turn’s calls keeps nobody from what needs non
   const effect = await one.takeEffect(changed.session, move, 'now')
   t.match(effect, { effective: { turn_id: changed.id, from: 'next_step' } })
   t.match(await ledger(changed.id), [{ approval: { decision: 'expired' } }, { approval: null }])
-  await t.rejects(one.answer(CALLER, decided.id, 'call_a.c', ''), { code: 'not_awaiting' })
+  await t.rejects(one.answer(CALLER, decided.id, 'call_a.c'), { code: 'not_awaiting' })
   await one.decide(CALLER, decided.id, 'call_a.c', { decision: 'approve' })
   t.match(await ledger(decided.id), [{ approval: { decision: 'approve' } }, { approval: null }])
   await t.rejects(one.restart(CALLER, running.id), { code: 'not_restartable' })
