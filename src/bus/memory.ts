@@ -177,11 +177,11 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       for (const event of events) log.append(event)
       total += log.total - before
       log.usedAt = performance.now()
+      for (const reader of log.readers) reader.wake()
       if (log.count > limits.maxEvents || log.bytes > limits.maxBytes) {
         // A tenth at once, so that not every event pays for the move.
         trim(log, Math.floor(limits.maxEvents * 0.9), limits.maxBytes * 0.9)
       }
-      for (const reader of log.readers) reader.wake()
       if (total > MAX_TOTAL_BYTES) evict()
       deps.metrics?.eventsAppended(events.length)
     },
