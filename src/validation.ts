@@ -139,14 +139,9 @@ const WORDS: Record<string, (error: ErrorObject) => Said> = {
   maxLength: ({ params }) => ({ problem: `must have at most ${params.limit} characters` }),
   minItems: ({ params }) => ({ problem: `must have at least ${params.limit} item(s)` }),
   maxItems: ({ params }) => ({ problem: `must have at most ${params.limit} items` }),
-  minProperties: ({ parentSchema }) => ({
-    problem: 'must have at least one field',
-    remedy: knownFields(parentSchema),
-  }),
   maxProperties: ({ params }) => ({ problem: `must have at most ${params.limit} fields` }),
   minimum: ({ params }) => ({ problem: `must be ${params.limit} or more` }),
   maximum: ({ params }) => ({ problem: `must be ${params.limit} or less` }),
-  exclusiveMinimum: ({ params }) => ({ problem: `must be more than ${params.limit}` }),
   anyOf: () => ({ problem: 'fits none of its allowed shapes' }),
 }
 

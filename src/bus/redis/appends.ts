@@ -104,7 +104,7 @@ function takeSome(waiting: Map<string, Job[]>, broken: ReadonlySet<string>): Bat
     if (count === 0) break
     const taken = jobs.splice(0, count)
     if (jobs.length === 0) waiting.delete(session)
-    const events = taken.length === 1 && taken[0] ? taken[0].events : taken.flatMap((job) => job.events)
+    const events = taken.flatMap((job) => job.events)
     batches.push({ session, events, reset: broken.has(session), jobs: taken })
   }
   return batches
