@@ -10,7 +10,7 @@ import type { AnnouncedEvent, Connector, Execution, NewExecution, TurnEnd } from
 import type { Overlay } from '../tools/overlay.ts'
 import { redactJson } from '../tools/redact.ts'
 import { CANCELLED, DRAINING } from './active.ts'
-import { event } from './events.ts'
+import { announced } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
 import { completion, isSameTool, type Job, recordEnd, runJob, sayAhead, sayCompleted, toolOf } from './job.ts'
 import { commit, committedSteps, connectorsOf, endOfSteps, type Run } from './run.ts'
@@ -229,15 +229,14 @@ async function stopHere(run: Run, jobs: Job[]): Promise<false> {
 
 async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   const { active, deps } = run
-  const key = `${active.turn.id}:awaiting:${run.index}`
-  const body = event(active.turn, run.index, { type: 'turn.awaiting_input' })
+  const waits = announced(active.turn, run.index, `awaiting:${run.index}`, { type: 'turn.awaiting_input' })
   active.turn.state = 'awaiting_input'
   // Nobody enters the turn again before a person has answered: what is not in the stream would die with its owner.
   await run.writer.flush()
   const before = jobs.flatMap((job) =>
     job.result ? unsaidCompletion(run, job) : job.isAsked ? [] : question(run, job),
   )
-  await commitEnds(run, jobs, { state: 'awaiting_input', before, events: [{ key, event: body }] })
+  await commitEnds(run, jobs, { state: 'awaiting_input', before, events: [waits] })
   deps.log.info({ turn_id: active.turn.id }, 'turn waits for input')
   return false
 }
@@ -246,7 +245,7 @@ async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
 function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Job): AnnouncedEvent {
   const { call_id, name, arguments: args } = call
   const body = { type: 'approval.required', call_id, name, arguments: args } as const
-  return { key: `${active.turn.id}:approval:${call_id}`, event: event(active.turn, index, body) }
+  return announced(active.turn, index, `approval:${call_id}`, body)
 }
 
 /** Its completion, where that is not known to be in the stream. */

@@ -26,6 +26,12 @@ export const event = (
   body: TurnEventBody,
 ): TurnEvent => ({ ...body, session_id, turn_id: id, step, at: now() })
 
+/** An event that is said once, however often it is announced; `name`: its own within the turn. */
+export const announced = (turn: Turn, step: number | null, name: string, body: TurnEventBody) => ({
+  key: `${turn.id}:${name}`,
+  event: event(turn, step, body),
+})
+
 let lastSecond = 0
 let lastText = ''
 
@@ -79,13 +85,11 @@ export function announcedMessage(turn: Turn, step: number, { id, role }: NewMess
   const { id: turn_id, session_id } = turn
   // The body is not kept twice: the stored message takes its place when the event is said (hydrate).
   const stub: Message = { id, session_id, turn_id, seq: 0, role, parts: [], created_at: '' }
-  return { key: `${turn_id}:${id}`, event: event(turn, step, { type: 'message', message: stub }) }
+  return announced(turn, step, id, { type: 'message', message: stub })
 }
 
-export const announcedEnd = (turn: Turn, end: TurnEnd): AnnouncedEvent => ({
-  key: `${turn.id}:end`,
-  event: event(turn, null, terminalEvent(end, turn.usage)),
-})
+export const announcedEnd = (turn: Turn, end: TurnEnd): AnnouncedEvent =>
+  announced(turn, null, 'end', terminalEvent(end, turn.usage))
 
 export function terminalEvent(end: TurnEnd, usage: Step['usage']): TurnEventBody {
   if (end.state === 'completed') {
@@ -103,7 +107,7 @@ export async function sayDirectly(bus: Pick<Bus, 'append'>, { key, event }: Anno
 
 /** Of a turn that does not begin yet. */
 export async function sayCreated({ bus, log }: Pick<EngineDeps, 'bus' | 'log'>, turn: Turn): Promise<void> {
-  const created = { key: `${turn.id}:created`, event: event(turn, null, { type: 'turn.created' }) }
+  const created = announced(turn, null, 'created', { type: 'turn.created' })
   await sayDirectly(bus, created).catch((err: unknown) =>
     log.warn({ err, turn_id: turn.id }, 'an event was lost'),
   )

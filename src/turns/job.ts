@@ -11,7 +11,7 @@ import { redactText } from '../tools/redact.ts'
 import { isDeclarable } from '../tools/registry.ts'
 import { INSPECT } from '../tools/results.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
-import { event, say } from './events.ts'
+import { announced, say } from './events.ts'
 import type { Run } from './run.ts'
 
 /** One call with everything known about it. `result` is there once it is settled. */
@@ -179,5 +179,5 @@ export function completion({ active, index }: Pick<Run, 'active' | 'index'>, job
     duration_ms,
     content: result.content,
   }
-  return [{ key: `${active.turn.id}:${exec_id}`, event: event(active.turn, index, body) }]
+  return [announced(active.turn, index, exec_id, body)]
 }

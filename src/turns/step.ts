@@ -12,7 +12,7 @@ import type { Commit, Step } from '../store/store.ts'
 import { ownPart } from '../tools/overlay.ts'
 import { CANCELLED, RESTART, requestStop } from './active.ts'
 import { planCalls } from './calls.ts'
-import { event, now, say } from './events.ts'
+import { announced, now, say } from './events.ts'
 import type { Job } from './job.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
 import { type Attempt, catchUp, commit, endedStep, endOfSteps, type Run } from './run.ts'
@@ -266,6 +266,7 @@ async function writeStep(
   const { active, deps } = run
   const done = endedStep(attempt, finish_reason)
   const { usage } = done
+  const completed = { type: 'step.completed', finish_reason, usage } as const
   active.turn.steps.push(done)
   active.turn.usage = addUsage(active.turn.usage, usage)
   run.inFlight = null
@@ -275,12 +276,7 @@ async function writeStep(
   const stored = await commit(run, {
     step: done,
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'assistant', parts }],
-    events: [
-      {
-        key: `${active.turn.id}:step:${done.index}`,
-        event: event(active.turn, done.index, { type: 'step.completed', finish_reason, usage }),
-      },
-    ],
+    events: [announced(active.turn, done.index, `step:${done.index}`, completed)],
     ...rest,
   })
   run.history.push(...stored)
