@@ -101,7 +101,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<Gate
       sealed: sealArguments(vault),
       metrics,
       log,
-      settings: engineSettings(config, bus),
+      settings: engineSettings(config),
     })
     owned(startRetention({ store, retentionMs: config.ledgerRetentionMs, log }))
     const http = await httpOf(base, given, { ...servers, ...logins, ...tools, turns: engine })
@@ -254,7 +254,7 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
   return { policy, executor, tools }
 }
 
-const engineSettings = (config: Config, { kind }: Base['bus']) => ({
+const engineSettings = (config: Config) => ({
   // A new one for each process: one that was restarted owns nothing.
   replica: newId('replica'),
   leaseSeconds: config.leaseSeconds,
@@ -263,7 +263,7 @@ const engineSettings = (config: Config, { kind }: Base['bus']) => ({
   overloadMs: config.limits.overloadMs,
   turnsPerOwner: config.turnsPerOwner,
   queueLimit: QUEUE_LIMIT,
-  flushMs: kind === 'redis' ? REDIS_FLUSH_MS : 0,
+  flushMs: config.redisUrl === null ? 0 : REDIS_FLUSH_MS,
   approvalSeconds: config.approvalSeconds,
 })
 

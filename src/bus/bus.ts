@@ -64,7 +64,6 @@ export interface ReadOptions {
 export type ReadItem = { events: LoggedEvent[] } | { gap: true; cursor: string } | { lagged: true }
 
 export interface Bus {
-  readonly kind: 'memory' | 'redis'
   /**
    * Appends in order, atomically ordered against other writers. A turn's first event is its `turn.created`. Throws
    * `unavailable` within a bounded time; then the events are lost and their readers get a gap.

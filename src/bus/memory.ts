@@ -170,7 +170,6 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
   }, SWEEP_MS).unref()
 
   return {
-    kind: 'memory',
     async append(session, events) {
       const log = logOf(session)
       const before = log.total

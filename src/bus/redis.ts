@@ -64,7 +64,6 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
   await link.open()
 
   return {
-    kind: 'redis',
     append: appends.append,
     read: (session, options) => read(session, positionOf(session, options.after), options),
     pastEnd: async (session, turn, cursor, hasEnded) => {

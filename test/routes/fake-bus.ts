@@ -40,7 +40,6 @@ export function fakeBus() {
     signal.addEventListener('abort', once)
   }
   const bus: Bus = {
-    kind: 'memory',
     places: createMemoryPlaces,
     async append(session, events: BusEvent[]) {
       const log = logOf(session)
@@ -68,7 +67,6 @@ export function fakeBus() {
     subscribe(topic, fn) {
       const fns = topics.get(topic) ?? new Set()
       topics.set(topic, fns.add(fn))
-      return () => void fns.delete(fn)
     },
     async tally(name) {
       tallies.set(name, (tallies.get(name) ?? 0) + 1)
