@@ -31,7 +31,6 @@ import { createDeployments } from './deployments.ts'
 import { createGuard } from './guard.ts'
 import { buildHttp } from './http.ts'
 import { createLlm } from './llm.ts'
-import { createLog } from './log.ts'
 import { createMcp } from './mcp/mcp.ts'
 import { createMcpOAuth } from './mcp/oauth.ts'
 import { openSandbox, type Sandbox } from './mcp/sandbox.ts'
@@ -51,8 +50,8 @@ import { createEngine, type Engine } from './turns/engine.ts'
 /** A gateway in this process. It listens once `http` is told to. */
 interface Gateway {
   http: Awaited<ReturnType<typeof buildHttp>>
-  engine: Engine
-  log: Logger
+  /** How many turns its drain has given away */
+  handedOver(): number
   /** Running turns leave at a step's border, readers get a clean end, then every part closes. */
   close(): Promise<void>
 }
@@ -67,16 +66,16 @@ const QUEUE_LIMIT = 16
 const REDIS_FLUSH_MS = 3
 
 interface Given {
+  log: Logger
   /** A database that is opening already: the configuration's */
   database?: ReturnType<typeof openDatabase>
-  /** For tests: a log of their own, and pings that do not let them wait */
-  log?: Logger
+  /** For tests: pings that do not let them wait */
   pingMs?: number
 }
 
 /** Builds every part and opens the store and the bus. Throws what keeps one from starting, after closing those that were open. */
-export async function createApp(config: Config, given: Given = {}): Promise<Gateway> {
-  const log = given.log ?? createLog(config.logLevel)
+export async function createApp(config: Config, given: Given): Promise<Gateway> {
+  const { log } = given
   const closers: (() => Promise<unknown>)[] = []
   const owned: Owned = (part) => {
     closers.unshift(() => part.close())
@@ -109,7 +108,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<Gate
     closers.unshift(() => engine.drain(config.drainSeconds * 1000))
     // A process whose port is taken must not take turns over only to drop them: some lost owners more, and they fail.
     http.server.once('listening', () => engine.begin())
-    return { http, engine, log, close: () => closeAll(closers, log) }
+    return { http, handedOver: engine.handedOver, close: () => closeAll(closers, log) }
   } catch (failure) {
     await closeAll(closers, log)
     throw failure

@@ -71,10 +71,10 @@ try {
       await app.close()
       throw new Error(`${inFull(failure)}. Stop what listens there, or set BATON_PORT or BATON_HOST.`)
     })
-  app.log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
+  log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
   // Exit, so that the supervisor restarts the process.
   void (await database).lost?.then((err) => {
-    app.log.fatal({ err }, 'the process is ending: its embedded database is gone')
+    log.fatal({ err }, 'the process is ending: its embedded database is gone')
     process.exit(1)
   })
   // Loaded in the background: neither readiness nor the first tool call waits for them. A failure shows where they are used.
@@ -84,18 +84,18 @@ try {
   let toldAt: number | null = null
   const { close } = closeWithGrace({ delay, skip: [...STOP_SIGNALS] }, async ({ err, signal }) => {
     toldAt ??= performance.now()
-    if (err) app.log.fatal({ err }, 'the process is ending for an error that nobody caught')
-    else if (signal) app.log.info({ signal }, 'shutting down')
+    if (err) log.fatal({ err }, 'the process is ending for an error that nobody caught')
+    else if (signal) log.info({ signal }, 'shutting down')
     await app.close()
     const ms = Math.round(performance.now() - toldAt)
-    app.log.info({ handed_over: app.engine.handedOver(), ms }, 'stopped')
+    log.info({ handed_over: app.handedOver(), ms }, 'stopped')
   })
   stop = (signal) => {
     if (toldAt === null) {
-      app.log.info({ signal }, 'shutting down')
+      log.info({ signal }, 'shutting down')
       close()
     } else if (performance.now() - toldAt > REPEAT_MS) {
-      app.log.fatal({ signal }, 'the process is ending at once: it was told again')
+      log.fatal({ signal }, 'the process is ending at once: it was told again')
       process.exit(1)
     }
   }
