@@ -93,14 +93,16 @@ const OVERLAP = 30_000
  */
 export function hasSecret(json: string): boolean {
   if (holdsSecret(json)) return true
-  // JSON inside a text has its quotes and line breaks escaped: some patterns look for them as they are.
+  // JSON inside a text has its quotes, line breaks and tabs escaped: some patterns look for them as they are.
   return json.includes('\\') && holdsSecret(unescaped(json))
 }
 
-const [NEWLINE, QUOTE, BACKSLASH, N] = [0x0a, 0x22, 0x5c, 0x6e]
+const [NEWLINE, QUOTE, BACKSLASH] = [0x0a, 0x22, 0x5c]
+/** Letters that stand for a blank behind a backslash: n, r, t. */
+const BLANKS: readonly (number | undefined)[] = [0x6e, 0x72, 0x74]
 
 /**
- * With quotes and line breaks as they are, and backslashes left out. Byte by byte: millions of replacements
+ * With quotes as they are, a line break for each blank, and backslashes left out. Byte by byte: millions of replacements
  * would take seconds. Beyond ASCII, where no pattern looks, the text is not kept.
  */
 function unescaped(json: string): string {
@@ -109,8 +111,8 @@ function unescaped(json: string): string {
   for (let at = 0; at < bytes.length; at++) {
     const next = bytes[at] === BACKSLASH ? bytes[at + 1] : undefined
     if (next === BACKSLASH) at++
-    else if (next === QUOTE || next === N) {
-      bytes[to++] = next === N ? NEWLINE : QUOTE
+    else if (next === QUOTE || BLANKS.includes(next)) {
+      bytes[to++] = next === QUOTE ? QUOTE : NEWLINE
       at++
     } else bytes[to++] = bytes[at] ?? 0
   }

@@ -228,6 +228,7 @@ t.test(
       t.ok(isSealed(JSON.stringify({ text: json })), 'in JSON in JSON')
     }
     t.ok(isSealed(`Bearer\n${'a1'.repeat(15)}`), 'on a line of its own')
+    t.ok(isSealed(`Bearer\t${'a1'.repeat(15)}`), 'behind a tab')
     t.notOk(isSealed('sk-short'), 'its beginning alone is none')
     t.notOk(hasSecret(JSON.stringify({ type: 'text', text: 'a "quoted" word\nand a \\ backslash' })))
   },
