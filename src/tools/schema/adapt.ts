@@ -288,13 +288,14 @@ class Fitter {
   #bounds(node: JsonSchema): JsonSchema {
     const bounded = { ...node }
     const isWhole = node.type === 'integer'
-    for (const [exclusive, inclusive, next] of [
-      ['exclusiveMinimum', 'minimum', (bound: number) => Math.floor(bound) + 1],
-      ['exclusiveMaximum', 'maximum', (bound: number) => Math.ceil(bound) - 1],
+    for (const [exclusive, inclusive, next, stricter] of [
+      ['exclusiveMinimum', 'minimum', (bound: number) => Math.floor(bound) + 1, Math.max],
+      ['exclusiveMaximum', 'maximum', (bound: number) => Math.ceil(bound) - 1, Math.min],
     ] as const) {
       const bound = node[exclusive]
       if (this.#has(exclusive) || typeof bound !== 'number') continue
-      bounded[inclusive] ??= isWhole ? next(bound) : bound
+      const nearest = isWhole ? next(bound) : bound
+      bounded[inclusive] = stricter(nearest, Number(node[inclusive] ?? nearest))
     }
     return bounded
   }
