@@ -218,7 +218,7 @@ class Cleaner {
     // A member's description belongs to its part only; the node's own wins.
     const said = Object.entries(own).filter(([keyword]) => isAnnotation(keyword))
     const complete = completed({
-      ...this.#withOneCondition(schema, parts, depth),
+      ...this.#withOneOfEach(schema, parts, depth),
       ...Object.fromEntries(said),
     })
     if (this.#unknown.has(own)) this.#unknown.add(complete)
@@ -227,12 +227,19 @@ class Cleaner {
 
   /**
    * Several conditions have no simple form, and the `if` of one with the `then` of another would say what none of them does:
-   * without them, the properties that they lead to are named, and none is demanded.
+   * they go. Of several choices the first stays. The properties that the others lead to are named, and none is demanded.
    */
-  #withOneCondition(schema: JsonSchema, parts: readonly JsonSchema[], depth: number): JsonSchema {
-    if (parts.filter((part) => 'if' in part).length < 2) return schema
-    const { if: _, then: __, else: ___, ...rest } = schema
-    const branches = parts.flatMap((part) => [part.then, part.else])
+  #withOneOfEach(schema: JsonSchema, parts: readonly JsonSchema[], depth: number): JsonSchema {
+    const isConditional = parts.filter((part) => 'if' in part).length > 1
+    const others = (choice: string) =>
+      parts.flatMap((part) => (choice in part ? [part[choice]] : [])).slice(1)
+    const branches = [
+      ...(isConditional ? parts.flatMap((part) => [part.then, part.else]) : []),
+      ...[...others('anyOf'), ...others('oneOf')].flat(),
+    ]
+    if (branches.length === 0) return schema
+    const { if: _, then: __, else: ___, ...unconditional } = schema
+    const rest = isConditional ? unconditional : schema
     const { properties } = unite(this.#ledTo(branches, depth, new Set()))
     if (Object.keys(properties as JsonSchema).length === 0) return rest
     const own = rest.properties as JsonSchema | undefined

@@ -438,6 +438,25 @@ t.test('conditions side by side name what they lead to, and demand nothing', asy
   t.strictSame(clean({ type: 'object', properties: { bare } }).properties, { bare: text })
 })
 
+t.test('of choices side by side the first stays, and the others name what they lead to', async (t) => {
+  const [text, number] = [{ type: 'string' }, { type: 'number' }]
+  const choice = (keyword: string, ...names: string[]) => ({
+    [keyword]: names.map((name) => ({ properties: { [name]: text }, required: [name] })),
+  })
+  const own = { type: 'object', properties: { a: number }, required: ['a'] }
+  for (const keyword of ['anyOf', 'oneOf']) {
+    const [first, second] = [choice(keyword, 'b', 'c'), choice(keyword, 'd', 'a')]
+    for (const raw of [
+      { ...own, allOf: [first, second] },
+      { ...own, ...first, allOf: [second] },
+    ]) {
+      t.match(clean(raw), { properties: { a: number, d: text }, required: ['a'] }, keyword)
+      const { properties, required } = fitted(raw, profile('openai')).schema
+      t.strictSame([properties, required], [{ a: number, d: text, b: text, c: text }, ['a']], keyword)
+    }
+  }
+})
+
 t.test(
   'a choice at the root is joined with those inside of it, and the root has the last word',
   async (t) => {
@@ -501,6 +520,8 @@ t.test('what a target has no word for is relaxed, not lost', async (t) => {
         same: { type: 'array', prefixItems: [{ type: 'string' }, { type: 'string' }] },
         below: { type: 'integer', exclusiveMaximum: 4 },
         between: { type: 'number', exclusiveMinimum: 1, exclusiveMaximum: 4 },
+        within: { type: 'number', minimum: 0, exclusiveMinimum: 1, maximum: 9, exclusiveMaximum: 4 },
+        inside: { type: 'integer', minimum: 3, exclusiveMinimum: 1, maximum: 3, exclusiveMaximum: 9 },
         most: { type: 'integer', enum: Array.from({ length: 21 }, (_, i) => i) },
       },
     },
@@ -519,6 +540,8 @@ t.test('what a target has no word for is relaxed, not lost', async (t) => {
     same: { type: 'array', items: { type: 'string' } },
     below: { type: 'integer', maximum: 3 },
     between: { type: 'number', minimum: 1, maximum: 4 },
+    within: { type: 'number', minimum: 1, maximum: 4 },
+    inside: { type: 'integer', minimum: 3, maximum: 3 },
     most: {
       type: 'integer',
       description: 'One of: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, …',
