@@ -38,7 +38,9 @@ export function createListing(
   now: () => number = () => performance.now(),
 ): Listing {
   let underWay: Promise<ToolList> | null = null
-  /** How many announcements came: in all, before the newest fetch (under way or next), before the last that came home */
+  /** It begins once the one before it is over */
+  let isNext = false
+  /** How many announcements came: in all, before the newest fetch that began, before the last that came home */
   const announced = { all: 0, asked: 0, known: 0 }
   let changes: number[] = []
   let quarantinedUntil = 0
@@ -46,6 +48,7 @@ export function createListing(
   const fetchList = async (spec: McpServerSpec): Promise<ToolList> => {
     const { all } = announced
     announced.asked = all
+    isNext = false
     const { server, tools, left_out, ttlMs } = await fetch(spec)
     const hash = hashTools({ tools, left_out })
     const fetched_at = Date.now()
@@ -66,9 +69,9 @@ export function createListing(
 
   /** The fetch under way, unless a change was announced after it began: then the one that follows it. */
   const share = (spec: McpServerSpec): Promise<ToolList> => {
-    if (underWay && announced.asked === announced.all) return underWay
+    if (underWay && (isNext || announced.asked === announced.all)) return underWay
     const before = underWay
-    announced.asked = announced.all
+    isNext = before !== null
     const next = before ? before.catch(() => {}).then(() => fetchList(spec)) : fetchList(spec)
     underWay = next
     const done = (): void => {

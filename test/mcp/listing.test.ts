@@ -55,6 +55,24 @@ t.test('a list whose change was announced while it was read is asked for again',
   t.notOk(listing.isOutdated())
 })
 
+t.test('however many changes are announced while a list is read, it is read once more', async (t) => {
+  const { listing, requests, get } = served()
+  const first = get()
+  const later = [1, 2, 3].map(() => {
+    listing.markChanged()
+    return get()
+  })
+  // The list grows while it is read.
+  for (const request of requests) {
+    request.answer(request === requests[0] ? 'old' : 'new')
+    await new Promise(setImmediate)
+  }
+  t.equal(await first, 'old')
+  t.strictSame(await Promise.all(later), ['new', 'new', 'new'])
+  t.equal(requests.length, 2)
+  t.notOk(listing.isOutdated())
+})
+
 t.test('a list is kept for five minutes, and then asked for again', async (t) => {
   const { requests, time, get } = served()
   const first = get()
