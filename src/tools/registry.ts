@@ -248,7 +248,7 @@ function mcpTool(
     parameters: 'schema' in schema ? schema.schema : ANY,
     input_schema: tool.inputSchema,
     annotations: tool.annotations ?? {},
-    ...standing(server, isChanged, problem),
+    ...statusOf(server, isChanged, problem),
     is_blocked: isChanged && connector.pin === 'block',
     last_seen_at: server.state === 'live' ? server.seen_at : null,
     hash,
@@ -256,7 +256,7 @@ function mcpTool(
 }
 
 /** What stands in a tool's way, the most lasting first. */
-function standing(
+function statusOf(
   { connector, state, reason }: KnownServer,
   isChanged: boolean,
   problem: string | null,

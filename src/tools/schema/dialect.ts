@@ -235,19 +235,17 @@ function decode(fragment: string): string {
   }
 }
 
-/** What the node at hand is: a schema, a keyword's list or map of schemas, or mere data. */
-type Standing = 'schema' | 'container' | 'data'
-
 function follow(from: unknown, base: string, path: string): Resolved | null {
   let node = from
-  let standing: Standing = 'schema'
+  // Where the node at hand stands: it is a schema, a list or map of schemas, or mere data.
+  let place: ReturnType<typeof placeOf> = 'schema'
   let pointer = base
   for (const key of stepsOf(path)) {
     if (typeof node !== 'object' || node === null || !Object.hasOwn(node, key)) return null
     const child: unknown = (node as JsonSchema)[key]
-    const keyword: string | null = standing === 'schema' ? modernKeyword(key, child) : null
+    const keyword: string | null = place === 'schema' ? modernKeyword(key, child) : null
     pointer += `/${keyword ?? stepOf(key)}`
-    standing = keyword === null ? (standing === 'container' ? 'schema' : 'data') : standingOf(keyword)
+    place = keyword === null ? place && 'schema' : placeOf(keyword)
     node = child
   }
   return { node, pointer }
@@ -257,12 +255,6 @@ function modernKeyword(key: string, value: unknown): string {
   if (key === 'items' && Array.isArray(value)) return 'prefixItems'
   if (key === 'definitions') return '$defs'
   return key === 'additionalItems' ? 'items' : key
-}
-
-function standingOf(keyword: string): Standing {
-  const place = placeOf(keyword)
-  if (place === undefined) return 'data'
-  return place === 'schema' ? 'schema' : 'container'
 }
 
 /** Subschemas that can be referred to by a name: `$anchor`, `$id`, and draft-04's `id`. */

@@ -16,7 +16,7 @@ const MAX_PATTERN = 1_000
 const VALUE_LIMITS = { depth: 8, bytes: 4_096 }
 
 /** A keyword that holds subschemas holds one, a list, or a map of them. */
-export type Place = 'schema' | 'list' | 'map'
+type Place = 'schema' | 'list' | 'map'
 type Check = (value: unknown) => boolean
 type Keep = (value: unknown) => unknown
 

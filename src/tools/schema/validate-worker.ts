@@ -25,8 +25,7 @@ export interface Misfit {
 }
 /** Id 0: the thread is ready. */
 export type Judgement = { id: number } & (
-  | { valid: true }
-  | { valid: false; problems: Misfit[] }
+  | { problems: Misfit[] }
   | { unusable: true }
   /** The schema is not compiled here, or not any more: the job must bring it */
   | { unknown: true }
@@ -75,8 +74,8 @@ function judge({ id, key, schema, value }: Job): Judgement {
     if (!validate) return { id, unknown: true }
     if (!compiled.has(key) && compiled.size >= MOST_COMPILED) compiled.clear()
     compiled.set(key, validate)
-    if (validate(value)) return { id, valid: true }
-    return { id, valid: false, problems: (validate.errors ?? []).slice(0, MOST_PROBLEMS).map(problemOf) }
+    const errors = validate(value) ? [] : (validate.errors ?? [])
+    return { id, problems: errors.slice(0, MOST_PROBLEMS).map(problemOf) }
   } catch {
     return { id, unusable: true }
   }
@@ -104,4 +103,4 @@ function problemOf({ instancePath, message = 'is not valid', params, keyword }: 
 }
 
 parentPort?.on('message', (job: Job) => parentPort?.postMessage(judge(job)))
-parentPort?.postMessage({ id: 0, valid: true } satisfies Judgement)
+parentPort?.postMessage({ id: 0, problems: [] } satisfies Judgement)
