@@ -216,7 +216,7 @@ class Fitter {
     const children = mapSubschemas(this.#named(node), (sub) =>
       isRecord(sub) ? this.fit(sub, isWrittenOut) : sub,
     )
-    const worded = this.#patterns(this.#values(this.#choices(children)))
+    const worded = this.#patterns(this.#values(this.#choices(withoutVoidTests(children, node))))
     return this.#known(this.#objects(this.#arrays(worded)))
   }
 
@@ -234,7 +234,7 @@ class Fitter {
   #choices(node: JsonSchema): JsonSchema {
     const { anyOf, oneOf, ...rest } = node
     // A member that says nothing any more makes the whole choice say nothing.
-    const isOpen = (list: unknown) => listOf(list).some((member) => Object.keys(member).length === 0)
+    const isOpen = (list: unknown) => listOf(list).some(isEmpty)
     const any = isOpen(anyOf) ? undefined : anyOf
     const one = isOpen(oneOf) ? undefined : oneOf
     const isKnown = this.#has('oneOf')
@@ -270,7 +270,7 @@ class Fitter {
     const rested = isRecord(rest.items) && Object.keys(rest.items).length > 0 ? [rest.items] : []
     const kinds = [...listOf(prefixItems), ...rested]
     const members = distinct(kinds)
-    const isAny = members.some((kind) => Object.keys(kind).length === 0)
+    const isAny = members.some(isEmpty)
     const [only] = members
     return { ...rest, items: isAny || !only ? {} : members.length === 1 ? only : { anyOf: members } }
   }
@@ -341,6 +341,15 @@ class Fitter {
   #known(node: JsonSchema): JsonSchema {
     return ordered(node, (keyword) => this.#has(keyword) || keyword === '$defs' || keyword === '$ref')
   }
+}
+
+const isEmpty = (schema: unknown): boolean => isRecord(schema) && Object.keys(schema).length === 0
+
+/** Without a test that says nothing any more: all pass it, so that its `not` refuses everything, or its `then` always holds. */
+function withoutVoidTests(fitted: JsonSchema, before: JsonSchema): JsonSchema {
+  const isLost = (keyword: string) => isEmpty(fitted[keyword]) && !isEmpty(before[keyword])
+  const lost = ['not', 'if'].filter(isLost)
+  return Object.fromEntries(Object.entries(fitted).filter(([keyword]) => !lost.includes(keyword)))
 }
 
 const propertyNames = (schema: JsonSchema): ReadonlySet<string> =>

@@ -555,6 +555,24 @@ t.test('what a target has no word for is relaxed, not lost', async (t) => {
   )
 })
 
+t.test('a test of which a target has no word left tests nothing', async (t) => {
+  const [a, b] = [{ type: 'string' }, { type: 'string' }]
+  const both = { required: ['a', 'b'] }
+  const none = { anyOf: [{ required: ['a'] }, { required: ['b'] }] }
+  const then = { type: 'object', properties: { b }, required: ['b'] }
+  const never = { not: {} }
+  const nodes = {
+    both: { type: 'object', properties: { a, b }, not: both },
+    none: { type: 'object', properties: { a, b }, not: none },
+    given: { type: 'object', properties: { a, b }, if: both, then },
+  }
+  const plain = { type: 'object', properties: { a, b } }
+  for (const name of ['openai', 'anthropic']) {
+    const { schema } = fitted({ type: 'object', properties: { ...nodes, never } }, profile(name))
+    t.strictSame(schema.properties, { both: plain, none: plain, given: { ...plain, then }, never }, name)
+  }
+})
+
 t.test('an expression that a target cannot read is left out', async (t) => {
   const kept = ['^[\\w.-]+$', '^(?:a|b){2}\\/\\u00e9$', '\\S']
   const unread = ['^(?!__)a', '(?=b)', '(?<!a)b', '^[^\\p{Cc}]+$', '(?<y>\\d)', '(a)\\1', '\\u{1f600}', '[^]']
