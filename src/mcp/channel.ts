@@ -5,7 +5,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createDecoder } from '../sse.ts'
-import { patienceOf } from './http.ts'
+import { retryAfterOf } from './http.ts'
 
 const FIRST_PAUSE_MS = 1_000
 const LONGEST_PAUSE_MS = 30_000
@@ -110,7 +110,7 @@ export async function readGetStream(
   if (!response.ok || !response.body) {
     await response.body?.cancel()
     if (NO_CHANNEL.has(response.status)) return { isUnsupported: true }
-    const retryMs = patienceOf(response)
+    const retryMs = retryAfterOf(response)
     return retryMs === undefined ? end : { ...end, retryMs }
   }
   const decoder = createDecoder(

@@ -15,7 +15,7 @@ import {
 } from './contract.ts'
 import { type MendedTools, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
-import { bounded, createExchange, type Exchange, inExchange } from './http.ts'
+import { createExchange, createMcpFetch, type Exchange, inExchange } from './http.ts'
 import { scrubbedFailure } from './scrub.ts'
 import { userAgent } from './transport.ts'
 import {
@@ -213,14 +213,12 @@ async function listenLegacy(
   const isOfUse = announcesChanges(client) || context.elicit !== undefined
   if (!http || !isOfUse) return { isUnsupported: true }
   const headers = new Headers(spec.headers)
-  if (!headers.has('user-agent')) headers.set('user-agent', userAgent(context))
   const token = await spec.auth?.token()
   if (token) headers.set('authorization', `Bearer ${token}`)
   if (http.sessionId) headers.set('mcp-session-id', http.sessionId)
   if (http.protocolVersion) headers.set('mcp-protocol-version', http.protocolVersion)
   const onMessage = (message: unknown): void => tap.deliver(parseJSONRPCMessage(message))
-  const fetch: typeof context.fetch = async (url, init) =>
-    bounded(await context.fetch(url, init), context.maxBytes)
+  const fetch = createMcpFetch({ ...context, userAgent: userAgent(context), keepsGetStream: true })
   return readGetStream({ fetch, url: spec.url ?? '', headers, onMessage }, signal, previous)
 }
 

@@ -54,7 +54,7 @@ interface McpFetchOptions {
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
   userAgent: string
   maxBytes: number
-  /** The legacy SSE transport lives on its GET stream; Streamable HTTP opens one only to listen */
+  /** The legacy SSE transport lives on its GET stream, and channel.ts listens to one */
   keepsGetStream: boolean
 }
 
@@ -67,7 +67,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     const response = await options.fetch(url, { ...init, signal })
     exchange.status = response.status
     exchange.isStreaming = isEventStream(response)
-    const retryAfter = patienceOf(response)
+    const retryAfter = retryAfterOf(response)
     if (retryAfter !== undefined) exchange.retryAfterMs = retryAfter
     return bounded(response, options.maxBytes, () => {
       exchange.failure = new BodyTooLargeError(
@@ -91,7 +91,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
       return response
     }
     const response = await ask()
-    const patience = response.status === 429 ? patienceOf(response) : undefined
+    const patience = response.status === 429 ? retryAfterOf(response) : undefined
     if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
     // A request that was refused by a rate limit has not been run.
     await response.body?.cancel()
@@ -104,7 +104,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
 const PIECE = 16 * 1024
 
 /** The body up to a number of bytes (capBody), an event stream in pieces: a flood of messages must not hold up everybody else. */
-export function bounded(response: Response, maxBytes: number, onExceeded?: () => void): Response {
+function bounded(response: Response, maxBytes: number, onExceeded?: () => void): Response {
   const capped = capBody(response, maxBytes, onExceeded)
   if (!capped.body || !isEventStream(capped)) return capped
   const pieces = new TransformStream<Uint8Array, Uint8Array>({
@@ -122,5 +122,5 @@ export function bounded(response: Response, maxBytes: number, onExceeded?: () =>
 }
 
 /** What the server's Retry-After asks for, in milliseconds. */
-export const patienceOf = ({ headers }: Response): number | undefined =>
+export const retryAfterOf = ({ headers }: Response): number | undefined =>
   retryAfterMs(headers.get('retry-after'), Date.now())
