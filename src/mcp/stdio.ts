@@ -9,7 +9,7 @@ import { type JSONRPCMessage, parseJSONRPCMessage, type Transport } from '@model
 import { isRecord } from '../chat/json.ts'
 import { within } from '../within.ts'
 import { childEnv } from './child-env.ts'
-import { McpError, type McpServerSpec } from './contract.ts'
+import { McpError, type McpErrorKind, type McpServerSpec } from './contract.ts'
 import type { Sandbox } from './sandbox.ts'
 import { scrubbedText } from './scrub.ts'
 import type { Watchdog } from './watchdog.ts'
@@ -33,10 +33,8 @@ export interface StdioTransport extends Transport {
   close(): Promise<void>
   /** How it ended and the last lines that it wrote to stderr; both empty while it runs quietly. */
   obituary(): { ending: string; words: string }
-  /** Called with the id of a request whose answer was larger than the cap. */
-  onoversize?: (id: number) => void
-  /** Called with the id of a request whose answer is no valid one. */
-  onunreadable?: (id: number) => void
+  /** Called with the id of a request whose answer came and cannot be taken, and why. */
+  onrefused?: (id: number, kind: McpErrorKind, why: string) => void
   /** The SDK tells a stdio transport from others by this name. */
   readonly stderr: null
 }
@@ -179,7 +177,7 @@ function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number
     for (let at = chunk.indexOf(10); at >= 0; at = chunk.indexOf(10, from)) {
       add(chunk.subarray(from, at))
       from = at + 1
-      if (size > maxBytes) dropLine(parts, transport)
+      if (size > maxBytes) dropLine(parts, transport, maxBytes)
       else readLine(Buffer.concat(parts), transport)
       parts = []
       size = 0
@@ -206,19 +204,19 @@ function readLine(line: Buffer, transport: StdioTransport): void {
     transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
     // An answer, if a broken one (`"error": null` beside a result): its request would wait for a better one in vain.
     if (isRecord(json) && json.jsonrpc === '2.0' && !('method' in json) && typeof json.id === 'number')
-      transport.onunreadable?.(json.id)
+      transport.onrefused?.(json.id, 'protocol', "The server's answer is not valid JSON-RPC.")
     return
   }
   transport.onmessage?.(message)
 }
 
 /** The request behind an oversized answer fails alone, so that a stateful server keeps its state. */
-function dropLine(parts: Buffer[], transport: StdioTransport): void {
+function dropLine(parts: Buffer[], transport: StdioTransport, maxBytes: number): void {
   const [head = '', tail = ''] = parts.map((part) => part.toString('latin1'))
   const atStart = /^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)/.exec(head)
   // At the end of the line one brace closes the message, so this id is the message's own.
   const atEnd = /"id"\s*:\s*(\d+)\s*\}\s*$/.exec(tail)
   const id = atStart?.[1] ?? atEnd?.[1]
   if (id === undefined) void transport.close()
-  else transport.onoversize?.(Number(id))
+  else transport.onrefused?.(Number(id), 'too_large', `The server's answer is larger than ${maxBytes} bytes.`)
 }

@@ -217,11 +217,7 @@ function createWire(
       return mendPage(result, listed)
     },
   })
-  if (stdio) {
-    stdio.onoversize = (id) =>
-      tapped.fail(id, 'too_large', `The server's answer is larger than ${context.maxBytes} bytes.`)
-    stdio.onunreadable = (id) => tapped.fail(id, 'protocol', "The server's answer is not valid JSON-RPC.")
-  }
+  if (stdio) stdio.onrefused = tapped.fail
   const client = createClient(context, negotiation)
   client.onerror = (error) => {
     // The stream of the old SSE transport is the session: a new one would be a stranger to the server.
