@@ -304,23 +304,21 @@ class Fitter {
     if (!isRecord(node.properties)) return node
     const sent = new Map(Object.keys(node.properties).map((key) => [key, this.#sentName(key)]))
     if ([...sent].every(([key, name]) => key === name)) return node
-    const properties = Object.entries(node.properties).map(([key, sub]) => {
-      const name = sent.get(key) ?? key
-      return [name, name === key || !isRecord(sub) ? sub : described(sub, `Original name: ${key}`)]
-    })
-    const names = (list: unknown) => listOfText(list).map((key) => sent.get(key) ?? key)
-    const dependent = Object.entries((node.dependentRequired ?? {}) as JsonSchema)
+    const nameOf = (key: string) => sent.get(key) ?? key
+    const names = (list: unknown) => (list as string[]).map(nameOf)
+    const map = (keyword: string, fn: (value: unknown, key: string) => unknown) => {
+      const entries = Object.entries((node[keyword] ?? {}) as JsonSchema)
+      const renamed = entries.map(([key, value]) => [nameOf(key), fn(value, key)])
+      return entries.length > 0 ? { [keyword]: Object.fromEntries(renamed) } : {}
+    }
     return {
       ...node,
-      properties: Object.fromEntries(properties),
+      ...map('properties', (sub, key) =>
+        nameOf(key) === key || !isRecord(sub) ? sub : described(sub, `Original name: ${key}`),
+      ),
       ...(node.required ? { required: names(node.required) } : {}),
-      ...(dependent.length > 0
-        ? {
-            dependentRequired: Object.fromEntries(
-              dependent.map(([key, list]) => [sent.get(key) ?? key, names(list)]),
-            ),
-          }
-        : {}),
+      ...map('dependentRequired', names),
+      ...map('dependentSchemas', (sub) => sub),
     }
   }
 
@@ -354,9 +352,6 @@ function withoutVoidTests(fitted: JsonSchema, before: JsonSchema): JsonSchema {
 
 const propertyNames = (schema: JsonSchema): ReadonlySet<string> =>
   new Set(nodesOf(schema).flatMap(({ properties }) => Object.keys(properties ?? {})))
-
-const listOfText = (list: unknown): string[] =>
-  Array.isArray(list) ? list.filter((item): item is string => typeof item === 'string') : []
 
 /** The schema with one more sentence in its description. */
 function described(schema: JsonSchema, sentence: string): JsonSchema {

@@ -710,6 +710,12 @@ t.test('a property that is renamed is so wherever its name stands', async (t) =>
     required: [sent, 'c'],
     dependentRequired: { [sent]: [other, 'c'], c: [sent] },
   })
+  const below = { type: 'object', properties: { at: { ...raw, dependentSchemas: { 'a b': free } } } }
+  t.match(
+    fitted(below, profile('anthropic')).schema,
+    { properties: { at: { dependentSchemas: { [sent]: free } } } },
+    'what depends on it, too',
+  )
   const taken = { type: 'object', properties: { ...raw.properties, [sent]: {} } }
   const names = Object.keys(fitted(taken, profile('anthropic')).schema.properties as object)
   t.match(names, [/^a_b_[0-9a-f]{8}$/, other, 'c', sent], 'but to none that is taken')
