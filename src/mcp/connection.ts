@@ -13,9 +13,9 @@ import {
   type McpServerSpec,
   type McpTool,
 } from './contract.ts'
-import { type MendedTools, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
 import { createExchange, createMcpFetch, type Exchange, inExchange } from './http.ts'
+import { type MendedTools, mendTools } from './mend.ts'
 import { scrubbedFailure } from './scrub.ts'
 import { userAgent } from './transport.ts'
 import {

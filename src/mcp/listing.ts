@@ -1,7 +1,7 @@
 /** One server's tool list: asked for once for all who want it, kept while it is fresh, never flickering. */
 import type { ListedTools } from './connection.ts'
 import type { McpServerInfo, McpServerSpec, ToolList } from './contract.ts'
-import { hashTools } from './definitions.ts'
+import { hashTools } from './mend.ts'
 
 const FRESH_MS = 5 * 60_000
 const LONGEST_TTL_MS = 24 * 3_600_000

@@ -13,9 +13,9 @@ import {
 } from '@modelcontextprotocol/client'
 import { isRecord, isWithin } from '../chat/json.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
-import { MAX_ENTRIES, MAX_LIST_BYTES, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
 import { createExchange, type Exchange, inExchange } from './http.ts'
+import { MAX_ENTRIES, MAX_LIST_BYTES, mendTools } from './mend.ts'
 import { type Tap, tap } from './tap.ts'
 import { type ConnectionSettings, createTransport, type Transports } from './transport.ts'
 

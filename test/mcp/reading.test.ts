@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { readResult } from '../../src/mcp/content.ts'
 import type { McpTool } from '../../src/mcp/contract.ts'
-import { hashTools, mendTools } from '../../src/mcp/definitions.ts'
+import { hashTools, mendTools } from '../../src/mcp/mend.ts'
 
 const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
 const object = { type: 'object' }

@@ -3,8 +3,8 @@
  * or the reason why it cannot be declared. Bounded in depth, nodes and bytes, and therefore in time;
  * nothing is fetched. What a clean schema guarantees, every adapter and profile may rely on:
  * the root is an object with `properties`; no boolean subschema (but `additionalProperties`); types are
- * known ones; objects have `properties` and arrays `items` or `prefixItems`; `required` names properties;
- * no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
+ * known ones; objects have `properties` and arrays `items` or `prefixItems`; beside `properties`, `required` names some of
+ * them; no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  *
  * keywords.ts is the clean schema's language, dialect.ts knows what people write, merge.ts and shrink.ts make one of
