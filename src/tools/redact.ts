@@ -12,6 +12,9 @@ export const MASK = '[redacted]'
 const NAMES =
   'password|passwd|passphrase|secret|(?:api|access|private|secret)[_-]?key|(?:access|auth|refresh|session)[_-]?token|authorization'
 
+/** Begins where a word does; in JSON text the letter of an escape may stand before it (`\\n`). */
+const token = ({ source }: RegExp) => new RegExp(String.raw`(?<!(?<!\\)[A-Za-z])${source}`)
+
 /** Words in capitals or not: a flag would be for a whole rule. */
 const anyCase = (words: string): string =>
   words.replace(/[a-z]/g, (letter) => `[${letter}${letter.toUpperCase()}]`)
@@ -29,31 +32,35 @@ const FIELD = String.raw`(?:${NAMES})"\s{0,9}:\s{0,9}"`
  */
 const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
   // OpenAI, Anthropic. What OpenAI's hold in their middle tells them wherever they begin.
-  [/sk-/, /(?<![A-Za-z])sk-[A-Za-z0-9_-]{20,}|sk-[A-Za-z0-9_-]{20,90}T3BlbkFJ[A-Za-z0-9_-]{20,}/],
+  [/sk-/, token(/sk-[A-Za-z0-9_-]{20,}/)],
+  [/T3BlbkFJ/, /sk-[A-Za-z0-9_-]{20,90}T3BlbkFJ[A-Za-z0-9_-]{20,}/],
   [
     /A(?:[KS]IA|BIA|CCA|GPA|IDA|ROA|[IN]PA|NVA|3T)/,
-    /\bA(?:[KS]IA|BIA|CCA|GPA|IDA|ROA|[IN]PA|NVA|3T[A-Z0-9])[A-Z0-9]{16}(?![A-Z0-9])/, // AWS key ids, examples included
+    token(/A(?:[KS]IA|BIA|CCA|GPA|IDA|ROA|[IN]PA|NVA|3T[A-Z0-9])[A-Z0-9]{16}(?![A-Z0-9])/), // AWS key ids, examples included
   ],
   // An app's installation token is `ghs_<app>_<JWT>` since April 2026 (github.blog/changelog, 2026-05-15).
   [
     /gh[pousr]_|github_pat_/,
-    /(?<![A-Za-z])(?:gh[pour]_[A-Za-z0-9_]{30,}|ghs_[A-Za-z0-9._-]{30,}|github_pat_[A-Za-z0-9_]{40,})/,
+    token(/(?:gh[pour]_[A-Za-z0-9_]{30,}|ghs_[A-Za-z0-9._-]{30,}|github_pat_[A-Za-z0-9_]{40,})/),
   ],
-  [/xox|xapp-/, /(?<![A-Za-z])(?:xox[a-eoprs]|xapp)-[A-Za-z0-9%/+=-]{3,}/], // Slack; those of browsers (xoxd) are percent-encoded
+  [/xox|xapp-/, token(/(?:xox[a-eoprs]|xapp)-[A-Za-z0-9%/+=-]{3,}/)], // Slack; those of browsers (xoxd) are percent-encoded
   [new RegExp(WEBHOOK), new RegExp(`${WEBHOOK}[A-Za-z0-9/_-]{7,}`)],
-  [/AIza/, /(?<![A-Za-z])AIza[A-Za-z0-9_-]{30,}/], // Google API keys
-  [/ya29\./, /(?<![A-Za-z])ya29\.[A-Za-z0-9_-]{20,}/], // Google access tokens
-  [/glpat-/, /(?<![A-Za-z])glpat-[A-Za-z0-9_-]{20,}/], // GitLab
-  [/npm_/, /(?<![A-Za-z])npm_[A-Za-z0-9_]{36,}/],
+  [/AIza/, token(/AIza[A-Za-z0-9_-]{30,}/)], // Google API keys
+  [/ya29\./, token(/ya29\.[A-Za-z0-9_-]{20,}/)], // Google access tokens
+  [/glpat-/, token(/glpat-[A-Za-z0-9_-]{20,}/)], // GitLab
+  [/npm_/, token(/npm_[A-Za-z0-9_]{36,}/)],
   [/_authToken=/, /(?<=_authToken=)[^\s$"'\\][^\s"'\\]{7,}/], // .npmrc
-  [/SG\./, /(?<![A-Za-z])SG\.[A-Za-z0-9_-]{1,128}\.[A-Za-z0-9_-]{2,}/], // SendGrid
-  [/shp(?:at|ca|pa|ss)_/, /(?<![A-Za-z])shp(?:at|ca|pa|ss)_[A-Za-z0-9]{32,}/], // Shopify
-  [/lin_api_/, /(?<![A-Za-z])lin_api_[A-Za-z0-9_]{32,}/], // Linear
-  [/ops_ey/, /(?<![A-Za-z])ops_ey[A-Za-z0-9+/=]{100,}/], // 1Password
-  [/[rs]k_(?:live|test)_/, /(?<![A-Za-z])[rs]k_(?:live|test)_[A-Za-z0-9]{16,}/], // Stripe
-  [/bk_/, /(?<![A-Za-z])bk_[A-Za-z0-9_-]{40,}/], // our own keys
+  [/SG\./, token(/SG\.[A-Za-z0-9_-]{1,128}\.[A-Za-z0-9_-]{2,}/)], // SendGrid
+  [/shp(?:at|ca|pa|ss)_/, token(/shp(?:at|ca|pa|ss)_[A-Za-z0-9]{32,}/)], // Shopify
+  [/lin_api_/, token(/lin_api_[A-Za-z0-9_]{32,}/)], // Linear
+  [/ops_ey/, token(/ops_ey[A-Za-z0-9+/=]{100,}/)], // 1Password
+  [/[rs]k_(?:live|test)_/, token(/[rs]k_(?:live|test)_[A-Za-z0-9]{16,}/)], // Stripe
+  [/bk_/, token(/bk_[A-Za-z0-9_-]{40,}/)], // our own keys
   // JWT. It begins where no other such character stands before it, else "eyJ-eyJ-…" takes quadratic time.
-  [/eyJ/, /(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{8,16384}\.[A-Za-z0-9_-]{8,2048}/],
+  [
+    /eyJ/,
+    /(?<!(?<!\\)[A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{8,16384}\.[A-Za-z0-9_-]{8,2048}/,
+  ],
   [
     /PRIVATE KEY/,
     /-----BEGIN[A-Z0-9 ]{0,41}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----)){0,20000}(?:-----END[A-Z0-9 ]{0,41}PRIVATE KEY(?: BLOCK)?-----|$)/,

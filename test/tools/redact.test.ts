@@ -67,6 +67,23 @@ t.test('JSON text is searched by its names, as an object is', async (t) => {
   t.same(await redactJson({ text }), { text: await redactText(text) })
 })
 
+t.test('a secret behind an escaped line break is found', async (t) => {
+  const begins = [
+    'a GitHub token',
+    'an AWS key id',
+    'a JWT',
+    'an OpenAI key',
+    'an npm token',
+    'a Slack token',
+  ]
+  for (const what of begins) {
+    const text = JSON.stringify({ log: `first\n${PLANTED[what]}\nlast` })
+    t.equal(await redactText(text), JSON.stringify({ log: `first\n${MASK}\nlast` }), what)
+    t.ok(hasSecret(JSON.stringify({ text })), what)
+    t.ok(hasSecret(text), what)
+  }
+})
+
 t.test('the quick look at JSON text misses none of them, nor a name that says secret', async (t) => {
   for (const [what, secret] of Object.entries(PLANTED)) {
     t.ok(hasSecret(JSON.stringify({ type: 'text', text: `before ${secret} after` })), what)
