@@ -32,12 +32,10 @@ export function createRegistry(db: Db): Registry {
       db.query(PUT, [
         changes.map(({ session_id }) => session_id),
         record(
-          changes.map(({ session_id, expected, tools, delta }) => ({
+          changes.map(({ session_id, expected, tools }) => ({
             session_id,
             expected,
-            revision: delta.tools_revision,
             tools: document(tools),
-            delta: document(delta),
           })),
         ),
       ]),
@@ -79,10 +77,9 @@ const PUT = `
     select session_id from registry where session_id = any($1::text[]) order by session_id for no key update
   )
   update registry r
-     set revision = c.revision, tools = c.tools::json, delta = c.delta::json, updated_at = clock_timestamp()
+     set revision = r.revision + 1, tools = c.tools::json, updated_at = clock_timestamp()
     from locked l
-    join json_to_recordset($2::json)
-      as c (session_id text, expected bigint, revision bigint, tools text, delta text)
+    join json_to_recordset($2::json) as c (session_id text, expected bigint, tools text)
       on c.session_id = l.session_id
    where r.session_id = l.session_id and r.revision = c.expected
   returning r.session_id, (

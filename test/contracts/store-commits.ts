@@ -51,8 +51,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
 
   await t.test('a commit of calls tells the revision of the tools that they are held against', async (t) => {
     const { session, turn, fence } = await runningTurn(store, owner())
-    const delta = { tools_revision: 1, added: [], removed: [], changed: [] }
-    await store.registry.put([{ session_id: session.id, expected: 0, tools: [], delta }])
+    await store.registry.put([{ session_id: session.id, expected: 0, tools: [] }])
     const call = { step: 0, call_id: 'call_1', tool: 'a.b', connector: null, arguments: {} }
     const row = { ...call, turn_id: turn.id, tools_revision: 0, state: 'started', repeatable: false } as const
     const executions = [{ ...row, id: id('exec') }]
@@ -78,14 +77,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
       cancel_requested: false,
       bound: '',
     })
-    await store.registry.put([
-      {
-        session_id: session.id,
-        expected: 0,
-        tools: [],
-        delta: { tools_revision: 1, added: [], removed: [], changed: [] },
-      },
-    ])
+    await store.registry.put([{ session_id: session.id, expected: 0, tools: [] }])
     await store.turns.requestCancel(scope, turn.id)
     t.match(await store.turns.readStep(fence, turn.id, 1, 0), {
       registry: { revision: 1 },

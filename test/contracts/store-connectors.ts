@@ -364,14 +364,8 @@ async function registryContract(t: Test, store: Store): Promise<void> {
     hash: 'h',
     order: 1,
   }
-  const delta = (tools_revision: number) => ({
-    tools_revision,
-    added: ['files.read'],
-    removed: [],
-    changed: [],
-  })
   const put = (session_id: string, expected: number, tools: RegistryTool[]) =>
-    store.registry.put([{ session_id, expected, tools, delta: delta(expected + 1) }])
+    store.registry.put([{ session_id, expected, tools }])
   const both = await Promise.all([1, 2].map(() => put(session, 0, [tool])))
   t.strictSame(
     both.sort((a, b) => a.length - b.length),
@@ -418,7 +412,6 @@ async function registryContract(t: Test, store: Store): Promise<void> {
       session_id,
       expected,
       tools: [tool],
-      delta: delta(expected + 1),
     })
     t.strictSame(await store.registry.put([change(session, 2), change(other, 5)]), [
       { session_id: session, turn_id: null },

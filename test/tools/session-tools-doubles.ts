@@ -120,7 +120,7 @@ export function createMemory() {
   const rows = new Map<string, RegistryRow>()
   const lists = new Map<string, unknown>()
   const pins = new Map<string, { tool: string; hash: string; definition: unknown }[]>()
-  const written: ToolsDelta[] = []
+  const written: RegistryRow[] = []
   const never = () => Promise.reject(new Error('not in this test'))
   const store = {
     registry: {
@@ -143,14 +143,10 @@ export function createMemory() {
         const fit = changes.filter(
           ({ session_id, expected }) => expected === (rows.get(session_id)?.revision ?? 0),
         )
-        for (const { session_id, tools, delta } of fit) {
-          written.push(delta)
-          rows.set(session_id, {
-            session_id,
-            revision: delta.tools_revision,
-            updated_at: NOW,
-            tools: [...tools],
-          })
+        for (const { session_id, expected, tools } of fit) {
+          const row = { session_id, revision: expected + 1, updated_at: NOW, tools: [...tools] }
+          written.push(row)
+          rows.set(session_id, row)
         }
         return fit.map(({ session_id }) => ({ session_id, turn_id: null }))
       },

@@ -290,8 +290,8 @@ t.test('two writers at once lose nothing', async (t) => {
   await left.open(session, [])
   await Promise.all(all.map(({ name }, i) => (i % 2 ? left : right).bind(session, name, 'next', null)))
   await Promise.all([left.bringUpToDate('ses_1', 1_000), right.bringUpToDate('ses_1', 1_000)])
-  right.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
-  left.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
+  right.noteRevision('ses_1', written.at(-1)?.revision ?? 0)
+  left.noteRevision('ses_1', written.at(-1)?.revision ?? 0)
   for (const tools of [left, right]) {
     t.strictSame((await tools.current('ses_1')).tools.map((one) => one.canonical_name).sort(), [
       'look_up',
@@ -299,7 +299,7 @@ t.test('two writers at once lose nothing', async (t) => {
     ])
   }
   t.strictSame(
-    written.map((delta) => delta.tools_revision),
+    written.map(({ revision }) => revision),
     written.map((_, i) => i + 1),
     'revisions in a row',
   )

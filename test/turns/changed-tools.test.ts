@@ -117,12 +117,8 @@ t.test('a tool that another replica switched off is not run, whether or not that
   const one = replica({ ...seen, tools: { ...seen.tools, ...registries } as unknown as EngineDeps['tools'] })
   const { tool } = await server('switched')
   const { id } = await session()
-  const write = (revision: number, enabled: boolean) => {
-    const delta = { tools_revision: revision, added: [], removed: [], changed: [] }
-    return store.registry.put([
-      { session_id: id, expected: revision - 1, tools: [{ ...tool, enabled }], delta },
-    ])
-  }
+  const write = (revision: number, enabled: boolean) =>
+    store.registry.put([{ session_id: id, expected: revision - 1, tools: [{ ...tool, enabled }] }])
   await write(1, true)
   const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
   const types = follow(t, bus, id, turn.id)

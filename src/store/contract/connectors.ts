@@ -1,5 +1,4 @@
 /** Connectors, and the tools that sessions have of them. */
-import type { ToolsDelta } from '../../chat/event.ts'
 import type { JsonSchema } from '../../provider.ts'
 import type { AuditEntry } from './access.ts'
 import type { Claims, Page, PageRequest, Scope } from './scope.ts'
@@ -84,13 +83,12 @@ export interface RegistryGrounds {
   /** Accepted definitions of the connectors that they bind */
   pins: { connector_id: string; tool: string; hash: string }[]
 }
-/** A registry's next revision, and what the session's readers are told of it. */
+/** A registry's next revision. */
 export interface RegistryChange {
   session_id: string
   /** The revision that it follows */
   expected: number
   tools: RegistryTool[]
-  delta: ToolsDelta
 }
 export interface Registry {
   /** Throws session_not_found. */
