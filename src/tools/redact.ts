@@ -25,6 +25,16 @@ const VARIABLE = `(?:${NAMES.toUpperCase()})=`
 /** A field whose name says that it holds a secret, in JSON text. */
 const FIELD = String.raw`(?:${NAMES})"\s{0,9}:\s{0,9}"`
 
+const AWS_SECRET = /[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)/
+const AWS_SESSION = /[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)/
+
+/** What is set to a name. Looked back from where a value may begin alone: over a long text that would take seconds. */
+function named(name: RegExp, { source }: RegExp): RegExp {
+  const begins = String.raw`(?<=["'\s\\=>:])(?=${source.replace(',}', '}')})`
+  const blanks = String.raw`["'\s\\]{0,99}`
+  return new RegExp(`${begins}(?<=${name.source}${blanks}(?:=>?|[:>])${blanks})${source}`)
+}
+
 /**
  * All that secretlint's preset finds, since `hasSecret` asks these alone (test/tools/redact-oracle.test.ts), and what it
  * misses, by trial: shapes with a prefix that nothing else has. Before each rule stands its sign: every match of the
@@ -75,14 +85,8 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
   // Variables of an environment
   [new RegExp(VARIABLE), new RegExp(String.raw`(?<=${VARIABLE}\\?["']?)(?!\$)[^\s"'\\]{4,}`)],
   // AWS. The preset's rule has the secret begin at its name, and leaves as much of its end in the clear.
-  [
-    /[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)/,
-    /(?<=[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)["'\s\\]{0,99}(?:=>?|[:>])["'\s\\]{0,99})[A-Za-z0-9/+=]{40,}/,
-  ],
-  [
-    /[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)/,
-    /(?<=[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)["'\s\\]{0,99}(?:=>?|[:>])["'\s\\]{0,99})[A-Za-z0-9/+=]{100,}/,
-  ],
+  [AWS_SECRET, named(AWS_SECRET, /[A-Za-z0-9/+=]{40,}/)],
+  [AWS_SESSION, named(AWS_SESSION, /[A-Za-z0-9/+=]{100,}/)],
   [new RegExp(`${FIELD}[^"]`, 'i'), new RegExp(String.raw`(?<=${FIELD})(?:[^"\\]|\\.){1,}`, 'i')],
 ]
 

@@ -207,6 +207,16 @@ t.test('a text of millions of escapes is searched in a moment', (t) => {
   t.end()
 })
 
+t.test('a long text behind the name of a secret is searched in a moment', (t) => {
+  for (const piece of [' '.repeat(99), `${'"'.repeat(50)}=${'"'.repeat(99)}`, 'abcdEFGH0123+/']) {
+    const json = JSON.stringify({ text: `secretKey sessionToken ${piece.repeat(2_000_000 / piece.length)}` })
+    const started = worked()
+    t.notOk(hasSecret(json))
+    t.ok(worked() - started < 1_500, piece)
+  }
+  t.end()
+})
+
 t.test('a text that is one secret of megabytes is one that holds a secret', (t) => {
   const begins = ['sk-', 'glpat-', 'xapp-', 'bk_', 'ghs_', '_authToken=', 'Bearer ', 'secretKey: ', 'ops_ey']
   for (const begin of begins) t.ok(hasSecret(JSON.stringify({ text: begin + 'a1'.repeat(4_000_000) })), begin)
