@@ -3,7 +3,7 @@
  * is relaxed, never tightened by much; what it would refuse is rewritten. Property names that it refuses
  * are replaced: `ownNames` gives a call's arguments their own names again, `sentNames` those that the target knows.
  */
-import { isRecord, sha256 } from '../../chat/json.ts'
+import { canonicalJson, isRecord, sha256 } from '../../chat/json.ts'
 import { once } from '../../chat/once.ts'
 import type { JsonSchema, SchemaProfile } from '../../provider.ts'
 import {
@@ -216,7 +216,7 @@ class Fitter {
     const children = mapSubschemas(this.#named(node), (sub) =>
       isRecord(sub) ? this.fit(sub, isWrittenOut) : sub,
     )
-    const worded = this.#patterns(this.#values(this.#choices(withoutVoidTests(children, node))))
+    const worded = this.#patterns(this.#values(this.#choices(this.#tests(children, node))))
     return this.#known(this.#objects(this.#arrays(worded)))
   }
 
@@ -229,6 +229,22 @@ class Fitter {
 
   #has(keyword: string): boolean {
     return this.#profile.keywords?.has(keyword) ?? true
+  }
+
+  /** Without a test that has lost a word: more passes it, so that its `not` refuses more, or its `then` holds more often. */
+  #tests(fitted: JsonSchema, before: JsonSchema): JsonSchema {
+    const isLost = (keyword: string) => {
+      const test = before[keyword]
+      return isRecord(test) && canonicalJson(fitted[keyword]) !== canonicalJson(this.#spelled(test))
+    }
+    const lost = ['not', 'if'].filter(isLost)
+    return Object.fromEntries(Object.entries(fitted).filter(([keyword]) => !lost.includes(keyword)))
+  }
+
+  /** In the target's spelling, and whole. */
+  #spelled(node: JsonSchema): JsonSchema {
+    const spelled = (sub: unknown) => (isRecord(sub) ? this.#spelled(sub) : sub)
+    return this.#listed(mapSubschemas(this.#named(node), spelled))
   }
 
   #choices(node: JsonSchema): JsonSchema {
@@ -246,10 +262,14 @@ class Fitter {
     }
   }
 
-  #values(node: JsonSchema): JsonSchema {
+  #listed(node: JsonSchema): JsonSchema {
     const { const: value, ...rest } = node
     const isKnown = value === undefined || (this.#profile.const && this.#has('const'))
-    const listed: JsonSchema = isKnown ? node : { ...rest, enum: [value] }
+    return isKnown ? node : { ...rest, enum: [value] }
+  }
+
+  #values(node: JsonSchema): JsonSchema {
+    const listed = this.#listed(node)
     return Array.isArray(listed.enum) && !this.#profile.mixedEnums ? textEnum(listed, listed.enum) : listed
   }
 
@@ -342,13 +362,6 @@ class Fitter {
 }
 
 const isEmpty = (schema: unknown): boolean => isRecord(schema) && Object.keys(schema).length === 0
-
-/** Without a test that says nothing any more: all pass it, so that its `not` refuses everything, or its `then` always holds. */
-function withoutVoidTests(fitted: JsonSchema, before: JsonSchema): JsonSchema {
-  const isLost = (keyword: string) => isEmpty(fitted[keyword]) && !isEmpty(before[keyword])
-  const lost = ['not', 'if'].filter(isLost)
-  return Object.fromEntries(Object.entries(fitted).filter(([keyword]) => !lost.includes(keyword)))
-}
 
 const propertyNames = (schema: JsonSchema): ReadonlySet<string> =>
   new Set(nodesOf(schema).flatMap(({ properties }) => Object.keys(properties ?? {})))

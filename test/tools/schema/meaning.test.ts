@@ -573,6 +573,27 @@ t.test('a test of which a target has no word left tests nothing', async (t) => {
   }
 })
 
+t.test('a test that lost a part of its words to a target is left out, one that is whole stays', async (t) => {
+  const unread = { type: 'string', pattern: '(?=b)' }
+  const a = { type: 'object', properties: { a: unread }, required: ['a'] }
+  const pair = { type: 'array', prefixItems: [{ type: 'string' }, { type: 'number' }] }
+  const lost = [unread, a, pair, { anyOf: [unread, { type: 'null' }] }, { type: 'string', not: unread }]
+  for (const test of lost) {
+    const { schema } = fitted({ type: 'object', properties: { a: { not: test } } }, profile('openai'))
+    t.strictSame(schema.properties, { a: {} }, JSON.stringify(test))
+  }
+  const then = { type: 'object', properties: { b: {} }, required: ['b'] }
+  const given = { type: 'object', properties: { a: {}, b: {} }, if: a, then }
+  const { properties } = fitted({ type: 'object', properties: { given } }, profile('openai')).schema
+  t.notHas(properties, { given: { if: {} } })
+  const whole = { type: 'object', properties: { 'a b': { const: 'x' } }, required: ['a b'] }
+  const kept = { type: 'object', properties: { at: { not: whole, if: whole, then } } }
+  for (const name of ['openai', 'anthropic']) {
+    const { at } = fitted(kept, profile(name)).schema.properties as Record<string, object>
+    t.hasProps(at ?? {}, ['not', 'if'], name)
+  }
+})
+
 t.test('an expression that a target cannot read is left out', async (t) => {
   const kept = ['^[\\w.-]+$', '^(?:a|b){2}\\/\\u00e9$', '\\S']
   const unread = ['^(?!__)a', '(?=b)', '(?<!a)b', '^[^\\p{Cc}]+$', '(?<y>\\d)', '(a)\\1', '\\u{1f600}', '[^]']
