@@ -267,6 +267,23 @@ t.test('a login may take its gateway minutes', async (t) => {
   )
 })
 
+t.test('a login that is waited for outlives a gateway that cannot be asked for a moment', async (t) => {
+  const login = { authorization_url: 'https://login.test/', state: 's', expires_at: '', mode: 'device' }
+  const away = [503, { error: { code: 'unavailable', message: 'The database is away.' } }] as const
+  const pending = [200, { state: 'pending' }] as const
+  const done = [200, { state: 'done', credential_id: 'cred_1' }] as const
+  const statuses: (readonly [number, object] | null)[] = [pending, null, away, pending, away, done]
+  const server = createServer(({ method }, response) => {
+    const answer = method === 'POST' ? ([200, login] as const) : statuses.shift()
+    if (answer) response.writeHead(answer[0]).end(JSON.stringify(answer[1]))
+    else response.destroy()
+  })
+  const url = `http://127.0.0.1:${await listening(t, server)}`
+  t.match(await run({}, `login openai --url ${url}`), { code: 0, err: /Logged in: cred_1/ })
+  statuses.push(...Array.from({ length: 20 }, () => away))
+  t.match(await run({}, `login openai --url ${url}`), { code: 1, err: /The database is away/ })
+})
+
 t.test('the doctor passes over a connector that is deleted while it looks', async (t) => {
   const page = (...data: object[]) => [200, { data, next_cursor: null }] as const
   const answers: Record<string, readonly [number, object]> = {

@@ -10,6 +10,8 @@ import { type Command, type Given, show, TARGET, tell, UsageError } from './comm
 
 const MODES: readonly LoginMode[] = ['loopback', 'paste', 'device']
 const POLL_MS = 1_000
+/** In a row: a gateway that is started anew answers again by then. */
+const MOST_FAILURES = 10
 
 export const CREDENTIAL_COMMANDS: readonly Command[] = [
   {
@@ -113,13 +115,17 @@ async function pasted({ io }: Given, access: Access, provider: string, { state }
   return (await access.exchange(provider, state, text.trim())).id
 }
 
-/** The answer comes by itself, or the login's time runs out. */
+/** The answer comes by itself, or the login's time runs out. It goes on at the gateway whether or not that can be asked. */
 async function awaited({ io }: Given, access: Access, provider: string, { state }: Login): Promise<string> {
-  for (;;) {
-    const status = await access.status(provider, state)
-    if (status.state === 'done') return status.credential_id ?? ''
-    if (status.state === 'failed') throw new Error(status.error ?? 'The provider refused the login.')
-    if (status.state === 'expired') throw new Error('The login took too long; begin a new one.')
+  for (let failures = 0; ; ) {
+    const status = await access.status(provider, state).catch((failure: unknown) => {
+      if (++failures === MOST_FAILURES) throw failure
+      return null
+    })
+    if (status) failures = 0
+    if (status?.state === 'done') return status.credential_id ?? ''
+    if (status?.state === 'failed') throw new Error(status.error ?? 'The provider refused the login.')
+    if (status?.state === 'expired') throw new Error('The login took too long; begin a new one.')
     await io.sleep(POLL_MS)
   }
 }
