@@ -14,7 +14,7 @@ import {
   type McpTool,
 } from './contract.ts'
 import { toMcpError } from './failure.ts'
-import { createExchange, createMcpFetch, type Exchange, inExchange } from './http.ts'
+import { createExchange, createMcpFetch, type Exchange, exchanges, inExchange } from './http.ts'
 import { type MendedTools, mendTools } from './mend.ts'
 import { scrubbedFailure } from './scrub.ts'
 import { userAgent } from './transport.ts'
@@ -129,8 +129,11 @@ function createConnection(
     list: ({ timeoutMs, signal }) => request(signal, (aborted) => listTools(wire, timeoutMs, aborted)),
     isStale: (failure) => failure instanceof McpError && stale.has(failure),
     call: (call) => request(call.signal, (aborted) => callTool(client, call, aborted)),
+    // What an announcement leads to runs on in the exchange of the call that it came with, and would end with it.
     listen: (signal, previous) =>
-      discover ? listenModern(client, signal) : listenLegacy(spec, context, wire, signal, previous),
+      exchanges.exit(() =>
+        discover ? listenModern(client, signal) : listenLegacy(spec, context, wire, signal, previous),
+      ),
     async close() {
       // Whoever holds a legacy session ends it (2025-11-25, "Session Management"); not all servers answer.
       if (wire.http?.sessionId)

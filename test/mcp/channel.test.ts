@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { keepChannel, readGetStream } from '../../src/mcp/channel.ts'
 import { eventually } from '../waiting.ts'
-import { door, list, specOf } from './door.ts'
+import { call, door, list, specOf } from './door.ts'
 import { startRig } from './servers/rig.ts'
 
 t.setTimeout(120_000)
@@ -184,4 +184,39 @@ t.test('announcements are heard where the address leads to another of the same s
   await list(mcp, specOf(rig))
   mcp.interest(specOf(rig), 60_000)
   t.equal(await heard, 'server:1')
+})
+
+t.test('a channel that is opened upon an announcement in a call outlives that call', async (t) => {
+  const mcp = door(t)
+  for (const era of ['legacy', 'modern'] as const) {
+    const caller = await startRig(t)
+    const other = await startRig(t, era)
+    const method = era === 'legacy' ? 'GET' : 'subscriptions/listen'
+    let isCut = false
+    other.on(method, ({ rpc, stream, response }) => {
+      const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
+      const params = { notifications: { toolsListChanged: true }, _meta }
+      stream().send({ method: 'notifications/subscriptions/acknowledged', params })
+      response.once('close', () => {
+        isCut = true
+      })
+    })
+    caller.on('tools/call', async ({ stream }) => {
+      const { send, reply } = stream()
+      send({ method: 'notifications/tools/list_changed' })
+      await other.arrival(method)
+      reply({ content: [] })
+    })
+    const [spec, key] = [specOf(other, { key: `other ${era}` }), `caller ${era}`]
+    mcp.onListChanged((changed) => {
+      if (changed !== key) return
+      mcp.interest(spec, 60_000)
+      void list(mcp, spec)
+    })
+    await call(mcp, specOf(caller, { key }))
+    // As long as the rest of an answered call may take.
+    await sleep(2_500)
+    t.notOk(isCut, era)
+    t.equal(other.count(method), 1, era)
+  }
 })
