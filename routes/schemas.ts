@@ -317,7 +317,7 @@ export const ModelSettings = Type.Object(
           { type: 'string', enum: ['auto', 'none', 'required'] },
           Type.Object({ name: ToolName }, closed),
         ],
-        description: 'Takes auto, none, required, or {name} of one tool',
+        description: 'Takes auto, none, required, or {name} of one tool, canonical or as models see it',
       }),
     ),
     parallel_tool_calls: Type.Optional(Flag),

@@ -73,7 +73,7 @@ export function prepare(
     instructions: session.instructions,
     messages: sentMessages(overlay, messages),
     tools: overlay.tools,
-    settings: stepSettings(session.settings, from.followUp),
+    settings: stepSettings(session.settings, overlay, from.followUp),
     session_id: session.id,
     follow_up: from.followUp,
     ...(reported ? { reported } : {}),
@@ -91,12 +91,15 @@ export function prepare(
 
 /**
  * A forced tool choice holds for a turn's first request only: repeated after every result it could never
- * end. The adapters leave one out that names a tool which is not declared now, and say so in their notes.
+ * end. A tool may be named as models see it, too. The adapters leave one out that is not declared now, and say so in their
+ * notes.
  */
-function stepSettings(settings: ModelSettings, followUp: boolean): ModelSettings {
+function stepSettings(settings: ModelSettings, { byExposed }: Overlay, followUp: boolean): ModelSettings {
   const choice = settings.tool_choice
-  if (!followUp || choice === undefined || choice === 'none') return settings
-  return { ...settings, tool_choice: 'auto' }
+  if (choice === undefined || choice === 'none') return settings
+  if (followUp) return { ...settings, tool_choice: 'auto' }
+  const declared = typeof choice === 'object' ? byExposed.get(exposedName(choice.name)) : undefined
+  return declared ? { ...settings, tool_choice: { name: declared.tool.canonical_name } } : settings
 }
 
 function parseContext(

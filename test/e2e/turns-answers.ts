@@ -272,7 +272,12 @@ export async function answers(t: Test, world: World) {
         .map(({ body }) => JSON.stringify((body as Json)[field]))
       t.match(first, /kit__add/, path)
       t.notMatch(second ?? '', /kit__add/)
-      await api.patch(`/v1/sessions/${session}`, { settings: { tool_choice: { name: 'kit.gone' } } })
+      const force = (name: string) =>
+        api.patch(`/v1/sessions/${session}`, { settings: { tool_choice: { name } } })
+      await force('kit__add')
+      const exposed = await api.post(`/v1/sessions/${session}/render`, { input: 'x' })
+      t.match(JSON.stringify(exposed.body[field]), /kit__add/, 'the name that models see will do')
+      await force('kit.gone')
       const { body, notes } = await api.post(`/v1/sessions/${session}/render`, { input: 'x' })
       t.equal(body[field], undefined)
       t.match(notes, [/tool_choice: .*kit\.gone/], 'what is left out is named')
