@@ -9,8 +9,11 @@ import { DYNAMIC, mcp, served } from './toolbox.ts'
 
 t.setTimeout(240_000)
 
-/** Tools that count how many of their calls run at once: of each, and of all of them together. */
-function counters(ms: number) {
+/**
+ * Tools that count how many of their calls run at once: of each, and of all of them together. None ends before as many as
+ * are allowed have run at once: on a slow machine they would hardly meet.
+ */
+function counters(ms: number, allowed: number) {
   const count = () => ({ now: 0, most: 0, all: 0 })
   const together = count()
   const enter = (state: ReturnType<typeof count>) => {
@@ -22,6 +25,7 @@ function counters(ms: number) {
     const tool: TestTool = {
       async run() {
         for (const one of [state, together]) enter(one)
+        await eventually(() => together.most >= allowed)
         await new Promise((resolve) => setTimeout(resolve, ms))
         for (const one of [state, together]) one.now--
         return textResult('done')
@@ -35,7 +39,7 @@ function counters(ms: number) {
 await everyBackend(
   t,
   async (t, world) => {
-    const { narrow, wide, together } = counters(25)
+    const { narrow, wide, together } = counters(25, 3)
     const server = await served(t, { narrow: narrow.tool, wide: wide.tool })
     const { id } = await world.api.post('/v1/connectors', {
       name: 'busy',
