@@ -1,6 +1,6 @@
 /** The door to MCP servers as tests go through it. Behind it stands servers/rig.ts over HTTP, or a process (processes.ts). */
 import type { Test } from 'tap'
-import { CONNECT_MS, type Mcp, McpError, type McpResult, type McpServerSpec } from '../../src/mcp/contract.ts'
+import { type Mcp, McpError, type McpResult, type McpServerSpec } from '../../src/mcp/contract.ts'
 import { createMcp, type McpOptions } from '../../src/mcp/mcp.ts'
 import type { Rig } from './servers/rig.ts'
 
@@ -11,7 +11,7 @@ export function door(t: Test, options: Partial<McpOptions> = {}): Mcp {
   const mcp = createMcp({
     version: '0.1.0',
     drainMs: 500,
-    connectMs: { ...CONNECT_MS, stdio: PATIENCE },
+    connectMs: { http: PATIENCE, stdio: PATIENCE },
     ...options,
   })
   t.teardown(() => mcp.close())
