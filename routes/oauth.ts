@@ -9,7 +9,10 @@ import { closed, Id, Instant, LoginReturn, PAGE, PAGE_OR_ERROR, Provider } from 
 
 const ProviderParam = Type.Object({ provider: Provider })
 const Mode = Type.Enum(['loopback', 'paste', 'device'])
-const GoogleFact = Type.String({ ...FACT_FORM, description: 'Gemini alone: a Google Cloud project' })
+const GoogleFact = Type.String({
+  ...FACT_FORM,
+  description: `Gemini alone: a Google Cloud project. ${FACT_FORM.description}`,
+})
 const Authorize = Type.Object(
   {
     mode: Type.Optional(Mode),
