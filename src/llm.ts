@@ -42,6 +42,7 @@ export interface ModelCall {
   amended?: UpstreamFailure[]
 }
 
+/** The door to the providers: turns stream through it, previews show what it would send. */
 export interface Llm {
   /**
    * Hands on the call's events as they come, all of one network read in the same pass of the event loop, and

@@ -37,6 +37,7 @@ const older = (thinking: Thinking): Family => ({ thinking, sampling: true, gemin
 const third = (thinking: Thinking): Family => ({ thinking, sampling: true, gemini3: true })
 const recent = (thinking: Thinking): Family => ({ thinking, sampling: false, gemini3: true })
 
+/** First match wins. */
 const FAMILIES: readonly (readonly [RegExp, Family])[] = [
   [/^gemini-(1|2\.0)/, older(NO_THINKING)],
   [/^gemini-2\.5-.*(image|tts)/, older(NO_THINKING)],
@@ -93,6 +94,7 @@ export function mostOutput(model: string, reported?: ReportedModel): number | un
   return reported?.max_output_tokens ?? (/^gemini-(1|2\.0)/.test(name) ? 8192 : known)
 }
 
+/** Budget or level, never both. */
 export interface ThinkingConfig {
   includeThoughts: boolean
   thinkingBudget?: number

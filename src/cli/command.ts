@@ -3,6 +3,7 @@ import type { Config } from '../config/config.ts'
 import { inFull } from '../errors.ts'
 import type { Access } from './access.ts'
 
+/** A command, as the help shows it and `runCli` runs it. */
 export interface Command {
   /** The words that name it: `keys create` */
   name: string

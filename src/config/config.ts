@@ -7,6 +7,7 @@ import type { ConnectorInput } from './connector-shape.ts'
 import type { limitsOf } from './limits.ts'
 import type { Base } from './settings.ts'
 
+/** What everything else works from: whole, checked and frozen. */
 export interface Config {
   host: string
   port: number

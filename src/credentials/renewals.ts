@@ -20,6 +20,7 @@ interface OpenLogin {
   /** After a 401: whether there is another token to try with. Throws as `secret`. */
   onUnauthorized(): Promise<boolean>
 }
+/** Renews logins: for turns that use them, and on its own for those that nobody uses. */
 export interface Renewals {
   /** Throws oauth_not_enabled. */
   open(row: Credential): OpenLogin

@@ -3,6 +3,7 @@ import type { Config } from '../../config/config.ts'
 import { BatonError, invalid } from '../../errors.ts'
 import type { LoginWish, OAuthSettings, OAuthVendor } from '../../oauth-vendor.ts'
 
+/** A vendor's description and the operator's settings for it. */
 export interface ConfiguredVendor {
   vendor: OAuthVendor
   settings: OAuthSettings
