@@ -3,7 +3,7 @@ import t from 'tap'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { openBus } from '../../src/bus/open.ts'
 import { busContract } from '../contracts/bus.ts'
-import { type BusBed, readAll } from '../contracts/bus-bed.ts'
+import { type BusBed, delta, readAll, SESSION } from '../contracts/bus-bed.ts'
 import { ON_REDIS } from '../given-servers.ts'
 import { redisBeds } from './redis-bed.ts'
 
@@ -20,10 +20,16 @@ const memory: BusBed = {
 
 t.test('in memory', async (t) => busContract(t, memory))
 
-t.test('without a Redis URL the bus is in memory', async (t) => {
-  const bus = await openBus({ redisUrl: null, log: pino({ level: 'silent' }) })
-  t.teardown(() => bus.close())
-  t.same(await readAll(bus), [], 'it answers')
+t.test('without a Redis URL the bus is in memory: no other process has its events', async (t) => {
+  const open = async () => {
+    const bus = await openBus({ redisUrl: null, log: pino({ level: 'silent' }) })
+    t.teardown(() => bus.close())
+    return bus
+  }
+  const [bus, other] = [await open(), await open()]
+  await bus.append(SESSION, [delta('here')])
+  t.match(await readAll(bus), [{ events: [{ data: delta('here').data }] }])
+  t.same(await readAll(other), [])
 })
 
 t.test('on Redis', ON_REDIS, async (t) => busContract(t, redisBeds([8, 9, 10]).redis))
