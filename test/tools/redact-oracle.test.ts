@@ -1,4 +1,4 @@
-/** A maintained rule set, secretlint's recommended one, says what a secret is: what it finds, our own rules replace. */
+/** What secretlint's recommended rules find is replaced, and our own rules, which alone decide what is sealed, find it as well. */
 import { creator } from '@secretlint/secretlint-rule-preset-recommend'
 import fc from 'fast-check'
 import t from 'tap'
