@@ -3,10 +3,13 @@ import type { ToolsMove } from '../ports.ts'
 import type { Session } from '../store/store.ts'
 import { within } from '../within.ts'
 
-/** Longest that anybody waits for changes that are being written. */
+/** Longest that a turn waits for changes that are being written. */
 const WRITE_MS = 1_000
-/** Longest that a change which is to hold at once waits for the servers of others: together they are one restart. */
-const GATHER_MS = 400
+/**
+ * Longest that a change which is to hold at once waits for others, since together they are one restart: until they are
+ * written, which takes a busy store seconds for twenty, and for their servers.
+ */
+const GATHER_MS = { written: 5_000, servers: 400 }
 
 /** Each session has its own, in this process. */
 export interface ChangeQueue<Effect> {
@@ -34,14 +37,11 @@ export function createChangeQueue<Effect>(
   const servers = new Map<string, Promise<unknown>>()
   const pending = new Map<string, { move: ToolsMove; effect: Promise<Effect> }>()
 
-  async function whenEmpty(session: string): Promise<void> {
-    await whenGone(last, session, WRITE_MS)
-  }
-
   async function whenQuiet(session: string): Promise<void> {
-    await whenEmpty(session)
+    const written = () => whenGone(last, session, GATHER_MS.written)
+    await written()
     // Whoever has heard from its servers goes on in the queue.
-    await whenGone(servers, session, GATHER_MS, whenEmpty)
+    await whenGone(servers, session, GATHER_MS.servers, written)
   }
 
   return {
@@ -52,7 +52,7 @@ export function createChangeQueue<Effect>(
       return mine
     },
     isTaken: (session) => last.has(session),
-    whenEmpty,
+    whenEmpty: (session) => whenGone(last, session, WRITE_MS),
     awaits: (session, more) => put(servers, session, Promise.allSettled([servers.get(session), more])),
     applyNow(session, move) {
       const known = pending.get(session.id)
@@ -85,13 +85,13 @@ async function whenGone(
   map: ReadonlyMap<string, Promise<unknown>>,
   session: string,
   ms: number,
-  then: (session: string) => Promise<void> = async () => {},
+  then: () => Promise<void> = async () => {},
 ): Promise<void> {
   const until = performance.now() + ms
   for (let left = ms; left > 0; left = until - performance.now()) {
     const work = map.get(session)
     if (!work) return
     await within(left, work)
-    await then(session)
+    await then()
   }
 }

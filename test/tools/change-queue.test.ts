@@ -1,0 +1,36 @@
+import { mock } from 'node:test'
+import t from 'tap'
+import type { Session } from '../../src/store/store.ts'
+import { createChangeQueue } from '../../src/tools/change-queue.ts'
+import { gate } from '../waiting.ts'
+
+t.test(
+  'changes that hold at once take effect together, though a busy store takes long to write them',
+  async (t) => {
+    let now = 0
+    mock.method(performance, 'now', () => now)
+    mock.timers.enable({ apis: ['setTimeout'] })
+    t.teardown(() => {
+      mock.restoreAll()
+      mock.timers.reset()
+    })
+    const effects: string[][] = []
+    const queue = createChangeQueue(async (_, { removed }) => effects.push(removed))
+    const session = { id: 'ses_1' } as Session
+    const changes = ['one', 'two', 'three', 'four'].map((name) => {
+      const { opened, open } = gate()
+      const told = queue
+        .take(session.id, () => opened)
+        .then(() => queue.applyNow(session, { tools_revision: 1, removed: [name], isMoved: true }))
+      return { open, told }
+    })
+    for (const { open } of changes) {
+      open()
+      now += 900
+      mock.timers.tick(900)
+      await new Promise(setImmediate)
+    }
+    await Promise.all(changes.map(({ told }) => told))
+    t.strictSame(effects, [['one', 'two', 'three', 'four']])
+  },
+)
