@@ -20,6 +20,7 @@ import {
   type Turn,
   type TurnEnd,
   type Turns,
+  type Unannounced,
   Unreadable,
 } from './store.ts'
 import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } from './turn-opening.ts'
@@ -166,22 +167,25 @@ function engineVerbs(db: Db, parts: Parts) {
          returning s.id`,
         [turn, epoch],
       ),
-    async forgetAnnouncements(turns) {
-      // Not those that run (again): a commit may have left them new ones meanwhile.
-      await db.query(`update turn set announce = null where id = any($1::text[]) and state <> 'running'`, [
-        turns,
-      ])
+    async forgetAnnouncements(turns, epoch) {
+      await db.query(
+        `update turn t set announce = null
+          where id = any($1::text[]) and case when $2::bigint is null then ended_at is not null
+            else state = 'awaiting_input' and $2 = (select lease_epoch from session where id = t.session_id) end`,
+        [turns, epoch],
+      )
     },
     async unannounced(limit, except = []) {
-      const rows = await db.query<{ session_id: string; turn_id: string; announce: unknown }>(
-        `select session_id, id as turn_id, announce from turn
-          where announce is not null and state <> 'running' and id <> all ($2::text[]) order by id limit $1`,
+      const rows = await db.query<Omit<Unannounced, 'events'> & { announce: unknown }>(
+        `select t.session_id, t.id as turn_id, announce,
+                case when ended_at is null then s.lease_epoch::float8 end as epoch
+           from turn t join session s on s.id = t.session_id
+          where announce is not null and state <> 'running' and t.id <> all ($2::text[]) order by t.id limit $1`,
         [limit, except],
       )
-      return rows.map(({ session_id, turn_id, announce }) => ({
-        session_id,
-        turn_id,
-        events: () => parts.openEvents(announce, session_id),
+      return rows.map(({ announce, ...row }) => ({
+        ...row,
+        events: () => parts.openEvents(announce, row.session_id),
       }))
     },
   } satisfies Partial<Turns>

@@ -53,7 +53,7 @@ export function createEngine(deps: EngineDeps): Engine {
   const endsAnnounced = gathering(
     (turns) =>
       store.turns
-        .forgetAnnouncements(turns)
+        .forgetAnnouncements(turns, null)
         .catch((err: unknown) => log.warn({ err, turns: turns.length }, 'announcements were not noted')),
     GATHER_MS,
   )

@@ -57,7 +57,7 @@ export function createLoopDeps(deps: EngineDeps, given: FromEngine) {
       sessions: patient(sessions, 'ofTurn'),
       turns: {
         ...patient(turns, 'commit', 'readStep'),
-        // Never asked again: a late note would cover what the turn has announced since.
+        // Never asked again: the scan does it as well.
         forgetAnnouncements: turns.forgetAnnouncements,
       },
       messages: patient(messages, 'after'),

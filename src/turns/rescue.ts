@@ -4,7 +4,7 @@
  */
 import type { Logger } from 'pino'
 import { inFull, isUnavailable } from '../errors.ts'
-import { type AnnouncedEvent, EVERYONE, Unreadable } from '../store/store.ts'
+import { type AnnouncedEvent, EVERYONE, type Unannounced, Unreadable } from '../store/store.ts'
 import type { EngineDeps } from './deps.ts'
 import { hydrate } from './events.ts'
 import type { Owned } from './owned.ts'
@@ -70,20 +70,19 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
     const now = performance.now()
     const before = unsaidSince
     unsaidSince = new Map()
-    for (const { session_id, turn_id, events } of leftovers) {
-      await announcing.help(turn_id, async () => {
-        const opened = events()
-        const last = opened.at(-1)?.key ?? turn_id
+    for (const left of leftovers) {
+      await announcing.help(left.turn_id, async () => {
+        const opened = left.events()
+        const last = opened.at(-1)?.key ?? left.turn_id
         const since = before.get(last) ?? now
         unsaidSince.set(last, since)
-        if (now - since >= LEFT_TO_OWNER_MS) await announce(session_id, turn_id, opened)
+        if (now - since >= LEFT_TO_OWNER_MS) await announce(left, opened)
       })
     }
   }
 
   async function announce(
-    session: string,
-    turn_id: string,
+    { session_id, turn_id, epoch }: Unannounced,
     events: readonly AnnouncedEvent[],
   ): Promise<void> {
     const messages = await store.messages.ofTurn(turn_id)
@@ -93,12 +92,12 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
       return whole ? [{ type: whole.type, turn_id, data, once: key, again: true, lost }] : []
     })
     try {
-      await bus.append(session, said)
+      await bus.append(session_id, said)
     } catch (err) {
       // The log of one session may refuse what the others take.
       return log.warn({ err, turn_id }, 'announcements of a turn could not be said')
     }
-    await store.turns.forgetAnnouncements([turn_id])
+    await store.turns.forgetAnnouncements([turn_id], epoch)
   }
 
   return {

@@ -148,8 +148,8 @@ export async function commit(
   void sayAll(run, announce, stored)
     .then(async () => {
       if (rest.end) deps.noteEndAnnounced(active.turn.id)
-      // At once, not gathered: the turn may go on, and a late note would cover what it announces then as well.
-      else if (rest.state === 'awaiting_input') await deps.store.turns.forgetAnnouncements([active.turn.id])
+      else if (rest.state === 'awaiting_input')
+        await deps.store.turns.forgetAnnouncements([active.turn.id], active.fence.epoch)
     })
     .catch((err: unknown) =>
       deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),

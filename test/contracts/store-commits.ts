@@ -1,7 +1,7 @@
 /** What a turn reads and commits as it goes, and whose writes count. */
 import type { Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
-import { StaleOwner, type Step, type Store } from '../../src/store/store.ts'
+import { type Fence, StaleOwner, type Step, type Store } from '../../src/store/store.ts'
 import { NONE } from '../patterns.ts'
 import {
   announced,
@@ -197,12 +197,38 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     const unsaid = () => unsaidOf(store, turn.id)
     t.equal(await unsaid(), null, 'those of a running turn are its owner’s')
     await store.turns.commit(fence, { turn_id: turn.id, attempt: 2, announce: [one, two] })
-    // Noted late, of a wait that is over: what it says since is not meant.
-    await store.turns.forgetAnnouncements([turn.id])
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
-    t.strictSame(await unsaid(), { session_id: session.id, turn_id: turn.id, events: [one, two] })
-    await store.turns.forgetAnnouncements([turn.id])
+    const left = { session_id: session.id, turn_id: turn.id, epoch: null, events: [one, two] }
+    t.strictSame(await unsaid(), left)
+    await store.turns.forgetAnnouncements([turn.id], null)
     t.equal(await unsaid(), null)
+  })
+
+  await t.test('and are not forgotten for what was said of a wait that is over', async (t) => {
+    const { session, turn, fence } = await runningTurn(store, owner())
+    const wait = ({ epoch }: Fence) => announced(turn.id, session.id, `wait ${epoch}`)
+    const unsaid = async () => (await unsaidOf(store, turn.id))?.events
+    const park = (of: Fence) =>
+      store.turns.commit(of, { turn_id: turn.id, state: 'awaiting_input', announce: [wait(of)] })
+    await park(fence)
+    t.equal((await unsaidOf(store, turn.id))?.epoch, fence.epoch)
+    const again = (await store.turns.resumeAwaiting(turn.id, LEASE))?.fence
+    if (!again) return t.fail('it was not resumed')
+    await store.turns.forgetAnnouncements([turn.id], fence.epoch)
+    await park(again)
+    await store.turns.forgetAnnouncements([turn.id], fence.epoch)
+    t.strictSame(await unsaid(), [wait(again)])
+    await store.turns.forgetAnnouncements([turn.id], null)
+    t.strictSame(await unsaid(), [wait(again)], 'it has not ended')
+    await store.turns.forgetAnnouncements([turn.id], again.epoch)
+    t.equal(await unsaid(), undefined)
+    const last = (await store.turns.resumeAwaiting(turn.id, LEASE))?.fence
+    if (!last) return t.fail('it was not resumed')
+    const end = announced(turn.id, session.id, 'end')
+    await store.turns.commit(last, { turn_id: turn.id, end: COMPLETED, announce: [end] })
+    await store.turns.forgetAnnouncements([turn.id], again.epoch)
+    t.strictSame(await unsaid(), [end])
+    await store.turns.forgetAnnouncements([turn.id], null)
   })
 }
 

@@ -298,9 +298,10 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await unsaidOf(store, queued.turn.id), {
       session_id: session.id,
       turn_id: queued.turn.id,
+      epoch: null,
       events: [word],
     })
-    await store.turns.forgetAnnouncements([queued.turn.id])
+    await store.turns.forgetAnnouncements([queued.turn.id], null)
     t.equal(await unsaidOf(store, queued.turn.id), null)
     t.match(await store.turns.get(scope, queued.turn.id), {
       state: 'cancelled',

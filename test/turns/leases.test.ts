@@ -141,7 +141,12 @@ t.test('nothing is taken from owners that could not prolong their leases', async
 })
 
 t.test('what a turn left unsaid is its owner’s to say for a while, and kept until it is said', async (t) => {
-  const left = { session_id: 'ses_1', turn_id: 'turn_1', events: () => [announced('turn_1', 'ses_1', 'end')] }
+  const left = {
+    session_id: 'ses_1',
+    turn_id: 'turn_1',
+    epoch: 3,
+    events: () => [announced('turn_1', 'ses_1', 'end')],
+  }
   const did: string[] = []
   let isRefused = true
   const append = async (_: string, [event]: BusEvent[]) => {
@@ -157,7 +162,8 @@ t.test('what a turn left unsaid is its owner’s to say for a while, and kept un
   const ready = async () => {
     if (!isReady) throw new BatonError('unavailable', 'away')
   }
-  const forgetAnnouncements = async () => void did.push('forget')
+  const forgetAnnouncements: Store['turns']['forgetAnnouncements'] = async (_, epoch) =>
+    void did.push(`forget ${epoch}`)
   let now = 0
   mock.method(performance, 'now', () => now)
   t.teardown(() => mock.restoreAll())
@@ -175,5 +181,5 @@ t.test('what a turn left unsaid is its owner’s to say for a while, and kept un
   t.strictSame(did, ['append'])
   isRefused = false
   await look()
-  t.strictSame(did, ['append', 'append', 'forget'])
+  t.strictSame(did, ['append', 'append', 'forget 3'])
 })

@@ -52,10 +52,14 @@ function tools(now?: readonly Partial<RegistryTool>[]): Pick<EngineDeps, Seen> {
 }
 
 /** A turn whose last owner came to wait for a person; `append`: how that one reaches the log. */
-async function waiting(test: Test, append: (bus: Bus) => Bus['append'] = (bus) => bus.append) {
+async function waiting(
+  test: Test,
+  append: (bus: Bus) => Bus['append'] = (bus) => bus.append,
+  turns: Partial<Store['turns']> = {},
+) {
   // Nobody looks for work unless told to.
   const { bus, say, replica } = world(test, { leaseSeconds: 600 }, CALLS)
-  const owner = replica({ ...tools(), bus: { ...bus, append: append(bus) } })
+  const owner = replica({ ...tools(), bus: { ...bus, append: append(bus) }, store: withTurns(turns) })
   const opened = await session()
   const { turn } = await owner.start(CALLER, opened.id, asked({ max_steps: 1 }))
   const types = follow(test, bus, opened.id, turn.id)
@@ -112,6 +116,28 @@ t.test('and nothing again that is in the stream', async (t) => {
       ['turn.completed', null],
     ],
   )
+})
+
+t.test('a late note that its wait was said forgets nothing that it has announced since', async (t) => {
+  const { opened: isLate, open: letGo } = gate()
+  const { opened: isNoted, open: noted } = gate()
+  const forgetAnnouncements: Store['turns']['forgetAnnouncements'] = async (...given) => {
+    await isLate
+    await store.turns.forgetAnnouncements(...given)
+    noted()
+  }
+  const { bus, replica, turn, types } = await waiting(t, undefined, { forgetAnnouncements })
+  await eventually(() => types.includes('turn.awaiting_input'))
+  const append: Bus['append'] = async (session, events) => {
+    if (events.some(({ type }) => type === 'turn.completed')) throw new BatonError('unavailable', 'away')
+    return bus.append(session, events)
+  }
+  const next = replica({ ...tools(), bus: { ...bus, append } })
+  await next.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+  await eventually(async () => (await store.turns.get(CALLER, turn))?.state === 'completed')
+  letGo()
+  await isNoted
+  t.match((await unsaidOf(store, turn))?.events.at(-1), { key: `${turn}:end` })
 })
 
 t.test('a cancel, or the end of its tool, is acted on at once', async (t) => {

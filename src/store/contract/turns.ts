@@ -160,6 +160,16 @@ export interface AnnouncedEvent {
   lost?: true
 }
 
+/** What a turn has announced that is not known to be in the stream, by a crash or a bus that was away. */
+export interface Unannounced {
+  session_id: string
+  turn_id: string
+  /** As forgetAnnouncements takes it */
+  epoch: number | null
+  /** Opened one by one: throws Unreadable where they cannot be read. */
+  events(): AnnouncedEvent[]
+}
+
 /** What a step reads, in one round trip, right before it renders. */
 export interface StepRead {
   messages: Message[]
@@ -275,14 +285,11 @@ export interface Turns {
    * epoch has it no more.
    */
   breakLease(turn: string, epoch: number): Promise<boolean>
-  /** What these turns announced is in the stream. */
-  forgetAnnouncements(turns: string[]): Promise<void>
   /**
-   * Events that a crash left unannounced, of turns that ended or wait (those of a running one come with `recover`).
-   * Opened one by one: `events` throws Unreadable where they cannot be read.
+   * What these turns announced is in the stream: they have ended, or wait since they were owned under this epoch. One
+   * that has gone on since then has announced more, which is kept.
    */
-  unannounced(
-    limit: number,
-    except?: readonly string[],
-  ): Promise<{ session_id: string; turn_id: string; events(): AnnouncedEvent[] }[]>
+  forgetAnnouncements(turns: string[], epoch: number | null): Promise<void>
+  /** Of turns that ended or wait; those of a running one come with `recover`. */
+  unannounced(limit: number, except?: readonly string[]): Promise<Unannounced[]>
 }
