@@ -64,7 +64,9 @@ export function createRestarts(
       return now
     },
     async takeEffect(session, { removed, tools_revision: revision, isMoved }, apply) {
-      const mine = active.get(session.id)
+      const last = active.get(session.id)
+      // One that is over stays there until its last words are in the stream.
+      const mine = last?.turn.ended_at === null ? last : undefined
       const turn = mine?.turn ?? (await begunTurn(session.id))
       if (!turn) return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       if (apply !== 'now') return effect(turn.id, null)

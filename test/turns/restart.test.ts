@@ -184,3 +184,24 @@ t.test('nor is one claimed while the ledger has a call of the turn open', async 
   t.match(await other.restart(CALLER, turn.id), { state: 'running' }, 'its owner may only be slow')
   await endTurn(store, fence, turn.id)
 })
+
+t.test(
+  'a change takes effect with the next turn once this one is over, though its last words are still to be said',
+  async (t) => {
+    const { bus, say, replica, begin } = world(t, {}, HELLO)
+    const { opened: heard, open: hear } = gate()
+    const append: Bus['append'] = async (id, events) => {
+      if (events.some(({ type }) => type === 'turn.completed')) await heard
+      return bus.append(id, events)
+    }
+    const owner = replica({ bus: { ...bus, append } })
+    const { session: chat, turn } = await begin(owner)
+    say()
+    await eventually(async () => (await store.turns.get(CALLER, turn.id))?.state === 'completed')
+    t.strictSame(await owner.takeEffect(chat, { tools_revision: 1, removed: [], isMoved: true }, 'now'), {
+      effective: { turn_id: null, from: 'next_turn' },
+      restarted_turn_id: null,
+    })
+    hear()
+  },
+)
