@@ -36,16 +36,12 @@ export interface ToolDeclaration {
 
 /** What a deployment accepts of JSON Schema; src/tools/schema/adapt.ts adapts every tool to it. */
 export interface SchemaProfile {
-  /** anyOf/oneOf/allOf/enum/not beside the root's `type: object` */
-  rootCombinators: boolean
   /** `const`; otherwise it becomes a one-value enum */
   const: boolean
   /** tuple forms: `prefixItems`, `items: [..]`; otherwise one homogeneous `items` */
   tuples: boolean
   /** `$ref` into local `$defs`; otherwise references are inlined to a bounded depth */
   refs: boolean
-  /** enums of numbers, booleans and null; otherwise only of strings */
-  mixedEnums: boolean
   /** What a property name must match; others are renamed reversibly */
   propertyPattern: RegExp
   /** A regular expression that holds this is left out: the vendor cannot read it. Absent: none is left out for that */

@@ -15,11 +15,9 @@ import { declareTools, OAUTH_BETA, renderRequest, VERSION_HEADER } from './rende
  * (openclaw/openclaw#98588).
  */
 const SCHEMA: SchemaProfile = {
-  rootCombinators: false,
   const: true,
   tuples: true,
   refs: true,
-  mixedEnums: true,
   propertyPattern: /^[a-zA-Z0-9_.-]{1,64}$/,
 }
 

@@ -18,12 +18,10 @@ interface Form {
 
 /** What `parametersJsonSchema` is read for (wire/gemini.md 5.1); other keywords are ignored there. */
 export const SCHEMA: SchemaProfile = {
-  rootCombinators: false,
   const: false,
   tuples: true,
   // Cycles and keywords beside a `$ref` are refused.
   refs: false,
-  mixedEnums: true,
   propertyPattern: /^[A-Za-z_][A-Za-z0-9_]{0,63}$/,
   keywords: new Set([
     'type',

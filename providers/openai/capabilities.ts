@@ -123,11 +123,9 @@ const COMMON = { boundThinking: false, systemMessages: true } as const
  * array one `items`; references into local `$defs` stay.
  */
 export const schemaProfile: SchemaProfile = {
-  rootCombinators: false,
   const: false,
   tuples: false,
   refs: true,
-  mixedEnums: true,
   propertyPattern: /^[\s\S]+$/,
   // It reads Python's, and none that looks around or back: for one such pattern the whole request is refused
   // (nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358).

@@ -34,11 +34,9 @@ export const vendor: Deployment = {
   provider: 'made-up',
   credential: { kind: 'api_key' },
   schema: {
-    rootCombinators: true,
     const: true,
     tuples: true,
     refs: true,
-    mixedEnums: true,
     propertyPattern: /./,
   },
   toolLimit: null,

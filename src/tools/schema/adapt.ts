@@ -3,22 +3,22 @@
  * is relaxed, never tightened by much; what it would refuse is rewritten. Property names that it refuses
  * are replaced: `ownNames` gives a call's arguments their own names again, `sentNames` those that the target knows.
  */
-import { canonicalJson, isRecord, sha256 } from '../../chat/json.ts'
+import { isRecord, sha256 } from '../../chat/json.ts'
 import { once } from '../../chat/once.ts'
 import type { JsonSchema, SchemaProfile } from '../../provider.ts'
 import {
   definitionIn,
   definitionsOf,
-  distinct,
   kindOf,
   MAX_SCHEMA_BYTES,
   mapSubschemas,
   nodesOf,
-  ordered,
   withDefinitions,
 } from './keywords.ts'
 import { intersect, unite } from './merge.ts'
 import { bytesOf, shrink } from './shrink.ts'
+import { withWholeTests } from './whole.ts'
+import { Words } from './words.ts'
 
 /** Sent property name → the server's. A sent name carries a hash, so it stands for one name wherever it is. */
 export type Rename = ReadonlyMap<string, string>
@@ -31,15 +31,16 @@ const INLINE_DEPTHS = [3, 2, 1, 0]
 const MAX_INLINED = 300
 /** Subschemas of one schema; behind these no more references are written out. */
 const MAX_WRITTEN = 5_000
-/** Values named in a description in place of an enum. */
-const MAX_NAMED = 20
 
 /** Equal schemas and profiles give equal bytes. */
 export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
   const rename = new Map<string, string>()
-  const plain = profile.refs ? schema : inlined(schema)
-  const root = profile.rootCombinators ? plain : withoutRootCombinators(plain)
-  const fitted = new Fitter(profile, root, rename).fit(root)
+  const words = new Words(profile)
+  const areEnough = once((node: JsonSchema) => words.areEnoughFor(node))
+  const whole = withWholeTests(schema, (node) => !areEnough(node))
+  const plain = profile.refs ? whole : inlined(whole)
+  const root = withoutRootCombinators(plain)
+  const fitted = new Fitter(profile, words, root, rename).fit(root)
   const complete = withDefinitions(fitted, definitionsOf(fitted))
   const small = shrink(complete)
   if (!small) return { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
@@ -195,13 +196,15 @@ function joined(root: JsonSchema, union: JsonSchema): JsonSchema {
 
 class Fitter {
   readonly #profile: SchemaProfile
+  readonly #words: Words
   readonly #definitions: ReadonlyMap<string, JsonSchema>
   /** Every property name anywhere in the schema */
   readonly #names: ReadonlySet<string>
   readonly #rename: Map<string, string>
 
-  constructor(profile: SchemaProfile, root: JsonSchema, rename: Map<string, string>) {
+  constructor(profile: SchemaProfile, words: Words, root: JsonSchema, rename: Map<string, string>) {
     this.#profile = profile
+    this.#words = words
     this.#definitions = definitionsOf(root)
     this.#names = propertyNames(root)
     this.#rename = rename
@@ -216,8 +219,7 @@ class Fitter {
     const children = mapSubschemas(this.#named(node), (sub) =>
       isRecord(sub) ? this.fit(sub, isWrittenOut) : sub,
     )
-    const worded = this.#patterns(this.#values(this.#choices(this.#tests(children, node))))
-    return this.#known(this.#objects(this.#arrays(worded)))
+    return this.#words.of(children)
   }
 
   /** Nothing may stand beside a reference for some (wire/gemini.md 5.1): one level of it is written out. */
@@ -225,99 +227,6 @@ class Fitter {
     const { $ref: _, ...beside } = node
     const target = this.#definitions.get(definitionIn($ref)) ?? {}
     return target.$ref === undefined ? { ...target, ...beside } : { $ref: target.$ref }
-  }
-
-  #has(keyword: string): boolean {
-    return this.#profile.keywords?.has(keyword) ?? true
-  }
-
-  /** Without a test that has lost a word: more passes it, so that its `not` refuses more, or its `then` holds more often. */
-  #tests(fitted: JsonSchema, before: JsonSchema): JsonSchema {
-    const isLost = (keyword: string) => {
-      const test = before[keyword]
-      return isRecord(test) && canonicalJson(fitted[keyword]) !== canonicalJson(this.#spelled(test))
-    }
-    const lost = ['not', 'if'].filter(isLost)
-    return Object.fromEntries(Object.entries(fitted).filter(([keyword]) => !lost.includes(keyword)))
-  }
-
-  /** In the target's spelling, and whole. */
-  #spelled(node: JsonSchema): JsonSchema {
-    const spelled = (sub: unknown) => (isRecord(sub) ? this.#spelled(sub) : sub)
-    return this.#listed(mapSubschemas(this.#named(node), spelled))
-  }
-
-  #choices(node: JsonSchema): JsonSchema {
-    const { anyOf, oneOf, ...rest } = node
-    // A member that says nothing any more makes the whole choice say nothing.
-    const isOpen = (list: unknown) => listOf(list).some(isEmpty)
-    const any = isOpen(anyOf) ? undefined : anyOf
-    const one = isOpen(oneOf) ? undefined : oneOf
-    const isKnown = this.#has('oneOf')
-    const choice = any ?? (isKnown ? undefined : one)
-    return {
-      ...rest,
-      ...(choice === undefined ? {} : { anyOf: choice }),
-      ...(isKnown && one !== undefined ? { oneOf: one } : {}),
-    }
-  }
-
-  #listed(node: JsonSchema): JsonSchema {
-    const { const: value, ...rest } = node
-    const isKnown = value === undefined || (this.#profile.const && this.#has('const'))
-    return isKnown ? node : { ...rest, enum: [value] }
-  }
-
-  #values(node: JsonSchema): JsonSchema {
-    const listed = this.#listed(node)
-    return Array.isArray(listed.enum) && !this.#profile.mixedEnums ? textEnum(listed, listed.enum) : listed
-  }
-
-  #patterns(node: JsonSchema): JsonSchema {
-    const isUnread = (pattern: string) => this.#profile.unreadPattern?.test(pattern) === true
-    const fit = { ...node }
-    if (typeof fit.pattern === 'string' && isUnread(fit.pattern)) delete fit.pattern
-    const isKept = (name: string) => this.#has('patternProperties') && !isUnread(name)
-    if (Object.keys(fit.patternProperties ?? {}).every(isKept)) return fit
-    // Without them, the names that they matched would count as additional ones.
-    const { patternProperties: _, additionalProperties: __, ...rest } = fit
-    return rest
-  }
-
-  #arrays(node: JsonSchema): JsonSchema {
-    if (!Array.isArray(node.prefixItems) || (this.#profile.tuples && this.#has('prefixItems'))) return node
-    const { prefixItems, ...rest } = node
-    const rested = isRecord(rest.items) && Object.keys(rest.items).length > 0 ? [rest.items] : []
-    const kinds = [...listOf(prefixItems), ...rested]
-    const members = distinct(kinds)
-    const isAny = members.some(isEmpty)
-    const [only] = members
-    return { ...rest, items: isAny || !only ? {} : members.length === 1 ? only : { anyOf: members } }
-  }
-
-  #objects(node: JsonSchema): JsonSchema {
-    const bounded = this.#bounds(node)
-    if (!Array.isArray(bounded.required)) return bounded
-    const properties = isRecord(bounded.properties) ? bounded.properties : {}
-    const required = bounded.required.filter((key) => Object.hasOwn(properties, key))
-    const { required: _, ...rest } = bounded
-    return required.length > 0 ? { ...rest, required } : rest
-  }
-
-  /** An exclusive bound where only inclusive ones are known. */
-  #bounds(node: JsonSchema): JsonSchema {
-    const bounded = { ...node }
-    const isWhole = node.type === 'integer'
-    for (const [exclusive, inclusive, next, stricter] of [
-      ['exclusiveMinimum', 'minimum', (bound: number) => Math.floor(bound) + 1, Math.max],
-      ['exclusiveMaximum', 'maximum', (bound: number) => Math.ceil(bound) - 1, Math.min],
-    ] as const) {
-      const bound = node[exclusive]
-      if (this.#has(exclusive) || typeof bound !== 'number') continue
-      const nearest = isWhole ? next(bound) : bound
-      bounded[inclusive] = stricter(nearest, Number(node[inclusive] ?? nearest))
-    }
-    return bounded
   }
 
   #named(node: JsonSchema): JsonSchema {
@@ -354,14 +263,7 @@ class Fitter {
       return name
     }
   }
-
-  /** Only the profile's keywords, in their order. */
-  #known(node: JsonSchema): JsonSchema {
-    return ordered(node, (keyword) => this.#has(keyword) || keyword === '$defs' || keyword === '$ref')
-  }
 }
-
-const isEmpty = (schema: unknown): boolean => isRecord(schema) && Object.keys(schema).length === 0
 
 const propertyNames = (schema: JsonSchema): ReadonlySet<string> =>
   new Set(nodesOf(schema).flatMap(({ properties }) => Object.keys(properties ?? {})))
@@ -373,23 +275,4 @@ function described(schema: JsonSchema, sentence: string): JsonSchema {
     ...schema,
     description: typeof description === 'string' ? `${description}\n${sentence}` : sentence,
   }
-}
-
-/**
- * An enum for a target that knows only texts (wire/gemini.md 5.1: the type must then be string too, and an
- * empty text is refused). Numbers keep their type and are named in the description: as texts they would
- * come back as texts, which the server refuses.
- */
-function textEnum(node: JsonSchema, values: unknown[]): JsonSchema {
-  const { enum: _, ...rest } = node
-  const texts = values.filter((value) => typeof value === 'string' && value !== '')
-  const others = values.filter((value) => typeof value !== 'string' && value !== null)
-  if (others.length > 0 || texts.length === 0) {
-    const named = values.slice(0, MAX_NAMED).map((value) => JSON.stringify(value))
-    return described(rest, `One of: ${named.join(', ')}${values.length > MAX_NAMED ? ', …' : ''}`)
-  }
-  if (!values.includes(null)) return { ...rest, type: 'string', enum: texts }
-  const { type: __, description, ...beside } = rest
-  const choice = { anyOf: [{ ...beside, type: 'string', enum: texts }, { type: 'null' }] }
-  return description === undefined ? choice : { description, ...choice }
 }

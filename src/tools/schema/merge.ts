@@ -47,13 +47,19 @@ const RULES: Readonly<Record<string, Merge>> = {
   // Two unions at once have no simple form: the first one stays.
   anyOf: first,
   oneOf: first,
-  prefixItems: first,
+  // The `items` of both speak of what is behind the longer one.
+  prefixItems: (a, b) => ((b as unknown[]).length > (a as unknown[]).length ? b : a),
 }
+
+const CONDITION = ['if', 'then', 'else']
 
 /** What both schemas allow, as far as one flat schema can say it; annotations are the second's. */
 export function intersect(a: JsonSchema, b: JsonSchema, spend: Spend = () => {}): JsonSchema {
   const merged: JsonSchema = {}
+  const isTwice = [a, b].every((schema) => CONDITION.some((keyword) => keyword in schema))
   for (const keyword of KEYWORD_ORDER) {
+    // The `if` of one with the `then` of another would say what neither does.
+    if (isTwice && CONDITION.includes(keyword)) continue
     const [inA, inB] = [keyword in a, keyword in b]
     if (inA && inB) merged[keyword] = (RULES[keyword] ?? second)(a[keyword], b[keyword], spend)
     else if (inA || inB) merged[keyword] = inA ? a[keyword] : b[keyword]

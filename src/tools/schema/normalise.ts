@@ -29,6 +29,7 @@ import {
 } from './keywords.ts'
 import { intersect, unite } from './merge.ts'
 import { shrink } from './shrink.ts'
+import { isWhole, withWholeTests } from './whole.ts'
 
 /** A clean schema, or why the tool cannot be declared. */
 export type Normalised = { schema: JsonSchema } | { undeclarable: string }
@@ -79,6 +80,8 @@ class Cleaner {
   readonly #wanted = new Map<string, number>()
   /** Nodes being expanded in place: meeting one again is a circle without an end. */
   readonly #expanding = new Set<JsonSchema>()
+  /** Clean nodes that say less than the server's */
+  readonly #relaxed = new WeakSet<JsonSchema>()
   /** Clean nodes whose type nobody knows: `file` and the like. */
   readonly #unknown = new WeakSet<JsonSchema>()
   #nodes = 0
@@ -98,9 +101,10 @@ class Cleaner {
     }
     const object = ordered({ properties: {}, ...schema, type: 'object' })
     // Those that a definition leads to come into the map while it is read.
-    for (const definition of this.#named.values()) definition.schema = this.#schema(definition.raw, 1) || {}
+    for (const definition of this.#named.values()) definition.schema = this.#some(definition.raw, 1)
     this.#openCircles()
-    return withDefinitions(object, new Map([...this.#named].map(([name, { schema }]) => [name, schema])))
+    const definitions = new Map([...this.#named].map(([name, { schema }]) => [name, schema]))
+    return withWholeTests(withDefinitions(object, definitions), (node) => this.#relaxed.has(node))
   }
 
   /**
@@ -116,7 +120,7 @@ class Cleaner {
         passedFrom.set(at, start)
         at = this.#named.get(definitionIn(at.schema.$ref))
       }
-      if (at && passedFrom.get(at) === start) at.schema = {}
+      if (at && passedFrom.get(at) === start) at.schema = this.#open()
     }
   }
 
@@ -128,21 +132,40 @@ class Cleaner {
   /** Clean form of one subschema; false: nothing fits it. */
   #schema(raw: unknown, depth: number): JsonSchema | false {
     if (raw === false) return false
-    if (!isRecord(raw) || depth > MAX_DEPTH) return {}
+    if (!isRecord(raw)) return {}
+    if (depth > MAX_DEPTH) return this.#open()
     if (++this.#nodes > MAX_NODES) throw new Undeclarable(`its schema has more than ${MAX_NODES} subschemas`)
     this.#spend(workOf(raw))
-    const node = modernNode(raw)
+    const clean = this.#node(modernNode(raw), depth)
+    if (clean && !isWhole(raw, clean)) this.#relaxed.add(clean)
+    return clean
+  }
+
+  /** … where what nothing fits may be anything. */
+  #some(raw: unknown, depth: number): JsonSchema {
+    return this.#schema(raw, depth) || this.#open()
+  }
+
+  #open(): JsonSchema {
+    const open = {}
+    this.#relaxed.add(open)
+    return open
+  }
+
+  #node(node: Map<string, unknown>, depth: number): JsonSchema | false {
     const target = this.#referred(node)
-    node.delete('$ref')
     if (target === undefined) return this.#plain(node, depth)
-    const constraints = [...node.keys()].filter((key) => !isAnnotation(key) && key !== '$defs')
-    const expanded = constraints.length > 0 ? this.#flat(target.raw, depth) : null
-    if (expanded === false) return false
-    if (expanded) {
-      const own = this.#plain(node, depth)
-      return own && intersect(expanded, own, this.#spend)
+    const { raw, ref } = target
+    const isBare = [...node.keys()].every((key) => isAnnotation(key) || key === '$ref' || key === '$defs')
+    const isCircle = this.#expanding.has(raw)
+    if (!isBare && !isCircle) {
+      // What stands beside a reference holds together with it.
+      return this.#plain(
+        new Map(node).set('allOf', [raw, ...((node.get('allOf') as unknown[]) ?? [])]),
+        depth,
+      )
     }
-    return { $ref: DEFINITION + this.#definition(target.raw, target.ref).name, ...annotationsOf(node) }
+    return { $ref: DEFINITION + this.#definition(raw, ref).name, ...annotationsOf(node) }
   }
 
   /** The record that a node's reference leads to; undefined where it has none, or it leads nowhere. */
@@ -226,8 +249,8 @@ class Cleaner {
   }
 
   /**
-   * Several conditions have no simple form, and the `if` of one with the `then` of another would say what none of them does:
-   * they go. Of several choices the first stays. The properties that the others lead to are named, and none is demanded.
+   * Several conditions have no simple form: they go. Of several choices the first stays. The properties that the others lead
+   * to are named, and none is demanded.
    */
   #withOneOfEach(schema: JsonSchema, parts: readonly JsonSchema[], depth: number): JsonSchema {
     const isConditional = parts.filter((part) => 'if' in part).length > 1
@@ -295,7 +318,7 @@ class Cleaner {
       schema.additionalProperties = clean && Object.keys(clean).length === 0 ? true : clean
     }
     const names = node.get('propertyNames')
-    if (isRecord(names)) schema.propertyNames = this.#schema(names, depth) || {}
+    if (isRecord(names)) schema.propertyNames = this.#some(names, depth)
   }
 
   #properties(
@@ -332,13 +355,13 @@ class Cleaner {
     const types = typesOf(schema)
     if (types && !types.includes('array')) return
     const prefix = node.get('prefixItems')
-    if (Array.isArray(prefix)) schema.prefixItems = prefix.map((sub) => this.#schema(sub, depth) || {})
+    if (Array.isArray(prefix)) schema.prefixItems = prefix.map((sub) => this.#some(sub, depth))
     const items = this.#schema(node.get('items'), depth)
     const length = Array.isArray(prefix) ? prefix.length : 0
     if (items === false) schema.maxItems = Math.min(Number(schema.maxItems ?? length), length)
     else if (node.has('items') && (length === 0 || Object.keys(items).length > 0)) schema.items = items
     const contains = node.get('contains')
-    if (isRecord(contains)) schema.contains = this.#schema(contains, depth) || {}
+    if (isRecord(contains)) schema.contains = this.#some(contains, depth)
   }
 
   #choices(node: Map<string, unknown>, schema: JsonSchema, depth: number): void {
@@ -353,7 +376,7 @@ class Cleaner {
     }
     for (const keyword of ['not', 'if', 'then', 'else']) {
       const sub = node.get(keyword)
-      if (isRecord(sub)) schema[keyword] = this.#schema(sub, depth) || {}
+      if (isRecord(sub)) schema[keyword] = this.#some(sub, depth)
     }
   }
 }

@@ -9,6 +9,7 @@ import {
   typesOf,
   withDefinitions,
 } from './keywords.ts'
+import { withTests } from './whole.ts'
 
 type Step = (node: JsonSchema, depth: number) => JsonSchema
 
@@ -28,12 +29,14 @@ const collapsed =
 const STEPS: readonly Step[] = [
   without('examples', 'title', 'default'),
   (node, depth) => (depth > 2 ? without('description')(node, depth) : node),
+  // The following steps relax, as no test may be.
+  (node) => withTests(node, () => false),
   (node) => (Array.isArray(node.enum) && node.enum.length > 50 ? without('enum')(node, 0) : node),
   collapsed(5),
   collapsed(3),
   collapsed(2),
   (node, depth) => (depth > 0 ? without('description')(node, depth) : node),
-  without('anyOf', 'oneOf', 'not', 'if', 'then', 'else', 'dependentSchemas'),
+  without('anyOf', 'then', 'else', 'dependentSchemas'),
   collapsed(1),
 ]
 

@@ -58,8 +58,7 @@ t.test('parts that are combined or repeated without end are not worked through',
   t.match(normalise(members(2_400)), tooOften, 'each member is merged with all before it')
   const chain = {
     $ref: '#/$defs/d0',
-    type: 'object',
-    $defs: map(4_800, 'd', (i) => ({ $ref: `#/$defs/d${i + 1}`, properties: { [`p${i}`]: {} } })),
+    $defs: map(4_800, 'd', (i) => ({ $ref: `#/$defs/d${i + 1}` })),
   }
   t.match(normalise(chain), { undeclarable: /a chain of more than 100 references/ }, 'deeper than any stack')
   const again = { allOf: range(2_000, () => ({ $ref: '#/$defs/e' })) }

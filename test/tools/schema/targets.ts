@@ -14,11 +14,9 @@ const LETTERS = /^[A-Za-z_][A-Za-z0-9_]{0,63}$/
 export const PROFILES: Record<string, SchemaProfile> = {
   ...firstOfEach(),
   narrow: {
-    rootCombinators: false,
     const: false,
     tuples: false,
     refs: false,
-    mixedEnums: false,
     propertyPattern: LETTERS,
     keywords: new Set(
       'type format title description enum items minItems maxItems minimum maximum anyOf properties additionalProperties required'.split(
@@ -111,17 +109,12 @@ function* geminiFaults(root: JsonSchema): Generator<string> {
   }
 }
 
-/** The older `parameters` form on top: known keywords only, enums of texts on type string. */
+/** Known keywords only. */
 export function* narrowFaults(root: JsonSchema): Generator<string> {
   yield* geminiFaults(root)
   for (const sub of subschemas(root)) {
     for (const keyword of Object.keys(sub)) {
       if (!PROFILES.narrow?.keywords?.has(keyword)) yield `keyword ${keyword}`
-    }
-    if (!sub.enum) continue
-    if (sub.type !== 'string') yield `enum on type ${sub.type}`
-    for (const value of sub.enum as unknown[]) {
-      if (typeof value !== 'string' || value === '') yield `enum value ${JSON.stringify(value)}`
     }
   }
 }
