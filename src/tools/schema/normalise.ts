@@ -8,8 +8,8 @@
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  *
  * keywords.ts is the clean schema's language, dialect.ts knows what people write, merge.ts and shrink.ts make one of
- * two and a small one of a large one. adapt.ts fits the clean schema to a provider, validate.ts holds a call's
- * arguments against the server's own.
+ * two and a small one of a large one, whole.ts keeps no test that was relaxed. adapt.ts and words.ts fit the clean schema to a
+ * provider, validate.ts holds a call's arguments against the server's own.
  */
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
