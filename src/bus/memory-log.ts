@@ -24,9 +24,14 @@ interface Gap {
 
 const endsStep = (type: string): boolean => (STEP_ENDS as readonly string[]).includes(type)
 
+/** A cursor as text takes more memory than many an event's data: it is made for those who read it. */
+interface KeptEvent extends Omit<LoggedEvent, 'cursor'> {
+  ms: number
+}
+
 /** What an event weighs beside its data. */
 const OVERHEAD = 200
-const weight = (event: LoggedEvent): number => event.data.length + OVERHEAD
+const weight = (event: KeptEvent): number => event.data.length + OVERHEAD
 
 /** Events are numbered from 1; `base` is the number of the oldest one kept. */
 export class Log {
@@ -39,7 +44,7 @@ export class Log {
   readonly #turns = new Map<string, TurnMarks>()
   /** Numbers of the events with a key */
   readonly #once = new Map<string, number>()
-  #events: LoggedEvent[] = []
+  #events: KeptEvent[] = []
   /** Bytes ever appended, up to and with the event at the same index */
   #ends: number[] = []
   #lastMs: number
@@ -73,8 +78,8 @@ export class Log {
     return first && firstEnd !== undefined ? firstEnd - weight(first) : this.total
   }
 
-  #cursorAt(n: number): string {
-    return formatCursor(this.#tag, { generation: this.#generation, id: `${this.#lastMs}-${n}` })
+  #cursorAt(n: number, ms = this.#lastMs): string {
+    return formatCursor(this.#tag, { generation: this.#generation, id: `${ms}-${n}` })
   }
 
   append(given: BusEvent): void {
@@ -87,9 +92,9 @@ export class Log {
     // A clock that goes back does not: cursors stay ordered.
     this.#lastMs = Math.max(this.#lastMs, this.#now())
     const { type, turn_id, data, epoch = 0 } = event
-    const logged: LoggedEvent = { cursor: this.#cursorAt(n), type, turn_id, data }
-    this.total += weight(logged)
-    this.#events.push(logged)
+    const kept: KeptEvent = { ms: this.#lastMs, type, turn_id, data }
+    this.total += weight(kept)
+    this.#events.push(kept)
     this.#ends.push(this.total)
     if (event.once !== undefined) this.#once.set(event.once, n)
     if (turn_id !== null) this.#mark(turn_id, type, n, epoch)
@@ -155,7 +160,9 @@ export class Log {
   /** So many events from this number on, which is kept. */
   page(n: number, most: number): LoggedEvent[] {
     const from = n - this.base
-    return this.#events.slice(from, from + most)
+    return this.#events
+      .slice(from, from + most)
+      .map(({ ms, type, turn_id, data }, i) => ({ cursor: this.#cursorAt(n + i, ms), type, turn_id, data }))
   }
 
   /** Whether the turn's terminal event stands before this number. */

@@ -152,8 +152,14 @@ export class Exchange implements Dispatcher.DispatchHandler {
     else this.#stage = 'headers'
   }
 
-  onResponseStart(_: unknown, status: number, headers: Record<string, string | string[] | undefined>): void {
+  onResponseStart(
+    controller: Dispatcher.DispatchController,
+    status: number,
+    headers: Record<string, string | string[] | undefined>,
+  ): void {
     if (status < 200 || this.#state !== 'open') return
+    // A kilobyte that a stream would keep for as long as it is open: the headers once more, as bytes.
+    controller.rawHeaders = null
     this.#stage = 'body'
     this.#head = { status, headers: flatHeaders(headers) }
     clearTimeout(this.#timer)
