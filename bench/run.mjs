@@ -47,6 +47,7 @@ const { values } = parseArgs({
 })
 
 const { rounds } = numbersIn(values, 'rounds')
+if (!Number.isInteger(rounds) || rounds < 1) throw new Error('--rounds takes a whole number from 1')
 const names = values.only.split(',')
 if (!names.every((name) => name in FIGURES))
   throw new Error(`--only takes some of: ${Object.keys(FIGURES).join(', ')}`)

@@ -282,6 +282,11 @@ t.test('a login that is waited for outlives a gateway that cannot be asked for a
   t.match(await run({}, `login openai --url ${url}`), { code: 0, err: /Logged in: cred_1/ })
   statuses.push(...Array.from({ length: 20 }, () => away))
   t.match(await run({}, `login openai --url ${url}`), { code: 1, err: /The database is away/ })
+
+  const refused = [401, { error: { code: 'unauthenticated', message: 'The key is not known.' } }] as const
+  statuses.splice(0, Number.POSITIVE_INFINITY, pending, refused, done)
+  t.match(await run({}, `login openai --url ${url}`), { code: 1, err: /The key is not known/ })
+  t.equal(statuses.length, 1, 'a key that is refused is not asked with again')
 })
 
 t.test('the doctor passes over a connector that is deleted while it looks', async (t) => {

@@ -101,6 +101,10 @@ function providerOf({ args: [given] }: Given): ProviderId {
 const isOfFormat = (failure: unknown): boolean =>
   failure instanceof Error && 'param' in failure && failure.param === 'format'
 
+/** A key that was deleted, or has expired, will not do again. */
+const isOfKey = (failure: unknown): boolean =>
+  failure instanceof Error && 'code' in failure && failure.code === 'unauthenticated'
+
 function modeOf(text: string | undefined): LoginMode | null {
   if (text === undefined) return null
   const found = MODES.find((mode) => mode === text)
@@ -119,7 +123,7 @@ async function pasted({ io }: Given, access: Access, provider: string, { state }
 async function awaited({ io }: Given, access: Access, provider: string, { state }: Login): Promise<string> {
   for (let failures = 0; ; ) {
     const status = await access.status(provider, state).catch((failure: unknown) => {
-      if (++failures === MOST_FAILURES) throw failure
+      if (isOfKey(failure) || ++failures === MOST_FAILURES) throw failure
       return null
     })
     if (status) failures = 0

@@ -127,7 +127,8 @@ function refusal(root: string, { status, headers }: Response, text: string): Rem
   const refused = errorIn(text)
   const { message, code } = refused
   if (status === 401) {
-    return new RemoteError(`${root}: ${message ?? 'It wants a key.'} Give one with --key or BATON_ADMIN_KEY.`)
+    const words = `${root}: ${message ?? 'It wants a key.'} Give one with --key or BATON_ADMIN_KEY.`
+    return new RemoteError(words, refused)
   }
   const target = headers.get('location')
   if (target !== null) return new RemoteError(`${root} sends on to ${target}. Name the gateway with --url.`)
