@@ -8,8 +8,8 @@
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  *
  * keywords.ts is the clean schema's language, dialect.ts knows what people write, merge.ts and shrink.ts make one of
- * two and a small one of a large one, whole.ts keeps no test that was relaxed. adapt.ts and words.ts fit the clean schema to a
- * provider, validate.ts holds a call's arguments against the server's own.
+ * two and a small one of a large one, whole.ts keeps no test that was relaxed, work.ts says what reading takes. adapt.ts and words.ts
+ * fit the clean schema to a provider, validate.ts holds a call's arguments against the server's own.
  */
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
@@ -30,6 +30,7 @@ import {
 import { intersect, unite } from './merge.ts'
 import { shrink } from './shrink.ts'
 import { isWhole, withWholeTests } from './whole.ts'
+import { workOf } from './work.ts'
 
 /** A clean schema, or why the tool cannot be declared. */
 export type Normalised = { schema: JsonSchema } | { undeclarable: string }
@@ -43,10 +44,6 @@ const MAX_NODES = 5_000
  * and again: without this bound a schema of 135 kB took seconds.
  */
 const MAX_WORK = 100_000
-/** Characters of a text that count as one member. */
-const TEXT_SHARE = 64
-/** What one text, list or map counts for at the most, in members. */
-const MOST_COUNTED = 1_000
 /** References that lead from one to the next, each with more beside it: the stack holds only so many. */
 const MAX_CHAIN = 100
 
@@ -379,31 +376,6 @@ class Cleaner {
       if (isRecord(sub)) schema[keyword] = this.#some(sub, depth)
     }
   }
-}
-
-/** What reading a node takes, its subschemas apart. */
-function workOf(raw: JsonSchema): number {
-  // Its values are compared as texts, whatever they are.
-  let work = 1 + membersIn(raw.enum)
-  for (const [keyword, value] of Object.entries(raw)) {
-    if (keyword === 'enum') continue
-    if (typeof value === 'string') work += Math.min(value.length / TEXT_SHARE, MOST_COUNTED)
-    else if (typeof value === 'object' && value !== null) {
-      work += Math.min(Array.isArray(value) ? value.length : Object.keys(value).length, MOST_COUNTED)
-    }
-  }
-  return work
-}
-
-function membersIn(value: unknown): number {
-  const open = [value]
-  let count = 0
-  while (open.length > 0 && count + open.length < MOST_COUNTED) {
-    const next = open.pop()
-    if (typeof next === 'object' && next !== null) open.push(...Object.values(next).slice(0, MOST_COUNTED))
-    count++
-  }
-  return count + open.length
 }
 
 /** Objects have `properties`, arrays `items`: their absence is refused by OpenAI (wire/openai.md 5). */

@@ -61,6 +61,8 @@ t.test('parts that are combined or repeated without end are not worked through',
     $defs: map(4_800, 'd', (i) => ({ $ref: `#/$defs/d${i + 1}` })),
   }
   t.match(normalise(chain), { undeclarable: /a chain of more than 100 references/ }, 'deeper than any stack')
+  const links = map(4_800, 'd', (i) => ({ $ref: `#/$defs/d${i + 1}`, properties: { [`p${i}`]: {} } }))
+  t.match(normalise({ ...chain, type: 'object', $defs: links }), { schema: { properties: { p0: {} } } })
   const again = { allOf: range(2_000, () => ({ $ref: '#/$defs/e' })) }
   const listed = { type: 'object', properties: { a: again }, $defs: { e: { enum: range(900, String) } } }
   t.match(normalise(listed), tooOften, 'a list that is named again and again')

@@ -1,0 +1,32 @@
+/** What reading a node of a server's schema takes. */
+import type { JsonSchema } from '../../provider.ts'
+
+/** Characters of a text that count as one member. */
+const TEXT_SHARE = 64
+/** What one text, list or map counts for at the most, in members. */
+const MOST_COUNTED = 1_000
+
+/** In members of its objects and lists, of its subschemas only how many they are. */
+export function workOf(raw: JsonSchema): number {
+  // Its values are compared as texts, whatever they are.
+  let work = 1 + membersIn(raw.enum)
+  for (const [keyword, value] of Object.entries(raw)) {
+    if (keyword === 'enum') continue
+    if (typeof value === 'string') work += Math.min(value.length / TEXT_SHARE, MOST_COUNTED)
+    else if (typeof value === 'object' && value !== null) {
+      work += Math.min(Array.isArray(value) ? value.length : Object.keys(value).length, MOST_COUNTED)
+    }
+  }
+  return work
+}
+
+function membersIn(value: unknown): number {
+  const open = [value]
+  let count = 0
+  while (open.length > 0 && count + open.length < MOST_COUNTED) {
+    const next = open.pop()
+    if (typeof next === 'object' && next !== null) open.push(...Object.values(next).slice(0, MOST_COUNTED))
+    count++
+  }
+  return count + open.length
+}
