@@ -1,4 +1,4 @@
-/** The named options as numbers. Throws where one is none: a run of no rounds would find nothing, and end well. */
+/** The named options as numbers. Throws where one is none. */
 export function numbersIn<K extends string>(
   values: Readonly<Record<K, string>>,
   ...names: K[]
@@ -9,4 +9,11 @@ export function numbersIn<K extends string>(
     return [name, number]
   })
   return Object.fromEntries(read) as Record<K, number>
+}
+
+/** How often a run repeats. Throws where that is no number of times: a run of no rounds would find nothing, and end well. */
+export function roundsIn(values: Readonly<Record<'rounds', string>>): number {
+  const { rounds } = numbersIn(values, 'rounds')
+  if (Number.isInteger(rounds) && rounds > 0) return rounds
+  throw new Error(`--rounds takes a whole number from 1, not '${values.rounds}'`)
 }

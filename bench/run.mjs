@@ -4,7 +4,7 @@
  * (3), `--only ready,growth`. Start with an idle machine: quote the ratios, not the milliseconds.
  */
 import { parseArgs } from 'node:util'
-import { numbersIn } from '../dist/bench/options.js'
+import { roundsIn } from '../dist/bench/options.js'
 import { bystanders, history, tools } from './figures/growth.mjs'
 import { overload, ready } from './figures/process.mjs'
 import {
@@ -46,8 +46,7 @@ const { values } = parseArgs({
   },
 })
 
-const { rounds } = numbersIn(values, 'rounds')
-if (!Number.isInteger(rounds) || rounds < 1) throw new Error('--rounds takes a whole number from 1')
+const rounds = roundsIn(values)
 const names = values.only.split(',')
 if (!names.every((name) => name in FIGURES))
   throw new Error(`--only takes some of: ${Object.keys(FIGURES).join(', ')}`)

@@ -7,7 +7,7 @@
  *   npm run chaos -- --scenarios deploy --rate 50                        one of them: deploy, away, cancel, apply, resume
  */
 import { parseArgs } from 'node:util'
-import { numbersIn } from '../options.ts'
+import { numbersIn, roundsIn } from '../options.ts'
 import type { Finding } from './check.ts'
 import { rollingRestart } from './deploy.ts'
 import { FAULTS, type Fault } from './faults.ts'
@@ -30,7 +30,8 @@ const { values } = parseArgs({
   },
 })
 
-const { rounds, seed, turns, rate, tools } = numbersIn(values, 'rounds', 'seed', 'turns', 'rate', 'tools')
+const rounds = roundsIn(values)
+const { seed, turns, rate, tools } = numbersIn(values, 'seed', 'turns', 'rate', 'tools')
 const faults = values.faults === 'all' ? [...FAULTS] : values.faults.split(',').map(faultOf)
 
 function faultOf(name: string): Fault {
