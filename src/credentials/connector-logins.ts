@@ -14,6 +14,7 @@ import {
 import { openConnector, sealConnector } from './connector-secret.ts'
 import { createPendingLogins, LATE, LIFETIME_SECONDS, USED, wrongState } from './logins/pending.ts'
 import { targetOf } from './renew-connector.ts'
+import { sleepFor } from './renew-once.ts'
 
 /** A login that was begun: where to send the browser, and until when. */
 export interface ConnectorLogin {
@@ -51,8 +52,8 @@ interface ConnectorLoginDeps extends ConnectorRenewalDeps {
 }
 
 export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins {
-  const { store, vault, oauth, allowPrivate } = deps
-  const pending = createPendingLogins<Kept>(store, vault)
+  const { store, vault, oauth, allowPrivate, sleep = sleepFor } = deps
+  const pending = createPendingLogins<Kept>(store, vault, sleep)
   const renewals = createConnectorRenewals(deps)
 
   async function begin(caller: Scope, connector: Connector): Promise<ConnectorLogin> {
@@ -120,7 +121,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   }
 
   async function unchanged(owner: string, id: string, revision: number): Promise<Connector> {
-    const connector = await store.connectors.get({ owner, admin: false }, id)
+    const connector = await pending.stored(() => store.connectors.get({ owner, admin: false }, id))
     if (connector?.config_revision === revision) return connector
     const isLoggedIn = connector && openConnector(vault, connector).oauth?.tokens !== undefined
     throw wrongState(
@@ -133,7 +134,8 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     const secret = sealConnector(vault, read, { ...openConnector(vault, read), oauth: login })
     const entry = { owner, act: 'connector.login', subject: id, details: {} }
     // A new revision: what was refused before is tried anew, and no connection outlives its login.
-    const written = await store.connectors.update({ owner, admin: false }, read, { secret }, entry)
+    const update = () => store.connectors.update({ owner, admin: false }, read, { secret }, entry)
+    const written = await pending.stored(update)
     // Null: it was changed meanwhile, or its former login was renewed.
     return written && typeof written !== 'string' ? written : signIn(owner, id, revision, login)
   }
@@ -150,7 +152,16 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     }
   }
 
-  return { authFor: renewals.authFor, begin, finish, clientDocument, close: renewals.close }
+  return {
+    authFor: renewals.authFor,
+    begin,
+    finish,
+    clientDocument,
+    async close() {
+      pending.end()
+      await renewals.close()
+    },
+  }
 }
 
 const CALLBACK = '/v1/oauth/connectors/callback'

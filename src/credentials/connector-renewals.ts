@@ -2,7 +2,6 @@
  * Keeps logins at MCP servers alive: a token is renewed ahead of its end and after a refusal (renew-connector.ts), for
  * the calls that use it. A connector belongs to one owner, so its tokens never serve another.
  */
-import { setTimeout as sleepFor } from 'node:timers/promises'
 import { BoundedMap } from '../bounded-map.ts'
 import type { McpAuth, McpChallenge } from '../mcp/contract.ts'
 import type { McpLogin, McpTokens } from '../mcp/oauth.ts'
@@ -10,7 +9,7 @@ import type { Connector } from '../store/store.ts'
 import { within } from '../within.ts'
 import { connectorKey, openConnector, sealConnector } from './connector-secret.ts'
 import { type ConnectorRenewerDeps, createConnectorRenewer, loginNeeded } from './renew-connector.ts'
-import { PATIENCE_MS, shared } from './renew-once.ts'
+import { PATIENCE_MS, shared, sleepFor } from './renew-once.ts'
 
 export interface ConnectorRenewals {
   /** For the MCP door; of connectors with `auth: oauth`. */
@@ -40,9 +39,8 @@ interface Known {
 type SignedIn = McpLogin & { tokens: McpTokens }
 
 export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRenewals {
-  const { store, vault } = deps
+  const { store, vault, sleep = sleepFor } = deps
   const now = deps.now ?? Date.now
-  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const ending = new AbortController()
   const renewer = createConnectorRenewer({ ...deps, now, sleep, ending: ending.signal })
   const entries = new BoundedMap<Known>(MOST_KNOWN)

@@ -43,6 +43,8 @@ type CreateCredential = { provider: string; name?: string | null; default?: bool
 )
 /** A login with its tokens, as flows and imported files bring it. */
 export interface AddLogin {
+  /** Whoever must be sure looks for it before another try */
+  id: string
   provider: string
   secret: LoginSecret
   facts: Readonly<Record<string, string>>
@@ -97,12 +99,13 @@ export function createCredentials(deps: CredentialDeps): Credentials {
   }
 
   async function create(owner: string, input: CreateCredential): Promise<CredentialView> {
+    const id = newId('cred')
     const { provider, name = null, default: is_default = false } = input
     if (input.kind === 'oauth') {
-      return add(owner, { provider, name, default: is_default, ...givenLogin(provider, input) })
+      return add(owner, { id, provider, name, default: is_default, ...givenLogin(provider, input) })
     }
     const { api_key } = input
-    const row = { provider, kind: 'api_key' as const, name, is_default, facts: {}, expires_at: null }
+    const row = { id, provider, kind: 'api_key' as const, name, is_default, facts: {}, expires_at: null }
     return put(owner, row, { api_key })
   }
 
@@ -113,22 +116,20 @@ export function createCredentials(deps: CredentialDeps): Credentials {
 
   async function put(
     owner: string,
-    row: Pick<Credential, 'provider' | 'kind' | 'name' | 'is_default' | 'expires_at' | 'facts'>,
+    row: Pick<Credential, 'id' | 'provider' | 'kind' | 'name' | 'is_default' | 'expires_at' | 'facts'>,
     secret: CredentialSecret,
   ): Promise<CredentialView> {
-    const id = newId('cred')
-    const details = { provider: row.provider, kind: row.kind }
+    const { id, provider, kind } = row
     const made = await store.credentials.create(
       {
         ...row,
-        id,
         owner,
         state: 'active',
         reason: null,
         hint: hintOf(secret.api_key ?? secret.access_token ?? ''),
         secret: sealSecret(vault, { owner, id }, secret),
       },
-      { owner, act: 'credential.create', subject: id, details },
+      { owner, act: 'credential.create', subject: id, details: { provider, kind } },
     )
     return credentialView(made)
   }

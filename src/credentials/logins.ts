@@ -3,7 +3,6 @@
  * or by a device code, on whichever replica the answer comes to. Single use, bound to its owner, for a few minutes. And
  * login files of vendors' own tools, taken over. Each ends as a credential (logins/end.ts).
  */
-import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { BatonError, invalid, refuseAt } from '../errors.ts'
 import type { LoginMode, LoginWish } from '../oauth-vendor.ts'
@@ -19,6 +18,7 @@ import { type LoginPage, pageOf } from './logins/page.ts'
 import { createPendingLogins, LATE, USED, wrongState } from './logins/pending.ts'
 import type { ConfiguredVendor, Vendors } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
+import { sleepFor } from './renew-once.ts'
 import type { Vault } from './vault.ts'
 
 /** A login on its way (api.md "Credentials"). */
@@ -58,7 +58,7 @@ interface LoginsDeps {
   vault: Pick<Vault, 'seal' | 'open'>
   vendors: Vendors
   http: OAuthHttp
-  credentials: Pick<Credentials, 'add'>
+  credentials: Pick<Credentials, 'add' | 'get'>
   log: Logger
   /** Where the gateway listens, if that is an address of this machine: `http://127.0.0.1:8787` */
   ownUrl(): string | null
@@ -67,11 +67,10 @@ interface LoginsDeps {
 }
 
 export function createLogins(deps: LoginsDeps): Logins {
-  const { store, vault, vendors, http, log, ownUrl } = deps
-  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
+  const { store, vault, vendors, http, log, ownUrl, sleep = sleepFor } = deps
   const loopback = createLoopback()
-  const pending = createPendingLogins<Kept>(store, vault)
-  const end = createLoginEnd({ ...deps, now: deps.now ?? Date.now, sleep })
+  const pending = createPendingLogins<Kept>(store, vault, sleep)
+  const end = createLoginEnd({ ...deps, now: deps.now ?? Date.now, sleep, stored: pending.stored })
   const devices = createDevices({
     rows: store.logins,
     vendors,
@@ -164,6 +163,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     status,
     importFile: async ({ owner }, file) => end.byFile(vendors.get(file.provider), owner, file),
     async close() {
+      pending.end()
       await Promise.all([devices.close(), loopback.close()])
     },
   }

@@ -4,8 +4,13 @@
  * the answer is stored before it is used.
  */
 import { randomUUID } from 'node:crypto'
+import timers from 'node:timers/promises'
 import { isUnavailable } from '../errors.ts'
 import type { Claims } from '../store/store.ts'
+
+/** Rejects when the signal is aborted. */
+export const sleepFor = (ms: number, signal?: AbortSignal): Promise<unknown> =>
+  timers.setTimeout(ms, undefined, { signal })
 
 /** Joins the work under way for a key, or begins it; a failure that may last is kept for `failureMs`. */
 export function shared<T>(

@@ -2,13 +2,13 @@
  * Keeps logins at providers alive: each is renewed ahead of its token's end and after a refusal (renew-login.ts), for
  * turns that use it, and on a timer where nobody does.
  */
-import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import type { LoginSecret } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import type { Credential } from '../store/store.ts'
 import { createSetups } from './logins/setup.ts'
 import { createLoginRenewer, type LoginRenewerDeps } from './renew-login.ts'
+import { sleepFor } from './renew-once.ts'
 import { openSecret } from './vault.ts'
 
 /** A login as a turn uses it. */
@@ -38,10 +38,9 @@ interface RenewalsDeps extends Omit<LoginRenewerDeps, 'now' | 'uptime' | 'sleep'
 }
 
 export function createRenewals(deps: RenewalsDeps): Renewals {
-  const { store, vault, vendors, http, log } = deps
+  const { store, vault, vendors, http, log, sleep = sleepFor } = deps
   const now = deps.now ?? Date.now
   const uptime = deps.now ?? (() => performance.now())
-  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const renewer = createLoginRenewer({ ...deps, now, uptime, sleep })
   const setups = createSetups({ store, vault, http, sleep, renewer })
   let isClosing = false

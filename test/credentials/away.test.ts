@@ -1,8 +1,15 @@
 /** What is done while a vendor or the store is away. */
 import t from 'tap'
+import { sha256 } from '../../src/chat/json.ts'
 import { insist } from '../../src/credentials/renew-once.ts'
 import { createBreaker } from '../../src/credentials/token-endpoints.ts'
 import { BatonError } from '../../src/errors.ts'
+import { eventually } from '../waiting.ts'
+import { begun, createWorld, ME, sealedOf } from './world.ts'
+
+const world = await createWorld(t)
+const { store, openai } = world
+const away = () => new BatonError('unavailable', 'The database is not available.')
 
 t.test('after five failures in a row one asks at a time, and no sooner than the vendor wants', async (t) => {
   let clock = 0
@@ -45,7 +52,7 @@ t.test('when the process ends, what the store does not take is tried once more a
   const write = async () => {
     if (++tries === 3) ending.abort()
     if (tries > 9) throw new Error('tried for ever')
-    throw new BatonError('unavailable', 'The database is not available.')
+    throw away()
   }
   await t.rejects(
     insist(
@@ -58,4 +65,79 @@ t.test('when the process ends, what the store does not take is tried once more a
     { code: 'unavailable' },
   )
   t.equal(tries, 4)
+})
+
+/** The first call of the verb fails before its work; with `after`, the second one fails after it. */
+function failing<Given extends unknown[], T>(verb: (...given: Given) => Promise<T>, after = false) {
+  let calls = 0
+  return async (...given: Given): Promise<T> => {
+    if (++calls === 1) throw away()
+    const answer = await verb(...given)
+    if (after && calls === 2) throw away()
+    return answer
+  }
+}
+/** Away for a moment at every step between a login's answer and its end */
+const shaky = (): typeof store => ({
+  ...store,
+  credentials: {
+    ...store.credentials,
+    preferred: failing(store.credentials.preferred),
+    create: failing(store.credentials.create, true),
+  },
+  logins: {
+    ...store.logins,
+    take: failing(store.logins.take),
+    finish: failing(store.logins.finish, true),
+    poll: failing(store.logins.poll),
+  },
+})
+
+t.test('a login is stored once, through the store’s bad moments', async (t) => {
+  for (const provider of ['openai', 'anthropic', 'gemini']) {
+    const replica = world.replica({ store: shaky(), sleep: async () => {} })
+    const { state, at } = await begun(replica, provider)
+    const view = await replica.logins.exchange(ME, provider, { state, pasted: at.href })
+    t.match(await replica.logins.status(ME, provider, state), { state: 'done', credential_id: view.id })
+    t.ok((await sealedOf(world, view.id)).refresh_token)
+  }
+  const { data } = await store.credentials.list(ME, { limit: 10 })
+  t.same(
+    data.map(({ provider }) => provider),
+    ['gemini', 'anthropic', 'openai'],
+  )
+  for (const { id } of data) await store.credentials.delete(ME, id)
+})
+
+t.test('so is a device login, which a vendor grants once', async (t) => {
+  const replica = world.replica({ store: shaky() })
+  const { state, user_code = '' } = await replica.logins.authorize(ME, 'openai', 'device')
+  openai.grantDevice(user_code)
+  // Asked elsewhere: the status would have another replica look for the grant.
+  const hash = sha256(state)
+  const done = await eventually(
+    () => store.logins.get(hash),
+    (login) => login?.state !== 'pending' && login?.state !== 'taken',
+  )
+  t.match(done, { state: 'done' })
+  t.equal((await store.credentials.list(ME, { limit: 10 })).data.length, 1)
+})
+
+t.test('a login whose store stays away ends with the process, after one more try', async (t) => {
+  let tries = 0
+  const create = async () => {
+    if (++tries > 9) throw new Error('tried for ever')
+    throw away()
+  }
+  const replica = world.replica({
+    store: { ...store, credentials: { ...store.credentials, create } },
+    async sleep(_, signal) {
+      if (tries === 3) void replica.logins.close()
+      signal?.throwIfAborted()
+    },
+  })
+  const { state, at } = await begun(replica, 'openai')
+  await t.rejects(replica.logins.exchange(ME, 'openai', { state, pasted: at.href }), { code: 'unavailable' })
+  t.equal(tries, 4)
+  t.match(await replica.logins.status(ME, 'openai', state), { state: 'failed', error: /not available/ })
 })

@@ -106,6 +106,27 @@ t.test('tokens that were rotated are stored through the store’s bad moments', 
   t.equal(guarded.grants.refresh_token, 1)
 })
 
+t.test('so are those of a new login', async (t) => {
+  const guarded = await guardedServer(t)
+  const { replica, logIn, read } = await bench(t, guarded)
+  const { get, update } = store.connectors
+  let refusals = 0
+  const shaky = <Given extends unknown[], T>(verb: (...given: Given) => Promise<T>) => {
+    let isAway = true
+    return async (...given: Given): Promise<T> => {
+      if (!isAway) return verb(...given)
+      isAway = false
+      refusals++
+      throw new BatonError('unavailable', 'The database is not available.')
+    }
+  }
+  const connectors = { ...store.connectors, get: shaky(get), update: shaky(update) }
+  await logIn(replica(undefined, { ...store, connectors }))
+  t.equal(refusals, 2)
+  t.ok(openConnector(vault, await read()).oauth?.tokens)
+  t.same(guarded.grants, { authorization_code: 1 })
+})
+
 t.test('a renewal and a change of the connector leave each other’s work in place', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read, tokenNow } = await bench(t, guarded)

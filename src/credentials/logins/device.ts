@@ -4,7 +4,7 @@
  * of them together, and lapses with a replica that dies.
  */
 import type { Logger } from 'pino'
-import { BatonError } from '../../errors.ts'
+import { BatonError, isUnavailable } from '../../errors.ts'
 import type { DeviceGrant } from '../../oauth-vendor.ts'
 import type { OAuthLogin, OAuthLogins } from '../../store/store.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
@@ -25,6 +25,8 @@ export interface DevicesDeps {
   granted(login: OAuthLogin, answer: { code: string; verifier: string }): Promise<unknown>
 }
 
+type Outcome = 'pending' | 'too_fast' | 'over'
+
 /** What a poll that is too fast is slowed down by (RFC 8628 section 3.5). */
 const SLOWER_SECONDS = 5
 
@@ -36,20 +38,21 @@ export function createDevices({ rows, vendors, http, log, sleep, granted }: Devi
     let seconds = grant.intervalSeconds
     while (!closing.signal.aborted) {
       await sleep(seconds * 1000, closing.signal)
-      // A little less, so that this replica's own next round finds the place free.
-      const login = await rows.poll(hash, seconds * 0.9)
-      if (login) {
-        const poll = await ask(login, grant)
-        if (poll === 'over') return
-        if (poll === 'too_fast') seconds += SLOWER_SECONDS
-      } else {
-        const seen = await rows.get(hash)
-        if (seen?.state !== 'pending' || seen.is_expired) return
-      }
+      const poll = await round(hash, grant, seconds).catch(whileAway)
+      if (poll === 'over') return
+      if (poll === 'too_fast') seconds += SLOWER_SECONDS
     }
   }
 
-  async function ask(login: OAuthLogin, grant: DeviceGrant): Promise<'pending' | 'too_fast' | 'over'> {
+  async function round(hash: string, grant: DeviceGrant, seconds: number): Promise<Outcome> {
+    // A little less, so that this replica's own next round finds the place free.
+    const login = await rows.poll(hash, seconds * 0.9)
+    if (login) return ask(login, grant)
+    const seen = await rows.get(hash)
+    return seen?.state === 'pending' && !seen.is_expired ? 'pending' : 'over'
+  }
+
+  async function ask(login: OAuthLogin, grant: DeviceGrant): Promise<Outcome> {
     const { vendor, settings } = vendors.get(login.provider)
     if (!vendor.device) return 'over'
     const answer = await http.send(vendor.device.poll(settings, grant)).catch((err: unknown) => {
@@ -83,4 +86,10 @@ export function createDevices({ rows, vendors, http, log, sleep, granted }: Devi
       await Promise.all(watched.values())
     },
   }
+}
+
+/** While the store is away nobody knows what became of the login: it is looked at again. */
+function whileAway(thrown: unknown): Outcome {
+  if (isUnavailable(thrown)) return 'pending'
+  throw thrown
 }

@@ -1,19 +1,22 @@
 /** Where every login at a provider ends: tokens for what the vendor granted, the account set up, a credential stored. */
+import { newId } from '../../chat/ids.ts'
 import type { LoginSecret, LoginWish, OAuthCall } from '../../oauth-vendor.ts'
 import type { Store } from '../../store/store.ts'
 import type { AddLogin, Credentials, CredentialView } from '../credentials.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
 import { codeRefused, endOf, merged, readTokens } from './answer.ts'
 import { type LoginFile, readLoginFile } from './file.ts'
+import type { PendingLogins } from './pending.ts'
 import { setUp } from './setup.ts'
 import { assertWish, type ConfiguredVendor } from './vendors.ts'
 
 interface LoginEndDeps {
   store: Pick<Store, 'credentials'>
   http: OAuthHttp
-  credentials: Pick<Credentials, 'add'>
+  credentials: Pick<Credentials, 'add' | 'get'>
   now(): number
   sleep(ms: number): Promise<unknown>
+  stored: PendingLogins<unknown>['stored']
 }
 
 /** Both throw what the vendor refuses, and what a setup throws. */
@@ -34,7 +37,7 @@ interface LoginEnd {
 }
 
 export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
-  const { store, http, credentials, now } = deps
+  const { store, http, credentials, now, stored } = deps
 
   /** `param`: what the caller gave, which the vendor may not take. */
   async function tokensBy(
@@ -67,10 +70,16 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
   }
 
   /** A new login steps into the place of a default that needs one. */
-  async function add(owner: string, login: Omit<AddLogin, 'default'>): Promise<CredentialView> {
-    const preferred = await store.credentials.preferred(owner, login.provider)
-    const isSuccessor = preferred?.is_default === true && preferred.state === 'needs_reauth'
-    return credentials.add(owner, { ...login, default: isSuccessor })
+  function add(owner: string, login: Omit<AddLogin, 'id' | 'default'>): Promise<CredentialView> {
+    const id = newId('cred')
+    return stored(async () => {
+      // A try that the store did not answer may have written it.
+      const written = await credentials.get({ owner, admin: false }, id)
+      if (written) return written
+      const preferred = await store.credentials.preferred(owner, login.provider)
+      const isSuccessor = preferred?.is_default === true && preferred.state === 'needs_reauth'
+      return credentials.add(owner, { ...login, id, default: isSuccessor })
+    })
   }
 
   return {

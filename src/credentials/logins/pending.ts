@@ -2,6 +2,7 @@
 import { sha256 } from '../../chat/json.ts'
 import { BatonError, invalid } from '../../errors.ts'
 import type { OAuthLogin, Store } from '../../store/store.ts'
+import { insist } from '../renew-once.ts'
 import type { Vault } from '../vault.ts'
 
 /** How long a login may take in a browser. */
@@ -10,6 +11,8 @@ export const LIFETIME_SECONDS = 600
 const MOST_PENDING = 100
 /** How long a login's outcome can be asked for. */
 const KEPT_SECONDS = 86_400
+/** How long a store that is away is waited for, with a person who waits: longer than a failover. */
+const PATIENCE_MS = 90_000
 
 /** `kept` is what only the login's end needs; it is sealed. */
 interface NewPending<Kept> extends Pick<OAuthLogin, 'owner' | 'provider' | 'mode' | 'redirect_uri'> {
@@ -21,8 +24,18 @@ interface NewPending<Kept> extends Pick<OAuthLogin, 'owner' | 'provider' | 'mode
 export function createPendingLogins<Kept>(
   { logins }: Pick<Store, 'logins'>,
   vault: Pick<Vault, 'seal' | 'open'>,
+  sleep: (ms: number, signal: AbortSignal) => Promise<unknown>,
 ) {
+  const ending = new AbortController()
+
+  /** For what follows from a login's answer, which nobody gives again: through the store's bad moments. */
+  const stored = <T>(write: () => Promise<T>): Promise<T> =>
+    insist(write, sleep, AbortSignal.any([ending.signal, AbortSignal.timeout(PATIENCE_MS)]))
+
   return {
+    stored,
+    /** The process ends: what the store does not take is tried once more and no longer. */
+    end: () => ending.abort(),
     /** Deletes those whose outcome nobody asks for any more. */
     prune: () => logins.prune(KEPT_SECONDS),
     /** Throws rate_limited. */
@@ -52,15 +65,15 @@ export function createPendingLogins<Kept>(
       { state_hash, provider }: OAuthLogin,
       work: () => Promise<T>,
     ): Promise<T | null> {
-      if (!(await logins.take(state_hash, provider))) return null
+      if (!(await stored(() => logins.take(state_hash, provider)))) return null
       const made = await work().catch(async (thrown: unknown) => {
         const error = thrown instanceof BatonError ? thrown.message : 'An internal error occurred.'
         // Why it failed counts, whether or not that can be written down.
-        await logins.finish(state_hash, { error: error.slice(0, 1000) }).catch(() => {})
+        await stored(() => logins.finish(state_hash, { error: error.slice(0, 1000) })).catch(() => {})
         throw thrown
       })
       // What it was for is stored by now: where this note is lost, only the login's status is wrong.
-      await logins.finish(state_hash, { credential_id: made.id }).catch(() => {})
+      await stored(() => logins.finish(state_hash, { credential_id: made.id })).catch(() => {})
       return made
     },
   }
