@@ -70,7 +70,8 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
       id: connector.id,
       seconds: CLAIM_SECONDS,
       now,
-      sleep: (ms) => sleep(ms, ending).catch(() => {}),
+      sleep,
+      ending,
       work: (row, wasTried) => renewHeld(connector, row, { refused, wasTried }),
       async elsewhere() {
         const seen = await rowOf(connector)

@@ -29,8 +29,6 @@ export interface LoginRenewer {
   /** Its last renewal failed a moment ago. */
   isPaused(id: string): boolean
   underWay(): Iterable<Promise<unknown>>
-  /** The process ends: what could not be stored so far is tried once more. */
-  end(): void
 }
 
 export interface LoginRenewerDeps {
@@ -46,6 +44,8 @@ export interface LoginRenewerDeps {
   uptime(): number
   /** Rejects when the signal is aborted */
   sleep(ms: number, signal?: AbortSignal): Promise<unknown>
+  /** The process ends: what could not be stored so far is tried once more, and nobody is waited for. */
+  ending: AbortSignal
 }
 
 /** What a renewal is begun on. */
@@ -62,13 +62,12 @@ const CURE_MS = 300_000
 const MOST_REMEMBERED = 10_000
 
 export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
-  const { store, vault, vendors, http, log, claimSeconds = 30, now, uptime, sleep } = deps
+  const { store, vault, vendors, http, log, claimSeconds = 30, now, uptime, sleep, ending } = deps
   const endpoints = createTokenEndpoints({ http, now, uptime })
   const running = new Map<string, Promise<Credential>>()
   const cured = new BoundedMap<{ version: number; at: number }>(MOST_REMEMBERED)
   /** What the log has heard of each: one that cannot be opened any more fails every minute. */
   const told = new BoundedMap<string>(MOST_REMEMBERED)
-  const ending = new AbortController()
 
   const reread: LoginRenewer['reread'] = async ({ id, owner }) =>
     usable(await store.credentials.get({ owner, admin: false }, id), id)
@@ -87,11 +86,12 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
       seconds: claimSeconds,
       now,
       sleep,
+      ending,
       work: (held, wasTried) => renewHeld(held, { isRefused: held.version === refused, wasTried }),
       async elsewhere() {
         const seen = await reread(row)
         if (seen.version !== row.version || (refused === null && !isSpent(seen, SPARE_MS, now()))) return seen
-        if (now() <= until) return null
+        if (now() <= until && !ending.aborted) return null
         const words = `Credential ${row.id} is being renewed by another process.`
         throw new BatonError('unavailable', words, { retryAfter: 2 })
       },
@@ -150,7 +150,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     }
     // The claim may lapse meanwhile, and a sibling find the spent token dead: these make the login active again.
     const write = () => store.credentials.rotate(row.id, row.version, next)
-    const isStored = await insist(write, sleep, ending.signal)
+    const isStored = await insist(write, sleep, ending)
     // Otherwise somebody wrote it meanwhile, and theirs holds.
     return isStored
       ? { ...row, ...next, version: row.version + 1, updated_at: new Date(now()).toISOString() }
@@ -184,7 +184,6 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     },
     isPaused: endpoints.isPaused,
     underWay: () => running.values(),
-    end: () => ending.abort(),
   }
 }
 

@@ -48,7 +48,9 @@ interface Claimed<Row, T> {
   now(): number
   /** Asked while another has the claim: what came of its work, null to wait on. Throws when that takes too long. */
   elsewhere(): Promise<T | null>
-  sleep(ms: number): Promise<unknown>
+  sleep(ms: number, ending: AbortSignal): Promise<unknown>
+  /** The process ends: `elsewhere` is asked at once */
+  ending: AbortSignal
 }
 
 const LONGEST_PAUSE_MS = 500
@@ -57,7 +59,7 @@ const LATE_MS = 5_000
 
 /** Does the work under the row's claim, or answers with what came of it elsewhere. */
 export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row, T>): Promise<T> {
-  const { id, seconds, work, now, elsewhere, sleep } = claimed
+  const { id, seconds, work, now, elsewhere, sleep, ending } = claimed
   const by = randomUUID()
   // If that fails, the claim lapses.
   const release = () => rows.release(id, by).catch(() => {})
@@ -72,7 +74,7 @@ export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row
     isWaiting = claim === null
     const outcome = await elsewhere()
     if (outcome !== null) return outcome
-    await sleep(pause)
+    await sleep(pause, ending).catch(() => {})
   }
 }
 

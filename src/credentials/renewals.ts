@@ -30,7 +30,7 @@ export interface Renewals {
   close(): Promise<void>
 }
 
-interface RenewalsDeps extends Omit<LoginRenewerDeps, 'now' | 'uptime' | 'sleep'> {
+interface RenewalsDeps extends Omit<LoginRenewerDeps, 'now' | 'uptime' | 'sleep' | 'ending'> {
   /** Milliseconds between two rounds of `tend`; 0: no timer */
   tendMs?: number
   now?(): number
@@ -41,9 +41,10 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   const { store, vault, vendors, http, log, sleep = sleepFor } = deps
   const now = deps.now ?? Date.now
   const uptime = deps.now ?? (() => performance.now())
-  const renewer = createLoginRenewer({ ...deps, now, uptime, sleep })
-  const setups = createSetups({ store, vault, http, sleep, renewer })
-  let isClosing = false
+  const ending = new AbortController()
+  const { signal } = ending
+  const renewer = createLoginRenewer({ ...deps, now, uptime, sleep, ending: signal })
+  const setups = createSetups({ store, vault, http, sleep: (ms) => sleep(ms, signal), renewer })
 
   function open(row: Credential): OpenLogin {
     const configured = vendors.get(row.provider)
@@ -75,7 +76,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     // All of them: those that fail again and again would be the first of any number.
     for (const { id, owner } of await store.credentials.due(providers, aheadSeconds)) {
       // The process would end in the middle of it.
-      if (isClosing) break
+      if (signal.aborted) break
       const row = await store.credentials.get({ owner, admin: false }, id)
       if (row?.state !== 'active' || renewer.isPaused(id)) continue
       // A failure is logged where it happens, and tried again once its pause is over.
@@ -90,8 +91,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     open,
     tend,
     async close() {
-      isClosing = true
-      renewer.end()
+      ending.abort()
       await timer.stop()
       await Promise.allSettled([...renewer.underWay(), ...setups.underWay()])
     },

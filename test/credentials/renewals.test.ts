@@ -297,6 +297,36 @@ t.test('none that nobody uses is renewed any more once the process closes', asyn
   for (const { id } of logins) await store.credentials.delete(ME, id)
 })
 
+t.test('what only waits keeps no process from closing', async (t) => {
+  const leaving = () => {
+    const { opened: waits, open } = gate()
+    const sleep = (_: number, signal?: AbortSignal) => {
+      open()
+      return sleepFor(3_600_000, undefined, signal && { signal })
+    }
+    return { replica: world.replica({ sleep }), waits }
+  }
+  const [first, second] = [leaving(), leaving()]
+  const { id } = await login('openai', -5)
+  t.ok(await store.credentials.claim(id, 'another process', 3600))
+  const renewal = refusal((await chosen(first.replica, id, 'openai')).secret())
+  await first.waits
+  await first.replica.renewals.close()
+  t.match(await renewal, { code: 'unavailable', message: /renewed by another process/ })
+
+  const { gemini } = emulators
+  const { access_token = '' } = (await login('gemini', 3600)).secret
+  const given = await one.credentials.create(ME.owner, { provider: 'gemini', kind: 'oauth', access_token })
+  gemini.account('load-code-assist-needs-onboarding')
+  gemini.pending(1)
+  const choice = await chosen(second.replica, given.id, 'gemini')
+  const setup = t.rejects(async () => void (await choice.complete?.()))
+  await second.waits
+  await second.replica.renewals.close()
+  await setup
+  gemini.account('load-code-assist')
+})
+
 t.test('closing waits for a renewal under way', async (t) => {
   const leaving = world.replica()
   const { id } = await login('openai', -5)
