@@ -68,7 +68,13 @@ export function createLoopDeps(deps: EngineDeps, given: FromEngine) {
     credentials: {
       async resolve(...args: Parameters<typeof credentials.resolve>) {
         const credential = await patiently(log, () => credentials.resolve(...args))
-        return { ...credential, secret: () => patiently(log, credential.secret) }
+        const { secret, onUnauthorized, complete } = credential
+        return {
+          ...credential,
+          secret: () => patiently(log, secret),
+          ...(onUnauthorized && { onUnauthorized: () => patiently(log, onUnauthorized) }),
+          ...(complete && { complete: () => patiently(log, complete) }),
+        }
       },
     },
   }

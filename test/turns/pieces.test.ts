@@ -15,9 +15,10 @@ import {
   requestStop,
   TOOL_REMOVED,
 } from '../../src/turns/active.ts'
+import type { EngineDeps } from '../../src/turns/deps.ts'
 import { hydrate, terminalEvent } from '../../src/turns/events.ts'
 import { gathering } from '../../src/turns/gather.ts'
-import { patiently } from '../../src/turns/loop-deps.ts'
+import { createLoopDeps, patiently } from '../../src/turns/loop-deps.ts'
 import { createSlots } from '../../src/turns/room.ts'
 import { catchUp, commit, contextOf, type Run } from '../../src/turns/run.ts'
 import { createWait } from '../../src/turns/wait.ts'
@@ -99,6 +100,31 @@ t.test('a store that is away is waited for, any other failure is not', async (t)
     { code: 'invalid_request' },
   )
   t.equal(asked, 4)
+})
+
+t.test('so it is for all that a turn asks of its login', async (t) => {
+  const shaky = <T>(answer: T) => {
+    let isAway = true
+    return async () => {
+      if (!isAway) return answer
+      isAway = false
+      throw new BatonError('unavailable', 'away')
+    }
+  }
+  const login = { secret: shaky('secret'), onUnauthorized: shaky(true), complete: shaky('facts') }
+  const verbs = new Proxy({}, { get: () => () => {} })
+  const store = new Proxy({}, { get: () => verbs })
+  const log = pino({ level: 'silent' })
+  const given = { log, store, tools: verbs, credentials: { resolve: shaky(login) } }
+  const { credentials } = createLoopDeps(
+    given as unknown as EngineDeps,
+    {} as Parameters<typeof createLoopDeps>[1],
+  )
+  const asked = await credentials.resolve({} as Session, 'openai')
+  t.strictSame(
+    [await asked.secret(), await asked.onUnauthorized?.(), await asked.complete?.()],
+    ['secret', true, 'facts'],
+  )
 })
 
 const turn = {
