@@ -115,7 +115,7 @@ export function createLogins(deps: LoginsDeps): Logins {
   ): Promise<CredentialView> {
     const made = await redeem(configured, login, () => ({ state, code: codeIn(configured, answer, state) }))
     if (made) return made
-    throw wrongState(USED)
+    throw wrongState(BUSY)
   }
 
   async function callback(provider: string, query: Readonly<Record<string, string>>): Promise<LoginPage> {
@@ -172,11 +172,13 @@ export function createLogins(deps: LoginsDeps): Logins {
 const stateIn = ({ vendor }: ConfiguredVendor, returned: string): string =>
   vendor.stateOf?.(returned) ?? returned
 
+const BUSY = 'This login is being finished: ask for its status before you begin another one.'
 const UNKNOWN = 'No login of yours with this state is under way; begin one with authorize.'
 
 function assertOpen(login: OAuthLogin | null): OAuthLogin {
   if (!login) throw wrongState(UNKNOWN)
   if (login.state === 'done') throw wrongState('This login is complete already; there is nothing left to do.')
+  if (login.state === 'taken' && !login.is_expired) throw wrongState(BUSY)
   if (login.state !== 'pending') throw wrongState(USED)
   if (login.is_expired) throw wrongState(LATE)
   return login

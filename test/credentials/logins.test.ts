@@ -4,6 +4,7 @@ import { createPendingLogins } from '../../src/credentials/logins/pending.ts'
 import { sleepFor } from '../../src/credentials/renew-once.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
+import { gate } from '../waiting.ts'
 import { begun, createWorld, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
 
 const world = await createWorld(t)
@@ -142,6 +143,21 @@ t.test('a state is worth something once, for its owner, at its provider, in its 
     status: 400,
     html: /took too long/,
   })
+})
+
+t.test('whoever comes again while a login is being finished is not told to begin a new one', async (t) => {
+  const { state, at } = await begun(one, 'openai')
+  const answered = gate()
+  const asked = openai.request(openai.requests.length)
+  openai.hold(answered.opened)
+  const finished = one.logins.exchange(ME, 'openai', { state, pasted: at.href })
+  await asked
+  const again = await two.logins.callback('openai', Object.fromEntries(at.searchParams))
+  t.match(again, { status: 400, html: /is being finished/ })
+  answered.open()
+  const view = await finished
+  t.match(await two.logins.status(ME, 'openai', state), { state: 'done', credential_id: view.id })
+  await store.credentials.delete(ME, view.id)
 })
 
 t.test('a login whose outcome cannot be written down is one all the same', async (t) => {
