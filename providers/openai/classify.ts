@@ -111,6 +111,13 @@ const RULES: readonly Rule[] = [
     says: '{vendor} refused the conversation by its policy.',
   },
   {
+    // In a stream they come without a type that says so (openclaw/openclaw#95587, the SDK's ResponseError).
+    when: (facts) =>
+      named('invalid_encrypted_content', 'data_residency_mismatch')(facts) || STALE.test(facts.message),
+    code: 'upstream_rejected',
+    says: '{vendor} refused the request.',
+  },
+  {
     when: ({ code }) => code.includes('image'),
     code: 'upstream_rejected',
     says: '{vendor} could not use an image of the conversation.',

@@ -179,7 +179,7 @@ t.test('failures become codes of the catalogue', async (t) => {
   const inStreams = {
     context_too_long: 'context_length_exceeded',
     upstream_rejected:
-      'insufficient_quota usage_not_included cyber_policy bio_policy invalid_prompt image_too_large',
+      'insufficient_quota usage_not_included cyber_policy bio_policy invalid_prompt image_too_large invalid_encrypted_content data_residency_mismatch',
     upstream_timeout: 'vector_store_timeout',
     upstream_rate_limited: 'rate_limit_exceeded',
     upstream_overloaded: 'server_is_overloaded slow_down server_error whatever_comes',
@@ -187,6 +187,12 @@ t.test('failures become codes of the catalogue', async (t) => {
   for (const [meant, codes] of Object.entries(inStreams)) {
     for (const code of codes.split(' ')) t.equal(inStream({ code }), meant, code)
   }
+  const stale = 'The encrypted content gAAA could not be verified.'
+  t.equal(
+    inStream({ code: 'server_error', message: stale }),
+    'upstream_rejected',
+    'whatever code a relay has',
+  )
 
   await t.test('with the wait that the vendor names', async (t) => {
     const date = 'Sat, 21 Nov 2026 12:00:00 GMT'
