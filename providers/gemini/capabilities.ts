@@ -115,7 +115,7 @@ export function thinkingConfig(
   if (!thinks) {
     return effort === undefined || effort === 'none'
       ? {}
-      : { note: 'reasoning.effort: this model does not think' }
+      : { note: 'reasoning.effort: not accepted by this model' }
   }
   if (thinking.form === 'budget') return budgetConfig(thinking, effort)
   return effort === undefined ? { config: { includeThoughts: true } } : levelConfig(thinking.levels, effort)

@@ -301,9 +301,12 @@ function seconds(duration: string | undefined): number | undefined {
 const BAD_SIGNATURE =
   /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
 
+/** Of a model that does not think, or not in the form that the table has (RooCodeInc/Roo-Code#10700, lobehub/lobehub#7985). */
+const BAD_THINKING = /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)/i
+
 /**
- * What Google refuses is left out once: ids that a backend does not know (4.5), signatures that it cannot verify, media
- * that it cannot read or that are too much.
+ * What Google refuses is left out once: ids that a backend does not know (4.5), thinking that a model does not take,
+ * signatures that it cannot verify, media that it cannot read or that are too much.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
@@ -311,6 +314,9 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (failure.status !== 400) return null
   if (/unknown name "id"/i.test(message)) {
     return request.reported?.call_ids === false ? null : taught(request, { call_ids: false })
+  }
+  if (BAD_THINKING.test(message)) {
+    return request.reported?.efforts?.length === 0 ? null : taught(request, { efforts: [] })
   }
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
   return withoutUnread(request, message, UNREAD)

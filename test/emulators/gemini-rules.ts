@@ -24,7 +24,7 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
   [/^gemini-2\.0-/, { output: 8192 }],
   [/^gemini-2\.5-pro/, { budget: { min: 128, max: 32_768, off: false } }],
   [/^gemini-2\.5-flash-lite/, { budget: { min: 512, max: 24_576, off: true }, idle: true }],
-  [/^gemini-2\.5-flash/, { budget: { min: 0, max: 24_576, off: true } }],
+  [/^gemini-(2\.5-flash|robotics-er-1\.5)/, { budget: { min: 0, max: 24_576, off: true } }],
   [/^gemini-3-pro-preview$/, { signed: true, levels: ['LOW', 'HIGH'] }],
   [/^gemini-3\.1-pro-preview/, { signed: true, levels: ['LOW', 'MEDIUM', 'HIGH'] }],
   [

@@ -54,7 +54,33 @@ t.test('an effort becomes the budget or the level that the model has', async (t)
     undefined,
     'a model that says it does not think is not asked to',
   )
-  t.match(still.notes, [/does not think/])
+  t.match(still.notes, [/not accepted/])
+})
+
+t.test('thinking that a model of an unknown family refuses is left out, and named', async (t) => {
+  const emulator = await emulate(t)
+  const wish = requestFor({
+    model: 'gemini-robotics-er-1.5-preview',
+    settings: { reasoning: { effort: 'low' } },
+  })
+  const { failure } = await ask(gemini, emulator, wish)
+  const again = failure && gemini.amend?.(failure, wish)
+  if (!again) return t.fail('it was not amended')
+  t.equal((await ask(gemini, emulator, again)).error, null)
+  t.strictSame(gemini.render(again).notes, ['reasoning.effort: not accepted by this model'])
+  t.equal(gemini.amend?.(failure, again), null, 'once')
+  for (const [message, isOfThinking] of [
+    ['Thinking level is not supported for this model.', true],
+    ['Unable to submit request because thinking_level MEDIUM is not supported by this model.', true],
+    ['Thinking_config.include_thoughts is only enabled when thinking is enabled.', true],
+    ['Thinking is not enabled for models/gemini-x', true],
+    ['Function call is missing a thought_signature in functionCall parts.', false],
+    ['Request contains an invalid argument.', false],
+  ] as const) {
+    const body = JSON.stringify({ error: { code: 400, message, status: 'INVALID_ARGUMENT' } })
+    const amended = codeAssist.amend?.({ status: 400, headers: {}, body }, wish)
+    t.same(amended?.reported?.efforts, isOfThinking ? [] : undefined, message)
+  }
 })
 
 t.test('settings that Gemini lacks are left out and named', async (t) => {
