@@ -88,9 +88,9 @@ const NEWER: Family = { ...BOUND, systemMessages: false, maxOutput: null }
 /** An id that is not a Claude's comes from a proxy: beyond that, it is sent nothing that was not asked for. */
 const FOREIGN: Family = { ...NEWER, thinksUnasked: false, boundThinking: false }
 
-/** The family of `claude-<line>-<version>`, with or without a snapshot's date. */
+/** The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. */
 function tabled(model: string): Family {
-  const [, key] = /^claude-([a-z]+-\d+(?:-\d{1,2})?)(?:[-@]\d{8})?$/.exec(model) ?? []
+  const [, key] = /^claude-([a-z]+-\d+(?:-\d{1,2})?)(?:[-@]\d{8})?$/.exec(model.replace('.', '-')) ?? []
   return (key && FAMILIES[key]) || (model.startsWith('claude-') ? NEWER : FOREIGN)
 }
 

@@ -5,11 +5,12 @@
  */
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
-import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
+import type { ModelRequest, ReportedModel, UpstreamFailure } from '../../src/provider.ts'
 import {
   isFile,
   isImage,
   isLinked,
+  taught,
   type Unread,
   withoutMedia,
   withoutReasoning,
@@ -17,6 +18,7 @@ import {
 } from '../amend.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
+import { familyOf } from './capabilities.ts'
 
 interface Report {
   /** null: the error came inside a stream */
@@ -229,12 +231,27 @@ const UNREAD: Unread = [
 /**
  * What the vendor refuses goes in words or not at all: media that it cannot read or that are too much, and thinking that
  * went back. With a budget the request without thinking has a tool turn without it, which thinking.ts answers by leaving
- * thinking off.
+ * thinking off. A model of an unknown family is asked for no more than it says that it takes.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { status, code, message } = reportOf(failure)
   if (status === 413) return withoutMedia(request)
   if (status !== 400) return null
   if (BAD_THINKING.test(message)) return withoutReasoning(request)
-  return withoutUnread(request, `${code} ${message}`, UNREAD)
+  const told = toldOf(message, request)
+  return told ? taught(request, told) : withoutUnread(request, `${code} ${message}`, UNREAD)
+}
+
+/** What the refusal tells of the model, in the words of wire/anthropic.md 3.3, 3.6 and anthropics/claude-code#30010. */
+function toldOf(message: string, { model, reported }: ModelRequest): Partial<ReportedModel> | null {
+  const { thinking, efforts, maxOutput } = familyOf(model, reported)
+  if (/adaptive thinking is not supported/.test(message)) {
+    // Who does not know it thinks by budget.
+    return thinking.includes('adaptive') ? { thinking_types: ['enabled', 'disabled'] } : null
+  }
+  const [, type = ''] = /"thinking\.type\.(\w+)" is not supported/.exec(message) ?? []
+  if (thinking.includes(type)) return { thinking_types: thinking.filter((one) => one !== type) }
+  if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
+  const [, most] = /max_tokens: \d+ > (\d+)/.exec(message) ?? []
+  return most && Number(most) !== maxOutput ? { max_output_tokens: Number(most) } : null
 }

@@ -147,7 +147,7 @@ const REFUSALS: Refused[] = [
   [
     'effort on the 4.5 generation',
     base({ model: 'claude-haiku-4-5', output_config: { effort: 'low' } }),
-    /effort/,
+    /not support the effort parameter/,
   ],
   [
     'a high effort without thinking',

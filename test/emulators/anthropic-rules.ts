@@ -251,6 +251,9 @@ const BINDING_BETA = 'thinking-binding-controls-2026-08-01'
 function checkThinking(body: Json, { betas }: Head, model: EmulatedModel): void {
   const { effort } = object(body.output_config)
   onlyKeys(object(body.output_config), ['effort', 'format'], 'output_config')
+  // anthropics/claude-code#30010
+  if (effort !== undefined && model.efforts.length === 0)
+    invalid('This model does not support the effort parameter.')
   if (effort !== undefined && !model.efforts.includes(String(effort))) {
     invalid(`output_config.effort: '${effort}' is not supported for this model`)
   }

@@ -10,6 +10,7 @@ import {
   called,
   contents,
   render,
+  requestFor,
   results,
   returned,
   thought,
@@ -38,6 +39,7 @@ t.test('thinking', async (t) => {
 
   await t.test('unasked: only where the model thinks by itself', async (t) => {
     t.strictSame(plan('claude-haiku-4-5-20251001'), quiet)
+    t.strictSame(plan('claude-haiku-4.5'), quiet, 'as proxies write it')
     t.strictSame(plan('claude-opus-4-6'), quiet)
     t.strictSame(plan('claude-opus-4-8'), quiet)
     t.strictSame(plan('claude-sonnet-5'), { ...quiet, thinking: shown })
@@ -155,6 +157,31 @@ t.test('thinking', async (t) => {
     })
     t.match(plan('claude-opus-5', 'high', reported([])), { thinking: undefined, notes: [/not accepted/] })
   })
+
+  await t.test('what a model of an unknown family refuses is left out of later requests', async (t) => {
+    const model = 'claude-opus-9'
+    /** What is asked for once a request was refused so, one refusal after the other. */
+    const after = (effort: Effort | undefined, ...refusals: string[]) => {
+      const settings = effort ? { reasoning: { effort } } : {}
+      let request = requestFor({ model, settings })
+      for (const message of refusals) {
+        const body = JSON.stringify({ error: { type: 'invalid_request_error', message } })
+        const amended = anthropic.amend?.({ status: 400, headers: {}, body }, request)
+        if (!amended) return null
+        request = amended
+      }
+      return plan(model, effort, { request })
+    }
+    const adaptive = 'adaptive thinking is not supported on this model'
+    const enabled = '"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive".'
+    const effort = 'This model does not support the effort parameter.'
+    t.strictSame(after(undefined, adaptive), quiet)
+    t.match(after('low', adaptive), { thinking: { type: 'enabled' }, effort: undefined, notes: NONE })
+    t.match(after('low', adaptive, enabled), { thinking: undefined, notes: [/not accepted/] })
+    t.match(after('low', effort), { thinking: bound, effort: undefined, notes: [/not accepted/] })
+    for (const refusal of [adaptive, effort]) t.equal(after('low', refusal, refusal), null, 'once')
+    t.equal(after('low', enabled), null, 'it was not sent')
+  })
 })
 
 t.test('settings', async (t) => {
@@ -198,6 +225,15 @@ t.test('settings', async (t) => {
     t.match(settle('claude-opus-9', { max_output_tokens: 200_000 }), { max_tokens: 200_000, notes: NONE })
     const reported = { id: 'claude-opus-9', max_output_tokens: 256_000 }
     t.match(settle('claude-opus-9', {}, { request: { reported } }), { max_tokens: 256_000 })
+    const wish = requestFor({ model: 'claude-opus-9', settings: { max_output_tokens: 200_000 } })
+    const message =
+      'max_tokens: 200000 > 128000, which is the maximum allowed number of output tokens for claude-opus-9'
+    const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { message } }) }
+    const request = anthropic.amend?.(refusal, wish)
+    if (!request) return t.fail('it was not amended')
+    const lowered = { max_tokens: 128_000, notes: [/lowered to 128000/] }
+    t.match(settle('claude-opus-9', wish.settings, { request }), lowered, 'or as a refusal says')
+    t.equal(anthropic.amend?.(refusal, request), null, 'once')
   })
   await t.test('tool_choice, degraded where it is refused', async (t) => {
     const choice = (model: string, settings: ModelSettings, more: Wish = {}) => {
