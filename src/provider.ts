@@ -58,6 +58,8 @@ export interface ReportedModel {
   refused?: Readonly<Partial<Record<keyof ModelSettings, unknown>>>
   /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
   reasoning_summary?: false
+  /** False: it gives out no encrypted reasoning to keep. */
+  encrypted_reasoning?: false
   /** False: calls and results go without ids, since the backend may know none. */
   call_ids?: false
   /** Anthropic: accepted `thinking.type` values. Other vendors leave it out. */

@@ -80,7 +80,7 @@ export function effortFor(
 ): Effort | null {
   const family = familyOf(model)
   const listed = RANK.filter((effort) => reported?.efforts?.includes(effort))
-  const known = family.reasoning && listed.length > 0 ? listed : family.efforts
+  const known = family.reasoning && reported?.efforts ? listed : family.efforts
   const accepted = known.filter((effort) => effort !== refused)
   const distance = (effort: Effort) => Math.abs(RANK.indexOf(effort) - RANK.indexOf(wish))
   const nearer = (best: Effort, next: Effort) => (distance(next) <= distance(best) ? next : best)

@@ -187,9 +187,10 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another
  * account or model, items that were never stored or stand without their pair, media that cannot be read or are too
- * much, readable summaries for an unverified organisation (param `reasoning.summary`), more output than the model has,
- * an effort that it lacks, a setting that it does not know. All but the first three are facts of the model. Null where
- * leaving that out would change nothing.
+ * much, readable summaries for an unverified organisation (param `reasoning.summary`), encrypted reasoning of a model
+ * that has none, or has it elsewhere (`include`; pydantic/pydantic-ai#6289), more output than the model has, an effort
+ * that it lacks, a setting that it does not know. All but the first three are facts of the model. Null where leaving that
+ * out would change nothing.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
@@ -197,7 +198,8 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (code === 'invalid_encrypted_content' || STALE.test(message)) return withoutReasoning(request)
   if (status === 413) return withoutMedia(request)
   if (status !== 400) return null
-  if (error.param === 'reasoning.summary') return withoutSummary(request)
+  if (error.param === 'reasoning.summary') return without('reasoning_summary', request)
+  if (error.param === 'include') return without('encrypted_reasoning', request)
   if (error.param === 'reasoning.effort') return withListedEffort(request, facts)
   if (error.param === 'max_output_tokens' && code !== 'unsupported_parameter')
     return withinLimit(request, facts)
@@ -216,8 +218,10 @@ const UNREAD: Unread = [
 const STALE =
   /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i
 
-const withoutSummary = (request: ModelRequest): ModelRequest | null =>
-  request.reported?.reasoning_summary === false ? null : taught(request, { reasoning_summary: false })
+const without = (
+  name: 'reasoning_summary' | 'encrypted_reasoning',
+  request: ModelRequest,
+): ModelRequest | null => (request.reported?.[name] === false ? null : taught(request, { [name]: false }))
 
 /**
  * With the limit that the refusal names ("Expected a value <= 16384"), which is listed nowhere. Without one where it names
@@ -232,11 +236,15 @@ function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | 
   return isLower ? taught(request, { max_output_tokens: most }) : { ...request, settings }
 }
 
-/** With what the refusal lists as supported ("'medium', 'high', and 'xhigh'"), which counts more than the table. */
-function withListedEffort(request: ModelRequest, { message }: Facts): ModelRequest | null {
+/**
+ * With what the refusal lists as supported ("'medium', 'high', and 'xhigh'"), which counts more than the table; without
+ * one where the model takes none.
+ */
+function withListedEffort(request: ModelRequest, { code, message }: Facts): ModelRequest | null {
   const [, list = ''] = /Supported values are: (.+)/.exec(message) ?? []
   const efforts = [...list.matchAll(/'(\w+)'/g)].map(([, effort = '']) => effort)
-  if (efforts.length === 0 || efforts.join() === request.reported?.efforts?.join()) return null
+  if (efforts.length === 0 && code !== 'unsupported_parameter') return null
+  if (efforts.join() === request.reported?.efforts?.join()) return null
   return taught(request, { efforts })
 }
 

@@ -158,7 +158,7 @@ function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effo
     ...(tools.length > 0 ? { tools: declareTools(tools) } : {}),
     ...(choice === undefined ? {} : { tool_choice: choice }),
     ...(reasoning && Object.keys(reasoning).length > 0 ? { reasoning } : {}),
-    ...(reasoning ? { include: ['reasoning.encrypted_content'] } : {}),
+    ...(reasoning && isKept(request, notes) ? { include: ['reasoning.encrypted_content'] } : {}),
     store: false,
     stream: true,
     prompt_cache_key: cacheKey(request),
@@ -179,6 +179,13 @@ function toolChoice(request: ModelRequest, notes: string[]): WireToolChoice | un
   if (tool) return { type: 'function', name: tool.name }
   notes.push(`tool_choice: tool ${wish.name} is not declared`)
   return undefined
+}
+
+/** Reasoning can go back later on. */
+function isKept({ model, reported }: ModelRequest, notes: string[]): boolean {
+  const keeps = reported?.encrypted_reasoning !== false
+  if (!keeps) notes.push(`include: ${model} gives out no encrypted reasoning`)
+  return keeps
 }
 
 /** Null for a model that does not reason: it refuses the field, and `include` with it. */

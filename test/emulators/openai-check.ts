@@ -74,7 +74,8 @@ function checkVision(model: string, input: unknown[]): void {
   }
 }
 
-const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5-chat/.test(model)
+/** `our-…` is a deployment of somebody's own: its name tells nothing of its model. */
+const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5-chat|^our-/.test(model)
 
 function checkSettings(body: Json, asked: Asked): void {
   const model = text(body.model)
@@ -91,7 +92,7 @@ function checkSettings(body: Json, asked: Asked): void {
   }
   const { reasoning, include, max_output_tokens, prompt_cache_key, previous_response_id } = body
   if (isObject(reasoning)) {
-    if (!reasons(model)) unsupported('reasoning.effort')
+    if (!reasons(model)) unsupported(`reasoning.${Object.keys(reasoning)[0] ?? 'effort'}`)
     checkEffort(reasoning.effort, model, asked)
   }
   if (Array.isArray(include) && include.includes('reasoning.encrypted_content') && !reasons(model)) {

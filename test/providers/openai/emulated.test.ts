@@ -177,6 +177,8 @@ t.test('whole turns against the emulator', async (t) => {
       emulator.script(null)
       const settings = { max_output_tokens: 128_000 }
       t.equal(finishOf(await ask('x', { model: 'gpt-4.1', settings })), 'stop', 'within what the model has')
+      const plain = { model: 'our-chat', settings: { reasoning: { effort: 'low' } } } as const
+      t.equal(finishOf(await ask('x', plain)), 'stop', 'without the reasoning that the model has not')
       await t.rejects(ask('x', { model: 'missing' }), { code: 'upstream_rejected' })
     })
 

@@ -315,6 +315,17 @@ t.test('a refused request may be sent once more without what was refused', async
   t.match(milder && publicBody(milder).body.reasoning, { effort: 'medium' })
   t.equal(milder && openai.amend?.(listed, milder), null, 'once')
   t.equal(openai.amend?.(lacks('It is not supported.'), bold), null)
+  const unknown = failed({ param: 'reasoning.effort', code: 'unsupported_parameter' })
+  const plain = openai.amend?.(unknown, bold)
+  t.match(plain && publicBody(plain), { body: { reasoning: { effort: undefined } }, notes: [/its default/] })
+  t.equal(plain && openai.amend?.(unknown, plain), null, 'once')
+  const unkept = failed({ param: 'include', message: 'Encrypted content is not supported with this model.' })
+  const fleeting = openai.amend?.(unkept, bold)
+  t.match(fleeting && publicBody(fleeting), {
+    body: { include: undefined, reasoning: { summary: 'auto' } },
+    notes: ['include: gpt-6-sol gives out no encrypted reasoning'],
+  })
+  t.equal(fleeting && openai.amend?.(unkept, fleeting), null, 'once')
   t.equal(openai.amend?.(failed({ param: 'max_output_tokens' }), request), null)
   t.equal(openai.amend?.(failed({ code: 'invalid_value' }), request), null)
   t.equal(openai.amend?.(failed({ code: 'server_error' }, 500), request), null)
