@@ -286,11 +286,4 @@ t.test('refusals', async (t) => {
     t.match(await asked({ ...bearer(TOKEN), ...OAUTH }), /^403 .*permission_error.*has been revoked/)
     t.match(await asked(bearer(KEY)), /^200 /, 'an API key may come as a bearer')
   })
-
-  await t.test('counting has the same rules, but for two fields', async (t) => {
-    const { max_tokens: _, ...rest } = base()
-    t.match(await ask(emulator, rest, {}, '/v1/messages/count_tokens'), { status: 200 })
-    const bad = { ...rest, messages: [user('')] }
-    t.match(await ask(emulator, bad, {}, '/v1/messages/count_tokens'), { status: 400, words: /non-empty/ })
-  })
 })

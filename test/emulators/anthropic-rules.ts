@@ -96,14 +96,14 @@ export function onlyKeys(value: Json, allowed: readonly string[], path: string):
   if (extra !== undefined) invalid(`${path === '' ? '' : `${path}.`}${extra}: Extra inputs are not permitted`)
 }
 
-/** Checks all but the messages. `counting`: the body of count_tokens, which lacks two fields. */
-export function checkFields(body: Json, head: Head, model: EmulatedModel, counting: boolean): void {
+/** Checks all but the messages. */
+export function checkFields(body: Json, head: Head, model: EmulatedModel): void {
   if (hasLoneSurrogate(body))
     invalid('The request body is not valid JSON: str is not valid UTF-8: surrogates not allowed')
   const gated = GATED.filter(([, beta]) => head.betas.has(beta)).map(([field]) => field)
   const sampling = head.version === '2023-06-01' ? SAMPLING : []
   onlyKeys(body, [...FIELDS, ...sampling, ...gated], '')
-  if (!counting) checkMaxTokens(body, model)
+  checkMaxTokens(body, model)
   checkSystem(body.system)
   checkTools(body.tools)
   checkToolChoice(body, model)

@@ -1,6 +1,5 @@
 /**
- * An emulated api.anthropic.com for both deployments: /v1/messages, /v1/messages/count_tokens and
- * /v1/models, as strict as the vendor is known to be (anthropic-rules.ts, -order.ts, -thinking.ts).
+ * An emulated api.anthropic.com for both deployments: /v1/messages and /v1/models, as strict as the vendor is known to be (anthropic-rules.ts, -order.ts, -thinking.ts).
  *
  * Secrets name their organization: `sk-ant-api03-<organization>…` and `sk-ant-oat01-<organization>…`, up
  * to the next dash; thinking made for one organization is worth nothing to another.
@@ -80,10 +79,8 @@ export async function createAnthropicEmulator(port = 0): Promise<AnthropicEmulat
     const head = checkHead(request.headers)
     const target = `${request.method} ${pathname}`
     if (target === 'GET /v1/models') return models()
-    if (request.method === 'GET' && pathname.startsWith('/v1/models/')) return model(pathname.slice(11))
-    if (target === 'POST /v1/messages/count_tokens') return count(request, organization, head)
     if (target !== 'POST /v1/messages') throw new Refusal(404, 'not_found_error', 'Not found')
-    const { asker, turns } = read(request.text, organization, head, false)
+    const { asker, turns } = read(request.text, organization, head)
     const dropped = checkReplay(asker, turns)
     const input = sceneInput(asker.body, turns)
     const scene = (await script?.(request, input)) ?? defaultScene(input)
@@ -130,12 +127,7 @@ function authenticate({ headers }: Recorded, refused: ReadonlyMap<string, keyof 
 }
 
 /** A message request as the API understands it. Throws a Refusal for what it does not take. */
-function read(
-  text: string,
-  organization: string,
-  head: Head,
-  counting: boolean,
-): { asker: Asker; turns: Turn[] } {
+function read(text: string, organization: string, head: Head): { asker: Asker; turns: Turn[] } {
   if (Buffer.byteLength(text) > 32 * 1024 * 1024)
     throw new Refusal(413, 'request_too_large', 'Request exceeds the maximum size')
   const body = parseObject(text)
@@ -144,7 +136,7 @@ function read(
   if (id === undefined) invalid('model: Field required')
   const model = modelOf(id)
   if (!model) throw new Refusal(404, 'not_found_error', `model: ${id}`)
-  checkFields(body, head, model, counting)
+  checkFields(body, head, model)
   const turns = checkMessages(body.messages, model)
   const size = Math.ceil(text.length / 4)
   if (size > model.window) invalid(`prompt is too long: ${size} tokens > ${model.window} maximum`)
@@ -160,7 +152,7 @@ export function refusalOf({
   body: unknown
 }): string | null {
   try {
-    read(JSON.stringify(body), '', checkHead(headers), false)
+    read(JSON.stringify(body), '', checkHead(headers))
     return null
   } catch (thrown) {
     if (thrown instanceof Refusal) return thrown.message
@@ -168,22 +160,10 @@ export function refusalOf({
   }
 }
 
-function count(request: Recorded, organization: string, head: Head): JsonReply {
-  const { asker, turns } = read(request.text, organization, head, true)
-  checkReplay(asker, turns)
-  return { status: 200, body: { input_tokens: Math.ceil(request.text.length / 4) } }
-}
-
 function models(): JsonReply {
   const ids = MODELS.map(({ id }) => id)
   const body = { data: MODELS.map(modelInfo), has_more: false, first_id: ids[0], last_id: ids.at(-1) }
   return { status: 200, body }
-}
-
-function model(id: string): JsonReply {
-  const found = modelOf(id)
-  if (!found) throw new Refusal(404, 'not_found_error', `model: ${id}`)
-  return { status: 200, body: modelInfo(found) }
 }
 
 /** What the scenes may depend on: the turn begins with the last user message that says something. */

@@ -169,15 +169,6 @@ export const CODE_ASSIST_REQUEST = message('CodeAssistRequest', () => ({
   request: message('VertexRequest', () => ({ ...SHARED, sessionId: 'string', labels: 'struct' })),
 }))
 
-export const PUBLIC_COUNT = message('CountTokensRequest', () => ({
-  contents: list(CONTENT),
-  generateContentRequest: PUBLIC_REQUEST,
-}))
-
-export const CODE_ASSIST_COUNT = message('CodeAssistCountRequest', () => ({
-  request: message('CountTokensRequest', () => ({ model: 'string', contents: list(CONTENT) })),
-}))
-
 /** Checks a whole body. Throws a Refusal. */
 export function readBody(body: unknown, shape: Message): Json {
   if (!isObject(body) || hasLoneSurrogate(body)) {

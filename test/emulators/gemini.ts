@@ -12,15 +12,7 @@ import {
   type Request,
   traitsOf,
 } from './gemini-rules.ts'
-import {
-  CODE_ASSIST_COUNT,
-  CODE_ASSIST_REQUEST,
-  invalid,
-  PUBLIC_COUNT,
-  PUBLIC_REQUEST,
-  Refusal,
-  readBody,
-} from './gemini-shape.ts'
+import { CODE_ASSIST_REQUEST, invalid, PUBLIC_REQUEST, Refusal, readBody } from './gemini-shape.ts'
 import { type Beat, type Recorded, type Reply, serve } from './http.ts'
 import type { Json } from './json.ts'
 import { type Answer, defaultScene, type SceneInput, type Script } from './scene.ts'
@@ -148,10 +140,6 @@ async function publicApi(request: Recorded, generate: Generate): Promise<Reply> 
   const [, name, method] = /^\/v1beta\/models\/([^/:]+):(\w+)$/.exec(pathname) ?? []
   if (request.method !== 'POST' || name === undefined) throw notFound()
   const model = decodeURIComponent(name)
-  if (method === 'countTokens') {
-    const body = readBody(request.body, PUBLIC_COUNT)
-    return countTokens((body.generateContentRequest ?? body) as Request)
-  }
   if (method !== 'streamGenerateContent' && method !== 'generateContent') throw notFound()
   // What the shape has been checked for.
   const body = readBody(request.body, PUBLIC_REQUEST) as Request
@@ -170,9 +158,6 @@ async function codeAssist(request: Recorded, generate: Generate, options: Gemini
   if (request.method !== 'POST') throw notFound()
   if (method === 'loadCodeAssist') return { status: 200, body: options.loadCodeAssist ?? ACCOUNT }
   if (method === 'onboardUser') return { status: 200, body: options.onboardUser ?? ONBOARDED }
-  if (method === 'countTokens') {
-    return countTokens(readBody(request.body, CODE_ASSIST_COUNT).request as Request)
-  }
   if (method !== 'streamGenerateContent' && method !== 'generateContent') throw notFound()
   const envelope = readBody(request.body, CODE_ASSIST_REQUEST)
   const { project, model } = envelope
@@ -251,14 +236,6 @@ function errorBody({ status, code, message, reason }: Refusal, isCodeAssist: boo
   return {
     error: { code: status, message, ...errors, status: code, ...(details.length > 0 ? { details } : {}) },
   }
-}
-
-/** Thoughts are not counted but refused (3.1). */
-function countTokens(body: Request): Reply {
-  const parts = (body.contents ?? []).flatMap((content) => content.parts ?? [])
-  if (parts.length === 0) throw invalid('* CountTokensRequest.contents: contents is not specified\n')
-  if (parts.some((part) => part.thought)) throw invalid('Thought parts are not supported in countTokens.')
-  return { status: 200, body: { totalTokens: tokensOf(body) } }
 }
 
 const tokensOf = (body: Request): number => Math.ceil(JSON.stringify(body).length / 4)
