@@ -102,6 +102,7 @@ export function familyOf(model: string, reported?: ReportedModel): Family {
     thinking: reported?.thinking_types ?? family.thinking,
     efforts: reported?.efforts ?? family.efforts,
     maxOutput: reported?.max_output_tokens ?? family.maxOutput,
+    forcedToolChoice: family.forcedToolChoice && reported?.refused?.tool_choice === undefined,
   }
 }
 

@@ -231,7 +231,7 @@ const UNREAD: Unread = [
 /**
  * What the vendor refuses goes in words or not at all: media that it cannot read or that are too much, and thinking that
  * went back. With a budget the request without thinking has a tool turn without it, which thinking.ts answers by leaving
- * thinking off. A model of an unknown family is asked for no more than it says that it takes.
+ * thinking off. A model is asked for no more than it says that it takes.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { status, code, message } = reportOf(failure)
@@ -242,9 +242,9 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   return told ? taught(request, told) : withoutUnread(request, `${code} ${message}`, UNREAD)
 }
 
-/** What the refusal tells of the model, in the words of wire/anthropic.md 3.3, 3.6 and anthropics/claude-code#30010. */
+/** What the refusal tells of the model, in the words of wire/anthropic.md 3.3 to 3.6 and anthropics/claude-code#30010. */
 function toldOf(message: string, { model, reported }: ModelRequest): Partial<ReportedModel> | null {
-  const { thinking, efforts, maxOutput } = familyOf(model, reported)
+  const { thinking, efforts, maxOutput, forcedToolChoice } = familyOf(model, reported)
   if (/adaptive thinking is not supported/.test(message)) {
     // Who does not know it thinks by budget.
     return thinking.includes('adaptive') ? { thinking_types: ['enabled', 'disabled'] } : null
@@ -252,6 +252,8 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   const [, type = ''] = /"thinking\.type\.(\w+)" is not supported/.exec(message) ?? []
   if (thinking.includes(type)) return { thinking_types: thinking.filter((one) => one !== type) }
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
+  if (forcedToolChoice && /tool_choice: type .*not supported/.test(message))
+    return { refused: { tool_choice: 'any' } }
   const [, most] = /max_tokens: \d+ > (\d+)/.exec(message) ?? []
   return most && Number(most) !== maxOutput ? { max_output_tokens: Number(most) } : null
 }

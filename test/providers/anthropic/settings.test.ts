@@ -258,7 +258,15 @@ t.test('settings', async (t) => {
     t.strictSame(choice('claude-opus-5', named), [{ type: 'tool', name: 'weather__get', ...only }, 0])
     t.strictSame(choice('claude-opus-5', { tool_choice: { name: 'gone.tool' } }), [{ type: 'auto' }, 1])
     t.strictSame(choice('claude-opus-5-5', named), [{ type: 'auto', ...only }, 1])
-    t.strictSame(choice('claude-haiku-5-5', { tool_choice: 'required' }), [{ type: 'any' }, 0])
+    const forced = { tool_choice: 'required' } as const
+    t.strictSame(choice('claude-haiku-5-5', forced), [{ type: 'any' }, 0])
+    const message = 'tool_choice: type "tool" and "any" are not supported for this model.'
+    const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { message } }) }
+    const wish = requestFor({ model: 'claude-haiku-5-5', settings: forced })
+    const request = anthropic.amend?.(refusal, wish)
+    if (!request) return t.fail('it was not amended')
+    t.strictSame(choice('claude-haiku-5-5', forced, { request }), [{ type: 'auto' }, 1], 'refused after all')
+    t.equal(anthropic.amend?.(refusal, request), null, 'once')
     t.strictSame(choice('claude-haiku-4-5', { tool_choice: 'required', reasoning: { effort: 'low' } }), [
       { type: 'auto' },
       1,
