@@ -306,7 +306,7 @@ const BAD_THINKING = /\bthinking[ _](?:level|budget|config)|thinking is not (?:s
 
 /**
  * What Google refuses is left out once: ids that a backend does not know (4.5), thinking that a model does not take,
- * signatures that it cannot verify, media that it cannot read or that are too much.
+ * signatures that it cannot verify, a choice that is too much to keep to, media that it cannot read or that are too much.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
@@ -319,7 +319,14 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
     return request.reported?.efforts?.length === 0 ? null : taught(request, { efforts: [] })
   }
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
+  if (/too many states/i.test(message)) return unforced(request)
   return withoutUnread(request, message, UNREAD)
+}
+
+/** With many tools it is the force to call one of them that is too much (googleapis/python-genai#2293, wire/gemini.md 5.2). */
+function unforced(request: ModelRequest): ModelRequest | null {
+  const { tool_choice = 'auto', ...settings } = request.settings
+  return tool_choice === 'auto' || tool_choice === 'none' ? null : { ...request, settings }
 }
 
 const UNREAD: Unread = [
