@@ -254,6 +254,7 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
   if (forcedToolChoice && /tool_choice: type .*not supported/.test(message))
     return { refused: { tool_choice: 'any' } }
-  const [, most] = /max_tokens: \d+ > (\d+)/.exec(message) ?? []
+  // The latter: of others who speak the protocol (NousResearch/hermes-agent#7566, mnfst/llm-gateway#1177).
+  const [, most] = /max_tokens(?:: \d+ > | .*\[1, )(\d+)/.exec(message) ?? []
   return most && Number(most) !== maxOutput ? { max_output_tokens: Number(most) } : null
 }

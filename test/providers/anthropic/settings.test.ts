@@ -234,6 +234,18 @@ t.test('settings', async (t) => {
     const lowered = { max_tokens: 128_000, notes: [/lowered to 128000/] }
     t.match(settle('claude-opus-9', wish.settings, { request }), lowered, 'or as a refusal says')
     t.equal(anthropic.amend?.(refusal, request), null, 'once')
+    for (const message of [
+      'Invalid max_tokens value, the valid range of max_tokens is [1, 8192]',
+      'InternalError.Algo.InvalidParameter: Range of max_tokens should be [1, 8192]',
+    ]) {
+      const body = JSON.stringify({ error: { type: 'invalid_request_error', message } })
+      const foreign = anthropic.amend?.({ status: 400, headers: {}, body }, requestFor({ model: 'glm-9' }))
+      t.match(
+        foreign && settle('glm-9', {}, { request: foreign }),
+        { max_tokens: 8192, notes: NONE },
+        message,
+      )
+    }
   })
   await t.test('tool_choice, degraded where it is refused', async (t) => {
     const choice = (model: string, settings: ModelSettings, more: Wish = {}) => {
