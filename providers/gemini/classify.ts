@@ -302,7 +302,8 @@ const BAD_SIGNATURE =
   /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
 
 /** Of a model that does not think, or not in the form that the table has (RooCodeInc/Roo-Code#10700, lobehub/lobehub#7985). */
-const BAD_THINKING = /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)/i
+const BAD_THINKING =
+  /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
 
 /**
  * What Google refuses is left out once: ids that a backend does not know (4.5), thinking that a model does not take,

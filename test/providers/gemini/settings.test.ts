@@ -74,6 +74,7 @@ t.test('thinking that a model of an unknown family refuses is left out, and name
     ['Unable to submit request because thinking_level MEDIUM is not supported by this model.', true],
     ['Thinking_config.include_thoughts is only enabled when thinking is enabled.', true],
     ['Thinking is not enabled for models/gemini-x', true],
+    ['Budget 0 is invalid. This model only works in thinking mode.', true],
     ['Function call is missing a thought_signature in functionCall parts.', false],
     ['Request contains an invalid argument.', false],
   ] as const) {
