@@ -337,6 +337,11 @@ const UNREAD: Unread = [
   [/document has no pages|supported page limit/i, isFile],
   [/cannot fetch content|file ?uri/i, isLinked],
   [/unsupported mime type/i, isNamed],
+  // "Image input modality is not enabled for models/gemma-3-1b-it"
+  [
+    /input modality is not/i,
+    ({ media_type }, words) => words.toLowerCase().includes(`${media_type.split('/', 1)[0]} input`),
+  ],
 ]
 
 /**

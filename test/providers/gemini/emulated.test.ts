@@ -160,6 +160,8 @@ t.test('media that Google cannot read go in words', async (t) => {
     [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
     'and a type that is not read',
   )
+  const deaf = gemini.amend?.(refusal('Audio input modality is not enabled for models/gemma-9'), strange)
+  t.match(deaf?.messages[0]?.parts, [{ text: /^\[audio, audio\/x-odd/ }, IMAGE], 'nor a kind of media')
   const large = refusal('Request payload size exceeds the limit: 20971520 bytes.')
   const page = { status: 413, headers: {}, body: '<html><title>413</title></html>' }
   for (const failure of [large, page]) {
