@@ -33,6 +33,9 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
   const family = familyOf(request.model, request.reported)
   const max_tokens = maxTokens(request, family, note)
   const plan = planThinking(request, family, max_tokens, note)
+  const sent = headers(request, oauth, plan)
+  // A login's operator may have named a version that takes no sampling fields (wire/anthropic.md 3.1).
+  const samples = family.sampling && sent['anthropic-version'] === VERSION_HEADER['anthropic-version']
   const system = systemBlocks(request, oauth)
   const tools = declareTools(request.tools)
   const tool_choice = toolChoice(request, family, plan, note)
@@ -46,13 +49,13 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
     ...(tool_choice ? { tool_choice } : {}),
     ...(plan.thinking ? { thinking: plan.thinking } : {}),
     ...(plan.effort ? { output_config: { effort: plan.effort } } : {}),
-    ...sampling(request, family, plan, note),
+    ...sampling(request, samples, plan, note),
     ...(oauth ? { metadata: { user_id: sessionHash(request.session_id) } } : {}),
     messages: withAnchors(withinImages(messages, family.maxImages, note)),
   }
   return {
     path: oauth ? '/v1/messages?beta=true' : '/v1/messages',
-    headers: headers(request, oauth, plan),
+    headers: sent,
     body: { ...body },
     notes: [...notes],
   }
@@ -142,13 +145,13 @@ function toolChoice(
 /** wire/anthropic.md 3.5: temperature 0 to 1; never both fields; with thinking only top_p, from 0.95. */
 function sampling(
   { settings }: ModelRequest,
-  family: Family,
+  samples: boolean,
   plan: Thinking,
   note: Note,
 ): { temperature?: number; top_p?: number } {
   const { temperature, top_p } = settings
   const thinks = plan.thinking?.type === 'adaptive' || plan.thinking?.type === 'enabled'
-  if (!family.sampling) {
+  if (!samples) {
     if (temperature !== undefined) note('temperature: not accepted by this model')
     if (top_p !== undefined) note('top_p: not accepted by this model')
     return {}

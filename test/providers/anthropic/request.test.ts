@@ -4,6 +4,7 @@ import { spawnSync } from 'node:child_process'
 import t from 'tap'
 import { anthropic, anthropicOauth } from '../../../providers/anthropic/index.ts'
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
+import { refusalOf } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
 import { PNG } from '../../emulators/bytes.ts'
 import { declared, OPTIONS, said } from '../exchange.ts'
@@ -213,6 +214,17 @@ t.test('a login sends the operator’s blocks and headers and a stable user, a k
   t.notOk('metadata' in byKey.body)
   t.match(byKey.body.system, [{ text: 'Be brief.' }], "a key's requests get no blocks meant for logins")
   t.notOk('x-app' in byKey.headers)
+
+  const newer = render(
+    {
+      model: 'claude-opus-4-6',
+      settings: { temperature: 0.5 },
+      request: { options: { ...OPTIONS, headers: { 'anthropic-version': '2026-10-21' } } },
+    },
+    anthropicOauth,
+  )
+  t.equal(refusalOf(newer), null, 'a version without sampling gets none')
+  t.match(newer.notes, [/temperature: not accepted/])
 
   const facts = { id: 'cred_1', workspace_id: 'wrkspc_1' }
   t.strictSame(anthropicOauth.authorize(SECRET, facts), {
