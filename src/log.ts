@@ -33,17 +33,18 @@ const below = (parent: string, name: string) => (name.startsWith('[') ? parent +
  * costs this process. A fatal line leaves at once.
  */
 const FLUSH_MS = 100
-/** Bytes that wait for a reader, or for room on a disk; what does not fit is dropped */
+/** Bytes that wait for a reader, or for room on a disk; lines that do not fit are dropped, and counted */
 const MOST_WAITING = 1 << 20
 /** At the end a pipe that stays full is tried so often, 100 ms apart. */
 const LAST_TRIES = 20
 
 /**
  * In place of pino's own, which ends the process when a disk is full, and hangs at the end of one whose reader has gone
- * (Ctrl-C in `npm start | jq` ends both).
+ * (Ctrl-C in `npm start | jq` ends both). `onLost` is told how many lines were dropped once there is room again.
  */
-function stdout(): DestinationStream {
+function stdout(onLost: (lines: number) => void): DestinationStream {
   let tries = Number.POSITIVE_INFINITY
+  let lost = 0
   const stream = new sonicBoom.SonicBoom({
     fd: 1,
     sync: false,
@@ -54,6 +55,12 @@ function stdout(): DestinationStream {
   })
   // A log that cannot be written is no reason to fail a turn. It is tried again with the next flush.
   stream.on('error', () => {})
+  stream.on('drop', () => lost++)
+  stream.on('drain', () => {
+    const lines = lost
+    lost = 0
+    if (lines > 0) onLost(lines)
+  })
   process.once('exit', () => {
     tries = LAST_TRIES
     try {
@@ -74,7 +81,10 @@ export function createLog(level: string, destination?: DestinationStream): Logge
     below('*.headers', name),
   ])
   const redact = { paths, censor: '***' }
-  return pino({ level, base: null, redact, hooks: { logMethod } }, destination ?? stdout())
+  const tellLost = (lines: number) => log.warn({ lines }, 'lines of the log were lost')
+  const options = { level, base: null, redact, hooks: { logMethod } }
+  const log = pino(options, destination ?? stdout(tellLost))
+  return log
 }
 
 /** What doors have said (createPresence). */

@@ -1,3 +1,7 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { createInterface } from 'node:readline'
+import type { Readable } from 'node:stream'
 import { mock } from 'node:test'
 import t from 'tap'
 import { BatonError } from '../src/errors.ts'
@@ -139,4 +143,25 @@ t.test('a line on a failure says why in codes, and warns unless the caller is at
     t.strictSame(ends(new BatonError(code, 'It broke.')), { level: 40, code })
   for (const code of ['context_too_long', 'no_credential', 'credential_needs_reauth'] as const)
     t.strictSame(ends(new BatonError(code, 'It cannot be.')), { level: 30, code }, 'of the caller')
+})
+
+t.test('lines that nobody took in time are counted in one line once there is room', async (t) => {
+  const burst = `
+    import { createLog } from '${new URL('../src/log.js', import.meta.url)}'
+    const log = createLog('info')
+    for (let i = 0; i < 3000; i++) log.info('x'.repeat(1000))
+    process.send('written')
+    process.once('message', () => process.disconnect())`
+  const args = ['--input-type=module', '--eval', burst]
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit', 'ipc'] })
+  t.teardown(() => child.kill())
+  await once(child, 'message')
+  const told: { level: number; msg: string; lines?: number }[] = []
+  for await (const line of createInterface(child.stdout as Readable)) {
+    told.push(JSON.parse(line))
+    if (told.at(-1)?.lines !== undefined) child.send('end')
+  }
+  const last = told.pop()
+  t.match(last, { level: 40, msg: 'lines of the log were lost' })
+  t.equal(told.length + (last?.lines ?? 0), 3000)
 })
