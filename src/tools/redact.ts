@@ -10,20 +10,34 @@ export const MASK = '[redacted]'
 
 /** What the names of secrets end with. */
 const NAMES =
-  'password|passwd|passphrase|secret|(?:api|access|private|secret)[_-]?key|(?:access|auth|refresh|session)[_-]?token|authorization'
+  'password|passwd|passphrase|_pwd|secret|(?:api|access|private|secret)[_-]?key|(?:access|auth|id|refresh|session)[_-]?token|authorization|cookie'
 
-/** Begins where a word does; in JSON text the letter of an escape may stand before it (`\\n`). */
-const token = ({ source }: RegExp) => new RegExp(String.raw`(?<!(?<!\\)[A-Za-z])${source}`)
+/** What a letter or digit ends that is no part of a word: `\\n` and `\\u003e` in JSON text, `%3D`, a terminal's colour. */
+const ESCAPE = String.raw`\\|\\u[\dA-Fa-f]{3}|%[\dA-Fa-f]|[\x1bbB]\[|\[[\d;]{1,19}`
+
+/** Begins where no such character stands before it. */
+const after = (character: string, { source }: RegExp) =>
+  new RegExp(`(?<!(?<!${ESCAPE})${character})${source}`)
+
+/** Begins where a word does. */
+const token = (rule: RegExp) => after('[A-Za-z]', rule)
 
 /** Words in capitals or not: a flag would be for a whole rule. */
 const anyCase = (words: string): string =>
   words.replace(/[a-z]/g, (letter) => `[${letter}${letter.toUpperCase()}]`)
 
+/** `PWD` alone is a directory. */
+const FIELDS = `${anyCase(NAMES)}|[pP]wd`
+
 const WEBHOOK = anyCase(String.raw`https://hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/`)
 const DATABASE = `(?:${anyCase('mongodb|mysql|postgres')})[A-Za-z+]{0,4}://`
 const VARIABLE = `(?:${NAMES.toUpperCase()})=`
-/** A field whose name says that it holds a secret, in JSON text. */
-const FIELD = String.raw`(?:${NAMES})"\s{0,9}:\s{0,9}"`
+const PARAMETER = String.raw`[?&][\w.-]{0,40}(?:${anyCase(NAMES)})=`
+/** A header, as programs print it */
+const BASIC = String.raw`[Aa]uthorization["'\\]{0,4}\s?[:=]\s?["'\\]{0,4}[Bb]asic\s`
+/** A field whose name says that it holds a secret, in JSON text, or in one that such a text holds. */
+const FIELD = (quote: string) => String.raw`(?:${FIELDS})${quote}\s{0,9}:\s{0,9}${quote}`
+const INNER = FIELD(String.raw`\\"`)
 
 const AWS_SECRET = /[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)/
 const AWS_SESSION = /[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)/
@@ -53,7 +67,8 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
     /gh[pousr]_|github_pat_/,
     token(/(?:gh[pour]_[A-Za-z0-9_]{30,}|ghs_[A-Za-z0-9._-]{30,}|github_pat_[A-Za-z0-9_]{40,})/),
   ],
-  [/xox|xapp-/, token(/(?:xox[a-eoprs]|xapp)-[A-Za-z0-9%/+=-]{3,}/)], // Slack; those of browsers (xoxd) are percent-encoded
+  [/xox|xapp-/, token(/(?:xox[a-eprs]|xapp)-[A-Za-z0-9%/+=-]{3,}/)], // Slack; those of browsers (xoxd) are percent-encoded
+  [/xoxo-/, token(/xoxo-[A-Za-z0-9]{1,40}-[A-Za-z0-9-]{1,}/)], // Slack, too, and a greeting
   [new RegExp(WEBHOOK), new RegExp(`${WEBHOOK}[A-Za-z0-9/_-]{7,}`)],
   [/AIza/, token(/AIza[A-Za-z0-9_-]{30,}/)], // Google API keys
   [/ya29\./, token(/ya29\.[A-Za-z0-9_-]{20,}/)], // Google access tokens
@@ -69,7 +84,7 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
   // JWT. It begins where no other such character stands before it, else "eyJ-eyJ-…" takes quadratic time.
   [
     /eyJ/,
-    /(?<!(?<!\\)[A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{8,16384}\.[A-Za-z0-9_-]{8,2048}/,
+    after('[A-Za-z0-9_-]', /eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{8,16384}\.[A-Za-z0-9_-]{8,2048}/),
   ],
   [
     /PRIVATE KEY/,
@@ -81,17 +96,21 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
     new RegExp(DATABASE),
     new RegExp(String.raw`(?<=${DATABASE})[^:/\s]{1,100}:[^@/\s]{1,200}@\S[^\s'"]{0,700}`),
   ],
-  [/[Bb]earer\s/, /(?<=\b[Bb]earer\s)[A-Za-z0-9._~+/=-]{20,}/],
+  [/[Bb]earer\s/, new RegExp(String.raw`(?<=${token(/[Bb]earer/).source}\s)[A-Za-z0-9._~+/=-]{20,}`)],
+  [new RegExp(BASIC), new RegExp(`(?<=${BASIC})[A-Za-z0-9+/=]{4,}`)],
+  // Of a URL, or of a form
+  [new RegExp(PARAMETER), new RegExp(String.raw`(?<=${PARAMETER})[^\s"'\\&#$<{][^\s"'\\&#]{3,}`)],
   // Variables of an environment
   [new RegExp(VARIABLE), new RegExp(String.raw`(?<=${VARIABLE}\\?["']?)(?!\$)[^\s"'\\]{4,}`)],
   // AWS. The preset's rule has the secret begin at its name, and leaves as much of its end in the clear.
   [AWS_SECRET, named(AWS_SECRET, /[A-Za-z0-9/+=]{40,}/)],
   [AWS_SESSION, named(AWS_SESSION, /[A-Za-z0-9/+=]{100,}/)],
-  [new RegExp(`${FIELD}[^"]`, 'i'), new RegExp(String.raw`(?<=${FIELD})(?:[^"\\]|\\.){1,}`, 'i')],
+  [new RegExp(`${FIELD('"')}[^"]`), new RegExp(String.raw`(?<=${FIELD('"')})(?:[^"\\]|\\.){1,}`)],
+  [new RegExp(INNER), new RegExp(String.raw`(?<=${INNER})(?:[^"\\]|\\\\\\?.){1,}`)],
 ]
 
 /** A field whose name ends so holds a secret, whatever it looks like: `dbPassword`, `DB_PASSWORD`. */
-const SECRET_NAME = new RegExp(`(?:${NAMES})$`, 'i')
+const SECRET_NAME = new RegExp(`(?:${FIELDS})$`)
 
 const SLICE = 200_000
 /** Longer than any secret that a slice's border could cut: a JWT of RULES has up to 26,632 characters. */
@@ -107,7 +126,7 @@ export function hasSecret(json: string): boolean {
   return json.includes('\\') && holdsSecret(unescaped(json))
 }
 
-const [NEWLINE, QUOTE, BACKSLASH] = [0x0a, 0x22, 0x5c]
+const [NEWLINE, QUOTE, TWO, BACKSLASH, UNICODE] = [0x0a, 0x22, 0x32, 0x5c, 0x75]
 /** Letters that stand for a blank behind a backslash: n, r, t. */
 const BLANKS: readonly (number | undefined)[] = [0x6e, 0x72, 0x74]
 
@@ -120,10 +139,14 @@ function unescaped(json: string): string {
   let to = 0
   for (let at = 0; at < bytes.length; at++) {
     const next = bytes[at] === BACKSLASH ? bytes[at + 1] : undefined
-    if (next === BACKSLASH) at++
-    else if (next === QUOTE || BLANKS.includes(next)) {
+    if (next === BACKSLASH) continue
+    if (next === QUOTE || BLANKS.includes(next)) {
       bytes[to++] = next === QUOTE ? QUOTE : NEWLINE
       at++
+    } else if (next === UNICODE) {
+      // .NET writes a quote as \u0022.
+      bytes[to++] = bytes[at + 4] === TWO && bytes[at + 5] === TWO ? QUOTE : NEWLINE
+      at += 5
     } else bytes[to++] = bytes[at] ?? 0
   }
   return bytes.toString('latin1', 0, to)

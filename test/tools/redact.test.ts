@@ -38,6 +38,9 @@ const PLANTED: Record<string, string> = {
   "an npm registry's token": `//registry.example/:_authToken=${'0a1b2c3d-'.repeat(3)}0a1b2c3d`,
   'a password in an environment': `DB_PASSWORD=${'hunter2-Xy9'}`,
   'a quoted key in an environment': `OPENAI_API_KEY="${'hunter2-Xy9'}`,
+  'a password of a database client': `MYSQL_PWD=${'hunter2-Xy9'}`,
+  'a key in the query of a URL': `https://api.example.com/v1?page=2&api_key=${'hunter2-Xy9'}`,
+  'a header with a name and a password': `Authorization: Basic ${'YW5uOmh1bnRlcjI='}`,
   'a password without a user in a URL': `redis://:${'hunter2hunter2'}@cache.example:6379`,
 }
 
@@ -61,10 +64,43 @@ t.test('a secret is replaced to its end, whatever the name before it', async (t)
   t.equal(await redactText(nested), nested.replace(secret, MASK), 'in JSON in JSON')
 })
 
+t.test('a field of JSON that stands in a text of JSON is masked to its end, and no further', async (t) => {
+  const inner = JSON.stringify({ user: 'ann', password: 'hun"ter\\2\n', after: 1 })
+  const text = JSON.stringify({ body: inner })
+  const masked = JSON.stringify({ body: JSON.stringify({ user: 'ann', password: MASK, after: 1 }) })
+  t.equal(await redactText(text), masked)
+  // .NET writes quotes so.
+  t.ok(hasSecret(JSON.stringify({ text: text.replaceAll('\\"', '\\u0022') })))
+})
+
 t.test('JSON text is searched by its names, as an object is', async (t) => {
   const text = '{"user": "ann", "dbPassword" : "hunter2 \\" and more", "tokens": 3, "password": ""}'
   t.equal(await redactText(text), text.replace('hunter2 \\" and more', MASK))
   t.same(await redactJson({ text }), { text: await redactText(text) })
+})
+
+t.test('a secret behind an escape is found, whatever letter that ends with', async (t) => {
+  const escapes = [
+    '\\n',
+    '\x1b[31m',
+    '\x1b[m',
+    '[0;1m',
+    '\\u001b[0m',
+    '\\x1b[m',
+    '\\u003e',
+    '\\u0026',
+    '%3D',
+    '%26',
+  ]
+  for (const what of ['an Anthropic key', 'a JWT', 'a Slack token', 'a bearer token']) {
+    const secret = PLANTED[what]?.replace('Authorization: ', '') ?? ''
+    const masked = what === 'a bearer token' ? `Bearer ${MASK}` : MASK
+    for (const before of escapes) {
+      const text = `key${before}${secret}`
+      t.equal(await redactText(text), `key${before}${masked}`, `${what} behind ${JSON.stringify(before)}`)
+      t.ok(hasSecret(JSON.stringify({ text })), `${what} behind ${JSON.stringify(before)}`)
+    }
+  }
 })
 
 t.test('a secret behind an escaped line break is found', async (t) => {
@@ -99,6 +135,12 @@ t.test('the quick look at JSON text misses none of them, nor a name that says se
     'DB_PASSWORD',
     'authToken',
     'Authorization',
+    'pwd',
+    'dbPwd',
+    'DB_PWD',
+    'id_token',
+    'cookie',
+    'Set-Cookie',
   ]
   for (const name of names) {
     t.ok(hasSecret(JSON.stringify({ [name]: 'x' })), name)
@@ -143,7 +185,14 @@ t.test('plain prose and ids are left alone', async (t) => {
     nextPageToken: 'abc',
     passwords: 'def',
   })
-  t.equal(await redactText('API_KEY=$KEY, DB_PASSWORD= '), 'API_KEY=$KEY, DB_PASSWORD= ')
+  for (const text of [
+    'API_KEY=$KEY, DB_PASSWORD= ',
+    'PWD=/home/ann OLDPWD=/work',
+    'hugs, xoxo-abc',
+    'a && password=x, ?password=$SECRET&api_key=<yours>',
+    '[msk-clusters-and-their-brokers](https://example.com/)',
+  ])
+    t.equal(await redactText(text), text)
   const text = 'turn_01 called everything.echo with a message of 36 characters; see https://example.com/a?b=c'
   t.equal(await redactText(text), text)
 })
@@ -178,6 +227,14 @@ t.test('texts made to be slow are not', async (t) => {
     'Bearer ',
     'AKIA',
     'xoxb-',
+    'xoxo-a',
+    '[1;',
+    '\\u003',
+    '%3Dsk-',
+    '?password=',
+    '?a.',
+    'authorization\\\\',
+    'password\\":\\"',
     '-',
     '_',
     '\n',
