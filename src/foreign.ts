@@ -4,17 +4,28 @@ import { wellFormed } from './chat/well-formed.ts'
 /** Shorter values stand in many an innocent text; nobody issues secrets so short. */
 const SHORTEST_SECRET = 8
 
-/**
- * The text with `***` for each of the secrets that were sent: as it is, as a form or URL holds it (Google's tokens
- * have slashes), as a JSON text does, and without the scheme of an Authorization header.
- */
-export function withoutSecrets(text: string, sent: readonly string[]): string {
-  const forms = sent
+/** As they are, as a form or URL holds them (Google's tokens have slashes), as a JSON text does, and without an Authorization's scheme. */
+const formsOf = (sent: readonly string[]): string[] =>
+  sent
     .flatMap((value) => [value, value.replace(/^(Bearer|Basic|DPoP) +/i, '')])
     .filter((value) => value.length >= SHORTEST_SECRET)
     .flatMap((value) => [value, encodeURIComponent(wellFormed(value)), JSON.stringify(value).slice(1, -1)])
+
+/** The text with `***` for each of the secrets that were sent. */
+export function withoutSecrets(text: string, sent: readonly string[]): string {
   // The longest first: one may be the beginning of another.
-  return forms.sort((a, b) => b.length - a.length).reduce((rest, form) => rest.replaceAll(form, '***'), text)
+  const forms = formsOf(sent).sort((a, b) => b.length - a.length)
+  return forms.reduce((rest, form) => rest.replaceAll(form, '***'), text)
+}
+
+/** The same of the end of a longer text, which may begin in the middle of a secret. */
+export function endWithoutSecrets(end: string, sent: readonly string[]): string {
+  const text = withoutSecrets(end, sent)
+  const halves = formsOf(sent).map((form) => {
+    for (let at = 1; at < form.length; at++) if (text.startsWith(form.slice(at))) return form.length - at
+    return 0
+  })
+  return text.slice(Math.max(0, ...halves))
 }
 
 /** undici's headers of an answer, a repeated one joined by commas. Their names are in lower case already. */

@@ -1,6 +1,6 @@
 /** No secret in the words of services that are not ours, and their Retry-After. */
 import t from 'tap'
-import { retryAfterMs, withoutSecrets } from '../src/foreign.ts'
+import { endWithoutSecrets, retryAfterMs, withoutSecrets } from '../src/foreign.ts'
 
 t.test('a secret that was sent is hidden in whatever form it comes back', async (t) => {
   const key = '1//0a/b+"c"'
@@ -21,6 +21,16 @@ t.test('a secret that was sent is hidden in whatever form it comes back', async 
   t.equal(hidden('abcdefgh, ABCDEFG', 'abcdefgh', 'ABCDEFG'), '***, ABCDEFG', 'from eight characters on')
   t.equal(hidden('half a character: \ud800', 'abcdefgh\ud800'), 'half a character: \ud800')
   t.equal(hidden('an id of a b', 'a', 'id', ''), 'an id of a b', 'what is short stands in innocent texts')
+})
+
+t.test('the end of a longer text holds no half of a secret', async (t) => {
+  const key = 'ab/cdefgh"ijkl-ab'
+  const hidden = (text: string) => endWithoutSecrets(text, [key, 'Bearer other-secret'])
+  t.equal(hidden('efgh"ijkl-ab was refused'), ' was refused')
+  t.equal(hidden('fgh\\"ijkl-ab was refused'), ' was refused', 'as a JSON text has it')
+  t.equal(hidden('-secret was refused'), ' was refused')
+  t.equal(hidden(`${key} was refused, ${key}`), '*** was refused, ***', 'a whole one that ends as it begins')
+  t.equal(hidden('it was refused'), 'it was refused')
 })
 
 t.test('Retry-After is seconds or a date', async (t) => {

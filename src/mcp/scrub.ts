@@ -4,7 +4,7 @@
  * may read their own values; those of the configuration are the operator's: what authorises Baton is taken out.
  */
 import { BEARABLE, isWithin } from '../chat/json.ts'
-import { withoutSecrets } from '../foreign.ts'
+import { endWithoutSecrets, withoutSecrets } from '../foreign.ts'
 import type { McpError, McpProgress, McpResult, McpServerSpec, ToolList } from './contract.ts'
 
 /** What a server is given, and may quote; `isConfigured`: by the operator */
@@ -13,10 +13,12 @@ export type Secretive = Pick<McpServerSpec, 'url' | 'headers' | 'env' | 'auth' |
 const BEARER = /\b(Bearer|Basic|DPoP)\s+[\w.~+/=-]{8,}/gi
 
 /** Words of a failure with `***` for each value. */
-export function scrubbedText(text: string, spec: Secretive): string {
-  const values = pairsOf(spec).map(([, value]) => value)
-  return withoutSecrets(text, [...values, tokenOf(spec)]).replace(BEARER, '$1 ***')
-}
+export const scrubbedText = (text: string, spec: Secretive): string =>
+  withoutSecrets(text, valuesOf(spec)).replace(BEARER, '$1 ***')
+
+/** The same of the last that a program said. */
+export const scrubbedEnd = (end: string, spec: Secretive): string =>
+  endWithoutSecrets(end, valuesOf(spec)).replace(BEARER, '$1 ***')
 
 /** The failure without them; the same object where it holds none. */
 export function scrubbedFailure(failure: McpError, spec: Secretive): McpError {
@@ -61,6 +63,8 @@ const pairsOf = ({ url, headers = {}, env = {} }: Secretive): Pair[] => [
   ...Object.entries(headers),
   ...Object.entries(env),
 ]
+
+const valuesOf = (spec: Secretive): string[] => [...pairsOf(spec).map(([, value]) => value), tokenOf(spec)]
 
 const tokenOf = ({ auth }: Secretive): string => auth?.held?.() ?? ''
 

@@ -11,7 +11,7 @@ import { within } from '../within.ts'
 import { childEnv } from './child-env.ts'
 import { McpError, type McpErrorKind, type McpServerSpec } from './contract.ts'
 import type { Sandbox } from './sandbox.ts'
-import { scrubbedText } from './scrub.ts'
+import { scrubbedEnd } from './scrub.ts'
 import type { Watchdog } from './watchdog.ts'
 
 const STDERR_BYTES = 8 * 1024
@@ -108,7 +108,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
     },
     obituary: () => ({
       ending,
-      words: scrubbedText(stderr.toString('utf8'), spec).trim().slice(-SHOWN_STDERR),
+      words: scrubbedEnd(stderr.toString('utf8'), spec).trim().slice(-SHOWN_STDERR),
     }),
   }
   return transport

@@ -46,6 +46,12 @@ t.test('half a secret is none of the last words', async (t) => {
   t.match((await failure(t, spec)).error.lastWords, /^\*\*\*0+$/)
 })
 
+t.test('the last words hold no end of a secret that is longer than they are', async (t) => {
+  const TOKEN = Array.from({ length: 1_200 }, (_, i) => `${i}-hunter`).join('')
+  const spec = shell(`echo "$TOKEN is bad" >&2; exit 7`, { isConfigured: true, env: { TOKEN } })
+  t.equal((await failure(t, spec)).error.lastWords, 'is bad')
+})
+
 t.test('a program that is not there is named to the operator alone', async (t) => {
   const spec = shell('', { command: '/srv/operator/notes-server', isConfigured: true })
   const { error, told } = await failure(t, spec)
