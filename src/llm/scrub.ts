@@ -22,9 +22,8 @@ export function scrubber(secret: CredentialSecret): Scrub {
     words,
     error(error) {
       const details = JSON.stringify(error.details ?? {})
-      const told = JSON.parse(text(details), (_, value) =>
-        typeof value === 'string' ? value.slice(0, LONGEST) : value,
-      )
+      // Each text by itself: a secret may be what stands between two of them, such as `","type":"`.
+      const told = JSON.parse(details, (_, value) => (typeof value === 'string' ? words(value) : value))
       const message = words(error.message)
       if (message === error.message && JSON.stringify(told) === details) return error
       const { retryAfter } = error

@@ -266,6 +266,14 @@ t.test('no secret gets into an error', async (t) => {
   t.notMatch(JSON.stringify(error.toBody()), 'of-a-key')
 })
 
+t.test("a secret that is written as an error's own JSON leaves the error whole", async (t) => {
+  const server = await upstreamServer(t, status(401, 'refused', { 'x-should-retry': 'false' }))
+  const secret = async () => ({ api_key: '"should_retry":' })
+  const error = await failure(bench(t, server.url).call({ secret }))
+  t.equal(error.code, 'upstream_auth')
+  t.same(error.details, { upstream: { message: 'refused' }, should_retry: false })
+})
+
 /** An answer that repeats `block` for as long as somebody reads it, and how many bytes of it were sent. */
 function endless(code: number, headers: Record<string, string>, block: string) {
   let sent = 0
