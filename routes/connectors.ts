@@ -125,7 +125,9 @@ const ConnectorView = Type.Object(
     origin: Type.Enum(['api', 'config']),
     transport: Transport,
     url: nullable(
-      Type.String({ description: 'Of a connector from the configuration, only admins see the query' }),
+      Type.String({
+        description: 'Of a connector from the configuration, only admins see more than its host',
+      }),
     ),
     header_names: nullable(Type.Array(Type.String(), { description: 'Their values are never shown' })),
     command: nullable(

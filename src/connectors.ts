@@ -6,12 +6,7 @@ import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
 import type { ConnectorInput } from './config/connector-shape.ts'
 import { assertLimits, assertShape, type ConnectorPatch, patched, rowOf } from './connectors/input.ts'
-import {
-  type BoundConnector,
-  type ConnectorView,
-  createConnectorViews,
-  withoutQuery,
-} from './connectors/view.ts'
+import { type BoundConnector, type ConnectorView, createConnectorViews } from './connectors/view.ts'
 import type { ClientDocument, ConnectorLogin, ConnectorLogins } from './credentials/connector-logins.ts'
 import { connectorKey } from './credentials/connector-secret.ts'
 import { type LoginPage, pageOf } from './credentials/logins/page.ts'
@@ -200,7 +195,8 @@ const entryOf = ({ owner }: Caller, act: string, { id, name, transport, url }: N
   owner,
   act,
   subject: id,
-  details: { name, transport, url: withoutQuery(url) },
+  // Some servers take their key in the query.
+  details: { name, transport, url: url?.replace(/[?#].*/s, '') ?? null },
 })
 
 const taken = (name: string) =>

@@ -9,7 +9,7 @@ import { opened } from './input.ts'
 
 /**
  * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Callers who are
- * not admins see neither the command line nor the URL's query of configured connectors; both may hold secrets.
+ * not admins see neither the command line of configured connectors nor the URL beyond its host; both may hold secrets.
  */
 export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
   header_names: string[] | null
@@ -37,7 +37,8 @@ export function createConnectorViews({ store, vault, mcp, tools }: ConnectorView
   function view({ admin }: Scope, connector: Connector): ConnectorView {
     const { secret: _, config_revision, ...whole } = connector
     const isHidden = connector.origin === 'config' && !admin
-    const shown = isHidden ? { ...whole, command: null, args: [], url: withoutQuery(whole.url) } : whole
+    const url = whole.url && new URL(whole.url).origin
+    const shown = isHidden ? { ...whole, command: null, args: [], url } : whole
     const secret = opened(vault, connector)
     return {
       ...shown,
@@ -90,6 +91,3 @@ export function createConnectorViews({ store, vault, mcp, tools }: ConnectorView
 
   return { view, boundTo }
 }
-
-/** Some servers take their key in the query. */
-export const withoutQuery = (url: string | null): string | null => url?.replace(/[?#].*/s, '') ?? null

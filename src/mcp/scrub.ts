@@ -64,7 +64,15 @@ const pairsOf = ({ url, headers = {}, env = {} }: Secretive): Pair[] => [
   ...Object.entries(env),
 ]
 
-const valuesOf = (spec: Secretive): string[] => [...pairsOf(spec).map(([, value]) => value), tokenOf(spec)]
+const valuesOf = (spec: Secretive): string[] => [
+  ...pairsOf(spec).map(([, value]) => value),
+  ...longStepsOf(spec.url),
+  tokenOf(spec),
+]
+
+/** Some servers take their key in the path, among words that are shorter. */
+const longStepsOf = (url = ''): string[] =>
+  URL.canParse(url) ? new URL(url).pathname.split('/').filter((step) => step.length >= 16) : []
 
 const tokenOf = ({ auth }: Secretive): string => auth?.held?.() ?? ''
 

@@ -114,13 +114,14 @@ t.test('a server that quotes what it was sent gives no secret away', async (t) =
   const mcp = door(t)
   const bare = specOf(rig)
   const own = {
-    url: `${bare.url}?key=qu%2fery-secret&v=2`,
+    url: `${bare.url}/key-within-the-path/mcp?key=qu%2fery-secret&v=2`,
     headers: { 'x-api-key': 'header-secret', 'x-region': 'eu-central' },
   }
   const spec = { ...bare, ...own, isConfigured: true }
   rig.on('tools/call', ({ request, fail }) => fail(-32603, `${request.url} and qu/ery-secret failed, v=2`))
   const failure = await call(mcp, spec).catch((error: McpError) => error)
-  t.match(failure, { kind: 'protocol', message: /key=\*\*\*&v=2 and \*\*\* failed, v=2/ })
+  t.match(failure, { message: /\/\*\*\*\/mcp\?key=\*\*\*&v=2 and \*\*\* failed, v=2/ })
+  t.equal((failure as McpError).kind, 'protocol')
   t.notMatch((failure as McpError).message, /ery-secret/)
   rig.on('tools/call', ({ fail }) => fail(-32603, `${'x'.repeat(491)} header-secret`))
   const long = await call(mcp, spec).catch((error: McpError) => error)
