@@ -20,6 +20,9 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
   for (const [line, words] of [
     ['frobnicate', /There is no command frobnicate\. Known: login, /],
     ['keys', /There is no command keys\. Known: keys create, keys list/],
+    ['keys lost', /There is no command keys lost\. Known: /],
+    ['keys --key=bk_1', /There is no command keys\. Known: /],
+    ['--key bk_1 keys list', /^The command comes first, then its options\.$/],
     ['keys create', /needs --owner/],
     ['keys create --owner a --scope root', /--scope must be chat or admin/],
     ['keys create --owner a --expires tomorrow', /--expires must be a date or time/],

@@ -45,7 +45,7 @@ export interface Target {
 /** Which place a command works on, as the help says it. */
 export const RULE = `--url: the gateway to ask. Without it the command works on the configured store; while a gateway has the
 embedded store open, it asks that gateway, at BATON_HOST and BATON_PORT (default http://127.0.0.1:8787).
---key: for a gateway with keys. Default: BATON_ADMIN_KEY.`
+--key: for a gateway with keys. Default: BATON_ADMIN_KEY, which no list of processes shows.`
 
 /** Throws ConfigError from `load`, and what the place itself has to say. */
 export async function openAccess(

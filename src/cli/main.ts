@@ -51,9 +51,13 @@ const harmless = (io: Io): Io => ({
 function commandIn(argv: readonly string[]): Command {
   const found = COMMANDS.find(({ name }) => name === argv.slice(0, name.split(' ').length).join(' '))
   if (found) return found
-  const kin = COMMANDS.filter(({ name }) => name.split(' ')[0] === argv[0]).map(({ name }) => name)
+  const [first = '', second = ''] = argv
+  // An option, or what follows it, may be a key.
+  if (first.startsWith('-')) throw new UsageError('The command comes first, then its options.')
+  const words = second.startsWith('-') ? first : `${first} ${second}`.trimEnd()
+  const kin = COMMANDS.filter(({ name }) => name.split(' ')[0] === first).map(({ name }) => name)
   const known = kin.length > 0 ? kin : COMMANDS.map(({ name }) => name)
-  throw new UsageError(`There is no command ${argv.slice(0, 2).join(' ')}. Known: ${known.join(', ')}.`)
+  throw new UsageError(`There is no command ${words}. Known: ${known.join(', ')}.`)
 }
 
 async function runCommand(command: Command, argv: readonly string[], world: World): Promise<number> {
