@@ -10,7 +10,7 @@ export const MASK = '[redacted]'
 
 /** What the names of secrets end with. */
 const NAMES =
-  'password|passwd|passphrase|_pwd|secret|(?:api|access|private|secret)[_-]?key|(?:access|auth|id|refresh|session)[_-]?token|authorization|cookie'
+  'password|passwd|passphrase|_pwd|secret|(?:access|admin|api|private|secret)[_-]?key|encryption[_-]?keys?|(?:access|api|auth|bot|id|refresh|session)[_-]?token|authorization|cookie'
 
 /** What a letter or digit ends that is no part of a word: `\\n` and `\\u003e` in JSON text, `%3D`, a terminal's colour. */
 const ESCAPE = String.raw`\\|\\u[\dA-Fa-f]{3}|%[\dA-Fa-f]|[\x1bbB]\[|\[[\d;]{1,19}`

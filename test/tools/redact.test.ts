@@ -40,6 +40,9 @@ const PLANTED: Record<string, string> = {
   'a quoted key in an environment': `OPENAI_API_KEY="${'hunter2-Xy9'}`,
   'a password of a database client': `MYSQL_PWD=${'hunter2-Xy9'}`,
   'a key in the query of a URL': `https://api.example.com/v1?page=2&api_key=${'hunter2-Xy9'}`,
+  'a bootstrap key of our own': `BATON_ADMIN_KEY=${'hunter2-Xy9'}`,
+  'an encryption key of our own': `BATON_ENCRYPTION_KEYS=k1:${'a1B2'.repeat(10)}abc=`,
+  'a token of an API': `CLOUDFLARE_API_TOKEN=${'hunter2-Xy9'}`,
   'a header with a name and a password': `Authorization: Basic ${'YW5uOmh1bnRlcjI='}`,
   'a password without a user in a URL': `redis://:${'hunter2hunter2'}@cache.example:6379`,
 }
@@ -139,6 +142,8 @@ t.test('the quick look at JSON text misses none of them, nor a name that says se
     'dbPwd',
     'DB_PWD',
     'id_token',
+    'apiToken',
+    'encryptionKey',
     'cookie',
     'Set-Cookie',
   ]
