@@ -101,7 +101,7 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
   // Of a URL, or of a form
   [new RegExp(PARAMETER), new RegExp(String.raw`(?<=${PARAMETER})[^\s"'\\&#$<{][^\s"'\\&#]{3,}`)],
   // Variables of an environment
-  [new RegExp(VARIABLE), new RegExp(String.raw`(?<=${VARIABLE}\\?["']?)(?!\$)[^\s"'\\]{4,}`)],
+  [new RegExp(VARIABLE), new RegExp(String.raw`(?<=${VARIABLE}(?:\\?["'])?)(?!\$)[^\s"'\\]{4,}`)],
   // AWS. The preset's rule has the secret begin at its name, and leaves as much of its end in the clear.
   [AWS_SECRET, named(AWS_SECRET, /[A-Za-z0-9/+=]{40,}/)],
   [AWS_SESSION, named(AWS_SESSION, /[A-Za-z0-9/+=]{100,}/)],
@@ -126,12 +126,12 @@ export function hasSecret(json: string): boolean {
   return json.includes('\\') && holdsSecret(unescaped(json))
 }
 
-const [NEWLINE, QUOTE, TWO, BACKSLASH, UNICODE] = [0x0a, 0x22, 0x32, 0x5c, 0x75]
+const [NEWLINE, MARK, QUOTE, TWO, BACKSLASH, UNICODE] = [0x0a, 0x21, 0x22, 0x32, 0x5c, 0x75]
 /** Letters that stand for a blank behind a backslash: n, r, t. */
 const BLANKS: readonly (number | undefined)[] = [0x6e, 0x72, 0x74]
 
 /**
- * With quotes as they are, a line break for each blank, and backslashes left out. Byte by byte: millions of replacements
+ * With quotes as they are, a line break for each blank, a mark for other characters, and backslashes left out. Byte by byte: millions of replacements
  * would take seconds. Beyond ASCII, where no pattern looks, the text is not kept.
  */
 function unescaped(json: string): string {
@@ -145,7 +145,7 @@ function unescaped(json: string): string {
       at++
     } else if (next === UNICODE) {
       // .NET writes a quote as \u0022.
-      bytes[to++] = bytes[at + 4] === TWO && bytes[at + 5] === TWO ? QUOTE : NEWLINE
+      bytes[to++] = bytes[at + 4] === TWO && bytes[at + 5] === TWO ? QUOTE : MARK
       at += 5
     } else bytes[to++] = bytes[at] ?? 0
   }

@@ -170,6 +170,12 @@ t.test('the quick look finds a secret wherever the rules that replace it do', as
   }
 })
 
+t.test('the quick look finds a secret among control characters, which JSON escapes', async (t) => {
+  const text = 'DB_PASSWORD=\x1b[1mab\x1b[0m'
+  t.not(await redactText(text), text)
+  t.ok(hasSecret(JSON.stringify({ text })))
+})
+
 t.test('a secret is found at every depth of a JSON value, in names too, and the shape stays', async (t) => {
   const secret = PLANTED['a GitHub token'] ?? ''
   const value = await redactJson({
@@ -192,6 +198,7 @@ t.test('plain prose and ids are left alone', async (t) => {
   })
   for (const text of [
     'API_KEY=$KEY, DB_PASSWORD= ',
+    JSON.stringify({ text: 'DB_PASSWORD=\nDB_HOST=db.example\n' }),
     'PWD=/home/ann OLDPWD=/work',
     'hugs, xoxo-abc',
     'a && password=x, ?password=$SECRET&api_key=<yours>',
