@@ -91,7 +91,7 @@ function queryOf(url: string | undefined): Pair[] {
 }
 
 /** Names of what authorises Baton. Others say which tenant or region is meant, and their values stand in many a result. */
-const CREDENTIAL = /auth|key|token|secret|cookie|pass/i
+const CREDENTIAL = /auth|cookie|cred|key|pass|pwd|secret|token|(?:^|[_-])pat$/i
 /** A database's address, for one */
 const WITH_PASSWORD = /:\/\/[^/@\s]*:[^/@\s]+@/
 

@@ -154,7 +154,14 @@ t.test("nor do its definitions, its progress or its variables, where they are th
   const given = {
     url: `${bare.url}?key=query-secret&region=eu-central`,
     headers: { 'x-api-key': 'header-secret' },
-    env: { APP_TOKEN: 'variable-secret', DB: 'postgres://u:hunter22@db/x', MODE: 'production' },
+    env: {
+      APP_TOKEN: 'variable-secret',
+      DB_PWD: 'variable-pwd',
+      GITHUB_PAT: 'variable-pat',
+      CREDENTIALS: 'variable-credentials',
+      DB: 'postgres://u:hunter22@db/x',
+      FORMAT: 'production',
+    },
   }
   const all = [given.headers['x-api-key'], 'query-secret', ...Object.values(given.env), 'eu-central'].join(
     ' ',
@@ -185,7 +192,7 @@ t.test("nor do its definitions, its progress or its variables, where they are th
     const said = result.content.map((part) => (part.type === 'text' ? part.text : part.name))
     return [tools[0]?.description, ...progress, ...said]
   }
-  const clean = '*** *** *** *** production eu-central'
+  const clean = '*** *** *** *** *** *** *** production eu-central'
   t.same(await read({ ...bare, ...given, isConfigured: true }), [clean, clean, clean, clean])
   t.same(await read({ ...bare, ...given, key: 'own' }), [all, all, all, all], 'an owner may read their own')
 })
