@@ -207,8 +207,8 @@ const WHOLE = RULES.map(([sign, { source, flags }]) => [sign, new RegExp(source,
 
 /** Where secrets stand, sorted and apart. Between slices of a long text the event loop gets its turn. */
 async function secretsIn(text: string): Promise<Range[]> {
-  // Nothing shorter is a secret that a rule could know.
-  if (text.length < 12) return []
+  // `pwd":"x` is the least that a rule knows.
+  if (text.length < 7) return []
   const ranges: Range[] = []
   for (let at = 0; at < text.length; at += SLICE - OVERLAP) {
     for (const [from, to] of await found(text.slice(at, at + SLICE))) ranges.push([at + from, at + to])

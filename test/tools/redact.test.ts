@@ -82,6 +82,11 @@ t.test('JSON text is searched by its names, as an object is', async (t) => {
   t.same(await redactJson({ text }), { text: await redactText(text) })
 })
 
+t.test('a short secret is replaced in a short text', async (t) => {
+  t.equal(await redactText('SECRET=abcd'), `SECRET=${MASK}`)
+  t.equal(await redactText('{"pwd":"x"}'), `{"pwd":"${MASK}"}`)
+})
+
 t.test('a secret behind an escape is found, whatever letter that ends with', async (t) => {
   const escapes = [
     '\\n',
