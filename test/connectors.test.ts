@@ -29,33 +29,30 @@ const SETTING: McpSetting = {
 }
 const HTTP = { transport: 'streamable_http', mode: 'dynamic', bind: 'auto' } as const
 
-t.test(
-  'of a configured server an owner sees neither the command line nor the address beyond its host',
-  async (t) => {
-    const url = 'https://mcp.test/s/hunter2/mcp?api_key=hunter2#frag'
-    await store.connectors.syncConfig(configConnectors([SETTING, { ...HTTP, name: 'search', url }], vault))
-    const ann = await ownerOf('ann')
-    for (const path of [
-      '/v1/connectors/con_config_notes',
-      '/v1/connectors/con_config_search',
-      '/v1/connectors',
-    ]) {
-      const seen = await ann('GET', path)
-      t.equal(seen.status, 200)
-      t.notMatch(seen.text, /hunter2|srv/, path)
-    }
-    t.match((await ann('GET', '/v1/connectors/con_config_notes')).body, {
-      name: 'notes',
-      origin: 'config',
-      command: null,
-      args: NONE,
-    })
-    t.equal((await ann('GET', '/v1/connectors/con_config_search')).body.url, 'https://mcp.test')
-    const whole = { command: SETTING.command, args: SETTING.args }
-    t.match((await admin('GET', '/v1/connectors/con_config_notes')).body, whole, 'the operator sees all')
-    t.equal((await admin('GET', '/v1/connectors/con_config_search')).body.url, url)
-  },
-)
+t.test('of a configured server an owner sees no command line, and the host alone', async (t) => {
+  const url = 'https://mcp.test/s/hunter2/mcp?api_key=hunter2#frag'
+  await store.connectors.syncConfig(configConnectors([SETTING, { ...HTTP, name: 'search', url }], vault))
+  const ann = await ownerOf('ann')
+  for (const path of [
+    '/v1/connectors/con_config_notes',
+    '/v1/connectors/con_config_search',
+    '/v1/connectors',
+  ]) {
+    const seen = await ann('GET', path)
+    t.equal(seen.status, 200)
+    t.notMatch(seen.text, /hunter2|srv/, path)
+  }
+  t.match((await ann('GET', '/v1/connectors/con_config_notes')).body, {
+    name: 'notes',
+    origin: 'config',
+    command: null,
+    args: NONE,
+  })
+  t.equal((await ann('GET', '/v1/connectors/con_config_search')).body.url, 'https://mcp.test')
+  const whole = { command: SETTING.command, args: SETTING.args }
+  t.match((await admin('GET', '/v1/connectors/con_config_notes')).body, whole, 'the operator sees all')
+  t.equal((await admin('GET', '/v1/connectors/con_config_search')).body.url, url)
+})
 
 t.test('an owner sees all of a connector of his own', async (t) => {
   const bob = await ownerOf('bob')
