@@ -89,6 +89,60 @@ t.test('arguments are held against the server’s schema whatever its draft', as
   t.strictSame(await check(null, { a: 1 }), [])
 })
 
+t.test('a schema’s test of which a part cannot be checked refuses nothing', async (t) => {
+  const check = async (x: unknown, value: unknown, definitions: object = {}) => {
+    const schema = { type: 'object', properties: { x }, definitions }
+    return said(await validator.problems(schema, { x: value }))
+  }
+  const unread = [
+    { type: 'object', unevaluatedProperties: false },
+    { $ref: 'https://example.org/x.json' },
+    { type: 'file' },
+    { type: 'string', format: 'uri' },
+    { type: 'string', pattern: '(?i)drop' },
+    { not: { $ref: '#/definitions/none' } },
+    { $ref: '#/definitions/D' },
+  ]
+  const then = false
+  const others = { D: { anyOf: [{ $ref: '#/definitions/E' }] }, E: { minContains: 2, contains: {} } }
+  for (const test of unread) {
+    const words = JSON.stringify(test)
+    for (const value of ['a', ['a'], { a: 1 }]) {
+      t.strictSame(await check({ not: test }, value, others), [], `not ${words}`)
+      t.strictSame(await check({ if: test, then, else: then }, value, others), [], `if ${words}`)
+      t.strictSame(await check({ oneOf: [{}, test] }, value, others), [], `oneOf ${words}`)
+    }
+  }
+  const dates = ['date', 'date-time'].map((format) => ({ type: 'string', format }))
+  t.strictSame(await check({ oneOf: dates }, '2026-11-27'), [])
+  t.strictSame(await check({ oneOf: dates }, 5), [
+    'x|must be string|',
+    'x|must be string|',
+    'x|must match a schema in anyOf|',
+  ])
+  const whole = { not: { $ref: '#/definitions/D' } }
+  t.strictSame(await check(whole, 'a', { D: { type: 'string' } }), ['x|must NOT be valid|'])
+  t.strictSame(await check({ oneOf: [{ type: 'string' }, { minLength: 1 }] }, 'a'), [
+    'x|must match exactly one schema in oneOf|',
+  ])
+})
+
+t.test('an expression is held against nothing where JavaScript would read it otherwise', async (t) => {
+  const check = async (x: object, value: unknown) =>
+    said(await validator.problems({ type: 'object', properties: { x } }, { x: value }))
+  for (const pattern of ['\\A[a-z]+\\z', '^[[:alpha:]]+$', '^[\\p{L}\\_]+$', '(?i)^A', '(?P<a>b)']) {
+    t.strictSame(await check({ type: 'string', pattern }, 'xyz'), [], pattern)
+    const named = { type: 'object', patternProperties: { [pattern]: false }, additionalProperties: false }
+    t.strictSame(await check(named, { xyz: 1 }), [], pattern)
+  }
+  t.strictSame(await check({ type: 'string', pattern: '^\\p{Lu}$' }, 'a'), [
+    'x|must match pattern "^\\p{Lu}$"|',
+  ])
+  t.strictSame(await check({ type: 'string', pattern: '^\\\\A\\_$' }, 'A'), [
+    'x|must match pattern "^\\\\A\\_$"|',
+  ])
+})
+
 t.test('arguments are held against a schema however many others came after it', async (t) => {
   const bounded = (maxLength: number) => ({
     type: 'object',

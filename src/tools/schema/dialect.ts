@@ -4,7 +4,18 @@
  */
 import { isRecord, stepOf, stepsOf } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
-import { asType, isFit, isSchema, isTexts, mapSubschemas, placeOf, TYPES, typesOf } from './keywords.ts'
+import {
+  asType,
+  isFit,
+  isSchema,
+  isTexts,
+  mapSubschemas,
+  patternOf,
+  placeOf,
+  TYPES,
+  typesOf,
+} from './keywords.ts'
+import { isWhole, withWholeTests } from './whole.ts'
 
 type Entries = [string, unknown][]
 type Rewrite = (value: unknown, node: JsonSchema) => Entries
@@ -105,27 +116,53 @@ export function modernNode(raw: JsonSchema): Map<string, unknown> {
   return node
 }
 
+/** What the validator reads and does not hold against anything. */
+const UNCHECKED = ['format', 'contentEncoding', 'contentMediaType']
+
 /**
- * A whole schema of any draft as 2020-12, with its meaning kept: for a validator, not for a provider. A
- * reference that leads nowhere in the schema is dropped. Throws a RangeError beyond `maxNodes` subschemas.
+ * A whole schema of any draft as 2020-12, with its meaning kept: for a validator, not for a provider. What cannot be read,
+ * or leads nowhere in the schema, refuses nothing. Throws a RangeError beyond `maxNodes` subschemas.
  */
 export function modernised(raw: unknown, maxNodes: number): JsonSchema | boolean {
   const resolve = createResolver(raw, maxNodes)
-  let count = 0
+  const made = new Map<unknown, JsonSchema>()
+  const targets = new Map<JsonSchema, unknown>()
+  const relaxed = new Set<JsonSchema>()
   const visit = (sub: unknown): JsonSchema | boolean => {
     if (!isRecord(sub)) return sub !== false
-    if (++count > maxNodes) throw new RangeError(`more than ${maxNodes} subschemas`)
+    if (made.size >= maxNodes) throw new RangeError(`more than ${maxNodes} subschemas`)
     const node = modernNode(sub)
     const types = [node.get('type') ?? []].flat() as string[]
     // A type that JSON Schema does not know refuses nothing.
     if (!types.every((type) => TYPES.has(type))) node.delete('type')
+    dropUnreadable(node)
     const ref = node.get('$ref')
     const found = typeof ref === 'string' ? resolve(ref) : null
     if (found) node.set('$ref', `#${encodeURI(found.pointer)}`)
     else node.delete('$ref')
-    return mapSubschemas(Object.fromEntries(node), visit)
+    const modern = mapSubschemas(Object.fromEntries(node), visit)
+    made.set(sub, modern)
+    targets.set(modern, found?.node)
+    if (!isWhole(sub, modern) || UNCHECKED.some((keyword) => keyword in modern)) relaxed.add(modern)
+    return modern
   }
-  return visit(raw)
+  const schema = visit(raw)
+  if (!isRecord(schema)) return schema
+  return withWholeTests(
+    schema,
+    (node) => relaxed.has(node),
+    (node) => made.get(targets.get(node)),
+  )
+}
+
+function dropUnreadable(node: Map<string, unknown>): void {
+  if (node.has('pattern') && !patternOf(String(node.get('pattern')))) node.delete('pattern')
+  const entries = Object.entries(node.get('patternProperties') ?? {})
+  const read = entries.filter(([pattern]) => patternOf(pattern))
+  if (read.length === entries.length) return
+  node.set('patternProperties', Object.fromEntries(read))
+  // The names that the others matched would count as additional ones.
+  node.delete('additionalProperties')
 }
 
 // ---------------------------------------------------------------- types

@@ -54,6 +54,26 @@ export const isPattern = (pattern: string): boolean => {
   }
 }
 
+/** Letters that are escaped in other languages' expressions: `\A`, say. */
+const FOREIGN = /^\\(?![bBcdDfknrsStuvwWx])[A-Za-z]$/
+
+/**
+ * Whatever expression JavaScript can read as it was meant; null: not this one. Many are written for the syntax before the
+ * Unicode mode, where any other letter of an escape, and the name of a class (`[[:alpha:]]`), are read as they stand there.
+ */
+export function patternOf(pattern: string): RegExp | null {
+  const escapes = pattern.match(/\\./gs) ?? []
+  const isForeign = /\[:\w+:\]/.test(pattern) || escapes.some((escaped) => FOREIGN.test(escaped))
+  for (const flags of isForeign ? ['u'] : ['u', '']) {
+    try {
+      return new RegExp(pattern, flags)
+    } catch {
+      // The other one, or none.
+    }
+  }
+  return null
+}
+
 function keptValues(value: unknown): unknown {
   const list = value as unknown[]
   if (list.length > MAX_ENUM || !isWithin(list, { depth: 4, bytes: MAX_SCHEMA_BYTES })) return undefined

@@ -7,6 +7,7 @@ import type { ErrorObject, ValidateFunction } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import { stepsOf } from '../../chat/json.ts'
 import { modernised } from './dialect.ts'
+import { patternOf } from './keywords.ts'
 
 export interface Job {
   id: number
@@ -50,23 +51,13 @@ function compile(schema: unknown): ValidateFunction {
     // Else a property named `constructor` is found in every object.
     ownProperties: true,
     logger: false,
-    code: { regExp: lenientPattern },
+    code: { regExp: readable },
   })
   return ajv.compile(modernised(schema, MOST_NODES))
 }
 
-/** Many patterns are written for the older syntax without the `u` flag; a broken one refuses nothing. */
-function lenientPattern(pattern: string, flags: string): RegExp {
-  for (const tried of [flags, '']) {
-    try {
-      return new RegExp(pattern, tried)
-    } catch {
-      // The next one, or anything.
-    }
-  }
-  return /(?:)/
-}
-lenientPattern.code = 'lenientPattern'
+const readable = (pattern: string): RegExp => patternOf(pattern) ?? /(?:)/
+readable.code = 'readable'
 
 function judge({ id, key, schema, value }: Job): Judgement {
   try {
@@ -87,12 +78,7 @@ function problemOf({ instancePath, message = 'is not valid', params, keyword }: 
     case 'required':
       return { path, message: 'must have the property', property: params.missingProperty }
     case 'additionalProperties':
-    case 'unevaluatedProperties':
-      return {
-        path,
-        message: 'must not have the property',
-        property: params.additionalProperty ?? params.unevaluatedProperty,
-      }
+      return { path, message: 'must not have the property', property: params.additionalProperty }
     case 'enum':
       return { path, message: `must be one of ${JSON.stringify(params.allowedValues.slice(0, MOST_NAMED))}` }
     case 'const':

@@ -6,7 +6,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
 import {
-  DEFINITION,
+  definitionIn,
   definitionsOf,
   isAnnotation,
   KEYWORD_ORDER,
@@ -59,18 +59,38 @@ export function withTests(node: JsonSchema, isKept: (test: JsonSchema) => boolea
   return ordered({ ...(lost.includes('oneOf') ? { anyOf: node.oneOf } : {}), ...Object.fromEntries(rest) })
 }
 
-/** A clean schema without the tests of which a part is relaxed, or a definition that they lead to. */
-export function withWholeTests(schema: JsonSchema, isRelaxed: (node: JsonSchema) => boolean): JsonSchema {
-  const definitions = [...definitionsOf(schema)].map(
-    ([name, definition]) => [DEFINITION + name, nodesOf(definition)] as const,
-  )
-  const relaxed = new Set(definitions.flatMap(([ref, nodes]) => (nodes.some(isRelaxed) ? [ref] : [])))
+/**
+ * A schema without the tests of which a part is relaxed, or what a reference in them leads to. `targetOf` says where that
+ * is: without it, a definition of a clean schema.
+ */
+export function withWholeTests(
+  schema: JsonSchema,
+  isRelaxed: (node: JsonSchema) => boolean,
+  targetOf: (node: JsonSchema) => JsonSchema | undefined = definitionOf(schema),
+): JsonSchema {
+  const nodes = nodesOf(schema)
+  const users = new Map<unknown, JsonSchema[]>()
+  for (const node of nodes) {
+    const use = (sub: unknown) => {
+      const known = users.get(sub)
+      if (known) known.push(node)
+      else users.set(sub, [node])
+    }
+    mapSubschemas(node, use)
+    use(targetOf(node))
+  }
+  const relaxed = new Set(nodes.filter(isRelaxed))
   // The set grows while it is read.
-  for (const target of relaxed)
-    for (const [ref, nodes] of definitions) if (nodes.some(({ $ref }) => $ref === target)) relaxed.add(ref)
-  const isKept = (test: JsonSchema) =>
-    nodesOf(test).every((node) => !isRelaxed(node) && !relaxed.has(String(node.$ref)))
+  for (const node of relaxed) for (const user of users.get(node) ?? []) relaxed.add(user)
   const visit = (node: JsonSchema): JsonSchema =>
-    mapSubschemas(withTests(node, isKept), (sub) => (isRecord(sub) ? visit(sub) : sub))
+    mapSubschemas(
+      withTests(node, (test) => !relaxed.has(test)),
+      (sub) => (isRecord(sub) ? visit(sub) : sub),
+    )
   return visit(schema)
+}
+
+function definitionOf(schema: JsonSchema) {
+  const definitions = definitionsOf(schema)
+  return ({ $ref }: JsonSchema) => ($ref === undefined ? undefined : definitions.get(definitionIn($ref)))
 }
