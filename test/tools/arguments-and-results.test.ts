@@ -143,6 +143,14 @@ t.test('an expression is held against nothing where JavaScript would read it oth
   ])
 })
 
+t.test('a decimal fraction is a multiple of the one it is written in', async (t) => {
+  const schema = { type: 'object', properties: { price: { type: 'number', multipleOf: 0.01 } } }
+  for (const price of [19.99, 0.07, 1_234_567.89]) {
+    t.strictSame(await validator.problems(schema, { price }), [], String(price))
+  }
+  t.strictSame(said(await validator.problems(schema, { price: 19.995 })), ['price|must be multiple of 0.01|'])
+})
+
 t.test('arguments are held against a schema however many others came after it', async (t) => {
   const bounded = (maxLength: number) => ({
     type: 'object',

@@ -51,6 +51,8 @@ function compile(schema: unknown): ValidateFunction {
     // Else a property named `constructor` is found in every object.
     ownProperties: true,
     logger: false,
+    // 19.99 is a multiple of 0.01, whatever their quotient is in binary.
+    multipleOfPrecision: 6,
     code: { regExp: readable },
   })
   return ajv.compile(modernised(schema, MOST_NODES))
