@@ -336,9 +336,11 @@ t.test('events are told apart however their bytes are cut', async (t) => {
     ['12345\r\n', '\r\n123456'],
     ['1234\r\n\r', '\n', '\r\n123456'],
     ['123456\n', '\n', '12345678'],
+    ['1234\r\n\r', '\n12\r\n\r', '\n12'],
+    ['1234\r', '\r1234\r\r', '12345678'],
   ])
     t.equal(await read('Text/Event-Stream; charset=utf-8', chunks), chunks.join(''), JSON.stringify(chunks))
-  for (const chunks of [['123456789'], ['1234\n', '1234\n'], ['12345\n\n123456', '789']])
+  for (const chunks of [['123456789'], ['1234\n', '1234\n'], ['1234\r', '\n123'], ['12345\n\n123456', '789']])
     await t.rejects(read('text/event-stream', chunks), BodyTooLargeError, JSON.stringify(chunks))
   t.equal(await read('text/plain', ['1234', '5678']), '12345678', 'a body of just so many bytes')
   await t.rejects(read('text/plain', ['123456\n\n', '1']), BodyTooLargeError)

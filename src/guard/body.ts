@@ -33,13 +33,16 @@ export function capBody(response: Response, maxBytes: number, onExceeded?: () =>
 export const isEventStream = ({ headers }: Response): boolean =>
   /^text\/event-stream\b/i.test(headers.get('content-type') ?? '')
 
-/** Index behind the last empty line, where an event ends (WHATWG HTML 9.2); -1 without one. */
+const [LF, CR] = [10, 13]
+
+/** Index behind the last empty line, where an event ends (WHATWG HTML 9.2); -1 without one. An LF of its own may follow. */
 function afterLastBlankLine(chunk: Uint8Array, before: number): number {
-  const [LF, CR] = [10, 13]
   for (let at = chunk.length - 1; at >= 0; at--) {
-    if (chunk[at] !== LF) continue
-    const previous = chunk[at - 1] === CR ? at - 2 : at - 1
-    if ((previous < 0 ? before : chunk[previous]) === LF) return at + 1
+    const end = chunk[at]
+    if (end !== LF && end !== CR) continue
+    const previous = chunk[at - 1] ?? before
+    // CR LF is one end of a line.
+    if (previous === LF || (previous === CR && end === CR)) return at + 1
   }
   return -1
 }
