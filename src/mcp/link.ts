@@ -132,6 +132,7 @@ export class Link {
     this.#options.admit()
     try {
       const held = await this.#establish(spec)
+      this.#open.add(held)
       this.#held = held
       this.#remember(held.connection.verdict)
       this.health.succeeded()
@@ -155,6 +156,7 @@ export class Link {
       onListChanged: () => this.#options.onListChanged(),
       onClose: () => {
         if (held && held === this.#held) this.#letGo()
+        if (held) this.#close(held)
       },
       closing: (work) => this.#track(work),
       ending: this.ending,
@@ -163,12 +165,13 @@ export class Link {
     // One that was late may have been silent to the probe alone, as some of 2025 are: half of the time is kept to do without.
     const patience = this.health.isLate() ? { ms, probeMs: ms / 2 } : { ms }
     const connection = await openConnection(spec, context, known, patience)
+    if (this.ending.aborted) {
+      this.#track(connection.close())
+      throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false })
+    }
     const made = new Held(connection, () => this.#close(made))
     held = made
-    this.#open.add(made)
-    if (!this.ending.aborted) return made
-    this.#close(made)
-    throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false })
+    return made
   }
 
   /** The next user gets a new connection; running calls keep the old one until they end. */
@@ -269,9 +272,11 @@ export class Link {
     this.rest()
   }
 
-  /** A process is running, or just being started */
-  hasProcess(): boolean {
-    return this.#options.isStdio && (this.#held !== null || this.#connecting !== null)
+  /** How many run, or are just being started; one that was let go runs on until its calls have ended */
+  processes(): number {
+    if (!this.#options.isStdio) return 0
+    const isStarting = this.#connecting !== null && this.#held === null
+    return this.#open.size + (isStarting ? 1 : 0)
   }
 
   isConnected(): boolean {

@@ -82,10 +82,10 @@ export function createMcp(options: McpOptions): Mcp {
   let isClosed = false
 
   /** Makes room for one more process, or refuses: what runs for others is never ended. */
-  const makeRoom = ({ key: own, name }: McpServerSpec): void => {
-    const others = [...servers].flatMap(([key, { link }]) => (key !== own && link.hasProcess() ? [link] : []))
-    if (others.length < maxProcesses) return
-    const [oldest] = others.filter((link) => link.isIdle()).sort((a, b) => a.lastUsed - b.lastUsed)
+  const makeRoom = ({ name }: McpServerSpec): void => {
+    const links = [...servers.values()].map(({ link }) => link).filter((link) => link.processes() > 0)
+    if (links.reduce((sum, link) => sum + link.processes(), 0) < maxProcesses) return
+    const [oldest] = links.filter((link) => link.isIdle()).sort((a, b) => a.lastUsed - b.lastUsed)
     if (oldest) return oldest.rest()
     const words = `${name} cannot be started: ${maxProcesses} server processes are busy.`
     throw new McpError('unavailable', words, { sent: false, retryAfterMs: 5_000 })

@@ -250,6 +250,19 @@ t.test('the number of processes is capped: an idle one makes room, a busy one do
   t.ok(mcp.cached('a') === null)
 })
 
+t.test('a process that nobody will need again counts until its last call has ended', async (t) => {
+  const mcp = door(t, { maxProcesses: 1 })
+  const leaving = new AbortController()
+  const busy = call(mcp, child('good', { key: 'a' }), 'hang', {}, { signal: leaving.signal })
+  const pid = await told<number>(call(mcp, child('good', { key: 'a' }), 'pid'))
+  mcp.release('a')
+  await fails(t, list(mcp, child('good', { key: 'b' })), { kind: 'unavailable', sent: false })
+  leaving.abort()
+  await fails(t, busy, { kind: 'cancelled' })
+  t.equal((await list(mcp, child('good', { key: 'b' }))).server.name, 'child')
+  await ended(pid)
+})
+
 t.test('a server that knows only the new revision is found out', async (t) => {
   const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
   const { server, tools } = await list(mcp, child('modern'))
