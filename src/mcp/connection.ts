@@ -8,6 +8,7 @@ import { within } from '../within.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
 import {
   McpError,
+  type McpErrorKind,
   type McpProgress,
   type McpServerInfo,
   type McpServerSpec,
@@ -233,6 +234,9 @@ const NEVER_AGREED = /session.?id|not initialized|expect initialize|protocol.ver
 const FORGOTTEN =
   /session (?:was |has been |is )?(?:not found|unknown|invalid|expired|terminated)|(?:invalid|unknown|expired) session/i
 
+/** What comes of a server's own answer to the request. */
+const ANSWERED: ReadonlySet<McpErrorKind> = new Set(['protocol', 'unavailable', 'auth_required'])
+
 /**
  * Whether the request was not run because the server has forgotten the session, or speaks another revision than the
  * remembered one. A server that was replaced may say the one or the other.
@@ -247,6 +251,8 @@ function isForgotten(
   const isBroken = failure.kind === 'unavailable' || failure.kind === 'disconnected'
   // No answer at all: the server may be back at the next attempt.
   if (isBroken && !failure.sent && exchange.status === undefined) return true
+  // It began, whatever was said when its stream was asked for again.
+  if (!ANSWERED.has(failure.kind)) return false
   // The SSE transport tells a status in words alone.
   if (!wire.http && !wire.stdio)
     return error instanceof Error && /^Error POSTing to endpoint \(HTTP 40[04]\)/.test(error.message)

@@ -56,20 +56,28 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       }
       const read = (refresh: boolean) => deadline.race(listing.get(spec, refresh).catch(unsent))
       const onCleanProgress = (progress: McpProgress) => onProgress?.(scrubbedProgress(progress, spec))
-      const send = () =>
-        link.use(spec, wait, async (connection) => {
-          // A modern server wants arguments in headers too, as the tool's schema says. An old list will do: it says if not.
-          if (connection.verdict.kind === 'modern' && !listing.cached()) await read(false)
-          const known = listing.cached()?.tools.find(({ name }) => name === tool)
-          deadline.markSent()
-          const call = { name: tool, tool: known, args, timeoutMs, signal, onProgress: onCleanProgress }
-          return connection.call(call)
-        })
       try {
-        const raw = await send().catch(async (error) => {
-          if (!(error instanceof McpError) || error.rpcCode !== HEADER_MISMATCH) throw error
-          await read(true)
-          return send()
+        const raw = await link.use(spec, wait, async (connection) => {
+          // A modern server wants arguments in headers too, as the tool's schema says. An old list will do: it says if not.
+          const isModern = connection.verdict.kind === 'modern'
+          if (isModern && !listing.cached()) await read(false)
+          const send = () => {
+            const known = listing.cached()?.tools.find(({ name }) => name === tool)
+            deadline.markSent()
+            return connection.call({
+              name: tool,
+              tool: known,
+              args,
+              timeoutMs,
+              signal,
+              onProgress: onCleanProgress,
+            })
+          }
+          return send().catch(async (error) => {
+            if (!isModern || !(error instanceof McpError) || error.rpcCode !== HEADER_MISMATCH) throw error
+            await read(true)
+            return send()
+          })
         })
         link.health.succeeded()
         return scrubbedResult(readResult(raw), spec)

@@ -58,14 +58,29 @@ t.test('a tool that ran is not run again for what it says of sessions and versio
     ['modern', 422, -32000, 'Your login session expired'],
     ['modern', 200, -32022, 'Unsupported version of the document'],
     ['legacy', 400, -32000, 'Paid, but the checkout session could not be closed'],
+    ['legacy', 200, -32020, 'A code of its own'],
   ]
   for (const [era, status, code, words] of said) {
     const rig = await startRig(t, era as 'modern' | 'legacy', 's')
     const mcp = door(t)
     t.same(await call(mcp, specOf(rig)), RAN)
     rig.on('tools/call', ({ fail }) => fail(code, words, status))
-    await fails(t, call(mcp, specOf(rig)), { sent: code !== -32022 })
+    await fails(t, call(mcp, specOf(rig)), { sent: code === -32000 })
     t.equal(rig.count('tools/call'), 2, words)
+  }
+})
+
+t.test('a call that began is not run again where its broken stream cannot be resumed', async (t) => {
+  for (const status of [400, 404, 405]) {
+    const rig = await startRig(t, 'legacy', 's')
+    rig.on('tools/call', ({ stream, response }) => {
+      stream().raw('id: e1\nretry: 10\ndata: \n\n')
+      response.end()
+    })
+    rig.on('GET', (exchange) => exchange.status(status, {}, 'Session not found'))
+    await fails(t, call(door(t), specOf(rig)), { kind: 'disconnected', sent: true })
+    t.ok(rig.count('GET') > 0)
+    t.equal(rig.count('tools/call'), 1, `${status}`)
   }
 })
 
