@@ -141,10 +141,10 @@ async function openWire(
   if (context.ending.aborted) onEnding()
   else context.ending.addEventListener('abort', onEnding, { once: true })
   try {
-    const connecting = inExchange(exchange, () =>
-      wire.client.connect(wire.transport, { timeout: left, signal, ...(prior && { prior }) }),
-    )
-    await Promise.race([connecting, abandoned])
+    const connect = () =>
+      wire.client.connect(wire.transport, { timeout: left, signal, ...(prior && { prior }) })
+    // A process that starts now would be let go before it could be ended.
+    await Promise.race([signal.aborted ? abandoned : inExchange(exchange, connect), abandoned])
     return wire
   } catch (error) {
     exchange.abort()

@@ -1,5 +1,5 @@
 /** Servers as processes: what they are given, how long they live, what becomes of them. */
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
@@ -219,6 +219,17 @@ t.test('a server that never answers is given up, and its process ended', async (
   await fails(t, list(mcp, child('silent')), { kind: 'timeout', sent: false })
   await mcp.close()
   t.pass('close waits for the process to end')
+})
+
+t.test('no process is started for a door that was closed meanwhile', async (t) => {
+  const file = join(scratch(t), 'started')
+  const mcp = door(t)
+  const args = ['-c', 'touch "$0"', file]
+  const listed = list(mcp, child('late', { command: '/bin/sh', args }))
+  await mcp.close()
+  await fails(t, listed, { kind: 'unavailable', sent: false, message: /is being closed/ })
+  await sleep(500)
+  t.notOk(existsSync(file))
 })
 
 t.test('a process that ignores EOF and SIGTERM is killed, and its descendants with it', async (t) => {
