@@ -57,6 +57,9 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
     stderr: null,
     async start() {
       const started = spawn(command, args, { env, detached: true, stdio: 'pipe', shell: false })
+      const running = spawned(started, spec)
+      // One that is not there may have no pipes either: with too many open files, for one.
+      if (started.pid === undefined) return running
       child = started
       started.stderr.on('data', (chunk: Buffer) => {
         stderr = Buffer.concat([stderr, chunk]).subarray(-STDERR_BYTES)
@@ -67,8 +70,8 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
         transport.onerror?.(error)
         void transport.close()
       })
-      await spawned(started, spec)
-      const group = started.pid as number
+      await running
+      const group = started.pid
       options.watchdog.add(group)
       ended = exit(started).then(async (how) => {
         isLeaving = true

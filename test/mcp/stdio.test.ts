@@ -1,4 +1,6 @@
 /** A server's process and its variables, without a protocol. */
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
 import t from 'tap'
 import { childEnv } from '../../src/mcp/child-env.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
@@ -21,6 +23,21 @@ t.test('a process that has ended is watched no longer: its number may become ano
   await closed
   const group = /\d+/.exec(told[0] ?? '')?.[0]
   t.same(told, [`add ${group}`, `remove ${group}`])
+})
+
+t.test('a process for which too many files are open fails alone', async (t) => {
+  const script = `
+    import { openSync } from 'node:fs'
+    import { createStdioTransport } from '${new URL('../../src/mcp/stdio.js', import.meta.url)}'
+    const spec = { key: 'k', name: 'server', transport: 'stdio', command: '/bin/true', allowPrivate: false }
+    const transport = createStdioTransport(spec, { maxBytes: 1_000, watchdog: null, sandbox: null })
+    try { for (;;) openSync('/dev/null') } catch {}
+    await transport.start().catch(({ kind, message }) => console.log(kind + ': ' + message))
+    await transport.close()
+  `
+  const limited = ['-c', 'ulimit -n 100; exec "$0" --input-type=module -e "$1"', process.execPath, script]
+  const { stdout } = await promisify(execFile)('/bin/sh', limited, { env: {} })
+  t.equal(stdout, 'unavailable: server cannot be started: spawn /bin/true EMFILE\n')
 })
 
 t.test('variables that make a program run other code are refused by name', (t) => {
