@@ -3,8 +3,8 @@
  * throw them away, and answers a pending request itself when its answer can no longer come.
  */
 import type { JSONRPCMessage, JSONRPCRequest, Transport } from '@modelcontextprotocol/client'
-import type { McpErrorKind } from './contract.ts'
-import { exchanges } from './http.ts'
+import { ATTEMPT_MS, type McpErrorKind } from './contract.ts'
+import { createExchange, exchanges, inExchange } from './http.ts'
 
 type Deliver = NonNullable<Transport['onmessage']>
 type SendOptions = Parameters<Transport['send']>[1]
@@ -146,7 +146,10 @@ export function tap(transport: Transport, options: TapOptions): Tap {
   transport.send = async (message, sendOptions) => {
     if ('method' in message && 'id' in message) return ask(message, sendOptions)
     // A notification is no part of the call whose end it may announce, nor is an answer to the server.
-    const leave = () => exchanges.exit(() => send(message, sendOptions))
+    const own = createExchange()
+    // Nobody waits for what is said to it: a server that says nothing must not hold a socket for each.
+    setTimeout(own.abort, ATTEMPT_MS).unref()
+    const leave = () => inExchange(own, () => send(message, sendOptions))
     if (!('method' in message)) return questions.answered(message.id, leave)
     if (message.method === 'notifications/cancelled') forget(message.params?.requestId)
     return leave()

@@ -1,6 +1,10 @@
 /** What a server asks of its client: how much of it is answered at a time. */
+
+import { mock } from 'node:test'
 import type { JSONRPCMessage, Transport } from '@modelcontextprotocol/client'
 import t from 'tap'
+import { ATTEMPT_MS } from '../../src/mcp/contract.ts'
+import { exchanges } from '../../src/mcp/http.ts'
 import { tap } from '../../src/mcp/tap.ts'
 
 /** A transport whose answers leave when they are let go, under a client that answers at once. */
@@ -63,4 +67,21 @@ t.test('of a flood what cannot wait is not answered', async (t) => {
     await settled()
   }
   t.equal(leaving.length, 4 + 256)
+})
+
+t.test('a notification that the server does not take is given up', (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const signals: (AbortSignal | undefined)[] = []
+  const transport: Transport = {
+    start: async () => {},
+    close: async () => {},
+    send: async () => void signals.push(exchanges.getStore()?.signal),
+  }
+  tap(transport, { onResult: (_, result) => result, answersInResponse: true })
+  void transport.send({ jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId: 1 } })
+  t.equal(signals[0]?.aborted, false)
+  mock.timers.tick(ATTEMPT_MS)
+  t.equal(signals[0]?.aborted, true)
+  t.end()
 })
