@@ -283,6 +283,11 @@ export class Link {
     return this.#held !== null
   }
 
+  /** The one that the next user gets */
+  isHeld(connection: Connection | null): boolean {
+    return connection !== null && this.#held?.connection === connection
+  }
+
   /** Nobody uses or watches it now */
   isIdle(): boolean {
     return this.#users === 0 && this.#connecting === null && this.#interestUntil <= performance.now()

@@ -1,4 +1,5 @@
 /** One server as the pool holds it: the way to it, its tool list, calls of its tools. */
+import type { Connection } from './connection.ts'
 import { readResult } from './content.ts'
 import {
   connectBudgetMs,
@@ -56,8 +57,10 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       }
       const read = (refresh: boolean) => deadline.race(listing.get(spec, refresh).catch(unsent))
       const onCleanProgress = (progress: McpProgress) => onProgress?.(scrubbedProgress(progress, spec))
+      let used: Connection | null = null
       try {
         const raw = await link.use(spec, wait, async (connection) => {
+          used = connection
           // A modern server wants arguments in headers too, as the tool's schema says. An old list will do: it says if not.
           const isModern = connection.verdict.kind === 'modern'
           if (isModern && !listing.cached()) await read(false)
@@ -83,7 +86,8 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
         return scrubbedResult(readResult(raw), spec)
       } catch (error) {
         const failure = deadline.failure() ?? error
-        if (failure instanceof McpError && link.isConnected()) link.failed(failure, 'call')
+        // Of one that was let go, another took the place: what it failed with is not the other's.
+        if (failure instanceof McpError && link.isHeld(used)) link.failed(failure, 'call')
         throw failure
       } finally {
         deadline.clear()
@@ -96,21 +100,24 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
 async function askedForList(link: Link, spec: McpServerSpec) {
   const from = performance.now()
   const wasConnected = link.isConnected()
+  let used: Connection | null = null
   try {
     const listed = await link.use(
       spec,
       (connecting) => connecting,
-      async (connection) => ({
-        ...(await connection.list({ timeoutMs: link.health.patienceMs(), signal: link.ending })),
-        server: connection.server,
-      }),
+      async (connection) => {
+        used = connection
+        const { server } = connection
+        const timeoutMs = link.health.patienceMs()
+        return { ...(await connection.list({ timeoutMs, signal: link.ending })), server }
+      },
     )
     link.health.succeeded()
     // A list over a connection that stands says nothing of how long the next one takes to be made.
     if (!wasConnected) link.health.took(performance.now() - from)
     return scrubbedList(listed, spec)
   } catch (error) {
-    if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
+    if (error instanceof McpError && link.isHeld(used)) link.failed(error, 'attempt')
     throw error
   }
 }

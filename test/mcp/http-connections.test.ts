@@ -306,3 +306,26 @@ t.test('three calls without an answer make a new connection; the others finish o
   await call(mcp, specOf(rig))
   t.equal(rig.count('initialize'), 2)
 })
+
+t.test('what calls on a former connection fail with is not held against the next one', async (t) => {
+  const rig = await startRig(t, 'legacy', 's')
+  const mcp = door(t)
+  rig.on('tools/call', ({ rpc, reply }) => {
+    if (rpc.params.name === 'tool') reply({ content: [] })
+  })
+  const hangs = (times: number, timeoutMs: number) =>
+    Promise.all(
+      Array.from({ length: times }, () =>
+        fails(t, call(mcp, specOf(rig), 'hang', {}, { timeoutMs }), { kind: 'timeout' }),
+      ),
+    )
+  await call(mcp, specOf(rig))
+  const late = hangs(3, 1_500)
+  await hangs(3, 500)
+  await call(mcp, specOf(rig))
+  t.equal(rig.count('initialize'), 2)
+  await late
+  await call(mcp, specOf(rig))
+  t.equal(rig.count('initialize'), 2)
+  t.equal(rig.count('DELETE'), 1)
+})
