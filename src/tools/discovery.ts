@@ -54,6 +54,7 @@ export interface Discovery {
   isExpected(connector: string): boolean
   /** A connector was changed or deleted: nothing known of it holds any more. */
   forget(connector: string): void
+  /** From now on no server is asked: a look-up answers as `heard`. */
   close(): void
 }
 
@@ -67,6 +68,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   const watches = new Map<string, Watch>()
   /** The newest watch of each connector */
   const latest = new Map<string, Watch>()
+  let isClosed = false
 
   function watchOf(connector: Connector): Watch {
     const spec = specFor(connector)
@@ -118,7 +120,9 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
   async function safely(binding: Asked, options: LookUp): Promise<ListedServer> {
     try {
-      return await lookUpOne(binding, options)
+      const found = isClosed ? null : await lookUpOne(binding, options)
+      // A gateway that ends has cut its servers off: to its other replicas they are not away.
+      return found && !isClosed ? found : heardOf(binding, options.seen ?? new Map())
     } catch (thrown) {
       const { name } = binding.connector
       log.warn({ err: thrown, connector: name }, 'server was not asked')
@@ -153,7 +157,10 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     },
     isExpected: (id) => latest.get(id)?.isExpected() ?? false,
     marks: (bindings) => bindings.map(markOf),
-    close: () => forget(() => true),
+    close() {
+      isClosed = true
+      forget(() => true)
+    },
   }
 }
 

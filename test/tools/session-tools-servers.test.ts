@@ -80,6 +80,30 @@ t.test('the last known list of a server that is away is there as unavailable', a
   })
 })
 
+t.test('a gateway that ends writes down of no server that it is away', async (t) => {
+  const { create, add, mcp, announce, rows } = setUp(t)
+  const one = add('s', { tools: [tool('a')] })
+  const { opened: cut, open: cutOff } = gate()
+  let isEnding = false
+  const closed = async () => {
+    await cut
+    throw new McpError('unavailable', 'The gateway is shutting down.', { sent: false })
+  }
+  const tools = create({
+    ...mcp,
+    list: (...wanted) => (isEnding ? closed() : mcp.list(...wanted)),
+    cached: (key) => (isEnding ? null : mcp.cached(key)),
+  })
+  await tools.open(sessionOf('ses_1'), [one])
+  isEnding = true
+  announce(`${one.id}@1`)
+  await tools.close()
+  cutOff()
+  await tools.connectorChanged(one)
+  await sleep(200)
+  t.equal(found(rows.get('ses_1')?.tools ?? [], 's.a').status, 'available')
+})
+
 t.test('a turn waits for no server longer than it was told, however many there are', async (t) => {
   const { create, add, heard } = setUp(t)
   const seed = create()
