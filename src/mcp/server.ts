@@ -117,6 +117,9 @@ async function askedForList(link: Link, spec: McpServerSpec) {
     if (!wasConnected) link.health.took(performance.now() - from)
     return scrubbedList(listed, spec)
   } catch (error) {
+    // Whatever the SDK makes of it: the server did nothing wrong.
+    if (link.ending.aborted)
+      throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false, cause: error })
     if (error instanceof McpError && link.isHeld(used)) link.failed(error, 'attempt')
     throw error
   }

@@ -242,7 +242,8 @@ t.test('an attempt and a list end at once with the gateway', async (t) => {
     const rig = await startRig(t)
     rig.on(method, () => {})
     const mcp = door(t, { connectMs: { http: PATIENCE, stdio: PATIENCE }, drainMs: PATIENCE })
-    const listed = fails(t, list(mcp, specOf(rig)), {})
+    const closed = { kind: 'unavailable', sent: false, message: 'rig is being closed.' }
+    const listed = fails(t, list(mcp, specOf(rig)), closed)
     await rig.arrival(method)
     const from = performance.now()
     await mcp.close()
