@@ -4,6 +4,7 @@
  * optional, whatever content type was announced.
  */
 
+import { isUtf8 } from 'node:buffer'
 import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
@@ -108,11 +109,13 @@ const PARTS: Record<string, string> = {
 function useBodies(app: App): void {
   const parseJson = app.getDefaultJsonParser('error', 'error')
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
     if (body.length === 0) return done(null, undefined)
     const { 'content-encoding': encoding = 'identity' } = request.headers
     if (encoding.toLowerCase() !== 'identity') return done(new BatonError('unsupported_media_type', PACKED))
-    const text = String(body)
+    // Decoding would put U+FFFD for what another encoding has, and it would be kept for good.
+    if (!isUtf8(body)) return done(new BatonError('invalid_request', 'The body is not valid UTF-8.'))
+    const text = body.toString()
     const excess = excessOf(text)
     if (excess) return done(new BatonError('invalid_request', excess))
     void parseJson(request, text, (error, value) => {
