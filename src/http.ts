@@ -218,9 +218,10 @@ function readableBy({ origin }: IncomingHttpHeaders, { config }: HttpDeps): Reco
   }
 }
 
-/** Helmet's headers, computed once: it would compute them for each request, and here they never change. */
+/** Computed once: Helmet would compute its headers for each request, and here they never change. */
 function hardeningHeaders(): Record<string, string> {
-  const headers: Record<string, string> = {}
+  // Chats, and turns that go on: nothing for a cache, which may keep what does not say so.
+  const headers: Record<string, string> = { 'cache-control': 'no-store' }
   const apply = helmet({
     // Nothing here is a page but /docs, which brings its own policy.
     contentSecurityPolicy: {

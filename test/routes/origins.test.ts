@@ -113,6 +113,7 @@ t.test('where every origin is allowed, any page may read every answer', async (t
 t.test('answers carry the headers that harden them', async (t) => {
   const { headers } = await g.call('GET', '/healthz')
   t.match(headers, {
+    'cache-control': 'no-store',
     'x-content-type-options': 'nosniff',
     'x-frame-options': /SAMEORIGIN|DENY/,
     'content-security-policy': /default-src 'none'/,
