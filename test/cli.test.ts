@@ -35,6 +35,8 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
     ['login nobody', /<provider> must be one of: openai, anthropic, gemini/],
     ['import nobody codex login.json', /<provider> must be one of: openai, anthropic, gemini/],
     ['keys create --owner a --scope admin --scope chat', /--scope is given twice/],
+    ['keys list --url 127.0.0.1:8787', /--url must be an http or https URL/],
+    ['doctor --url baton', /--url must be an http or https URL/],
     ['doctor --url http://127.0.0.1:1 --online', /--online asks the providers from this machine/],
     ['login openai --mode pigeon', /--mode must be one of: loopback, paste, device/],
   ] as const) {
@@ -111,7 +113,7 @@ t.test('keys are made on the store, used at the gateway, and taken back through 
     { code: 1, err: /The key is not known\. Give one with --key/ },
     'a wrong key is told from a wrong command',
   )
-  t.match(await run({}, 'keys list --url http://gateway.test --key k'), { code: 1, err: /must use https/ })
+  t.match(await run({}, 'keys list --url http://gateway.test --key k'), { code: 64, err: /must use https/ })
   t.match(await run({}, 'credentials --url http://127.0.0.1:1'), { code: 1, err: /does not answer/ })
   t.match(await run(at, 'credentials --owner ann'), { code: 1, err: /--owner has no effect/ })
   t.match(

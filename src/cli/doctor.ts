@@ -86,6 +86,7 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
         )
     }
   } catch (failure) {
+    if (failure instanceof UsageError) throw failure
     // It ends the look at the installation, and is a finding like any other.
     report.bad(inFull(failure))
   }

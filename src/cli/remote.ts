@@ -4,7 +4,7 @@ import { isRecord, parseRecord } from '../chat/json.ts'
 import type { Config } from '../config/config.ts'
 import { all, type Page, type PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
-import { whyNot } from './command.ts'
+import { UsageError, whyNot } from './command.ts'
 
 interface RemoteOptions {
   /** Without a slash at its end */
@@ -113,12 +113,12 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
   }
 }
 
-/** The gateway that --url names. Throws RemoteError where it names none, or one that a key must not go to in the clear. */
+/** The gateway that --url names. Throws UsageError where it names none, or one that a key must not go to in the clear. */
 export function rootOf(text: string, key: string | null): string {
   const url = URL.canParse(text) ? new URL(text) : null
-  if (!url || !/^https?:$/.test(url.protocol)) throw new RemoteError('--url must be an http or https URL.')
+  if (!url || !/^https?:$/.test(url.protocol)) throw new UsageError('--url must be an http or https URL.')
   if (url.protocol === 'http:' && key !== null && !isLoopback(url.hostname)) {
-    throw new RemoteError(`--url must use https: a key is sent to ${url.host}.`)
+    throw new UsageError(`--url must use https: a key is sent to ${url.host}.`)
   }
   return `${url.origin}${url.pathname}`.replace(/\/+$/, '')
 }
