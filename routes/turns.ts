@@ -228,6 +228,8 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
       schema: {
         operationId: 'decideToolCall',
         summary: 'Decide on a tool call that waits for approval',
+        description:
+          'Which calls wait is in `GET /v1/tool-executions?turn_id=`: their `state` is `awaiting_approval`.',
         params: idParams('id', 'call_id'),
         body: Decision,
         errors: ['not_awaiting'],

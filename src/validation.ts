@@ -167,7 +167,8 @@ function misspelt(schema: Schema | undefined, data: unknown): string | undefined
 
 function knownFields(schema: Schema | undefined): string {
   const names = isRecord(schema?.properties) ? Object.keys(schema.properties) : []
-  return names.length > 0 ? `Known fields here: ${names.join(', ')}` : 'No fields are taken here'
+  if (names.length > 0) return `Known fields here: ${names.join(', ')}`
+  return sentence(schema?.description) || 'No fields are taken here'
 }
 
 function tagsOf(schema: Schema | undefined, tag: string): unknown[] {

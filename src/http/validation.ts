@@ -8,7 +8,7 @@ import { isUtf8 } from 'node:buffer'
 import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
-import type { TSchema } from 'typebox'
+import { type TSchema, Type } from 'typebox'
 import type { App } from '../../routes/app.ts'
 import { BatonError } from '../errors.ts'
 import { createAjv, deepest, problemOf } from '../validation.ts'
@@ -67,7 +67,17 @@ export function useValidation(app: App): void {
   // Response schemas document; the code's types hold them, and tests check every answer against them.
   app.setSerializerCompiler(() => JSON.stringify)
   useBodies(app)
+  app.addHook('onRoute', closeQuery)
 }
+
+/** Ignored, `?apply=now` of a call that takes it in its body would do something else than was asked. */
+function closeQuery({ schema, url, config }: RouteOptions): void {
+  if (schema && url.startsWith('/v1/') && !config?.open) schema.querystring ??= NO_QUERY
+}
+const NO_QUERY = Type.Object(
+  {},
+  { additionalProperties: false, description: 'This call takes nothing in the query' },
+)
 
 type Failure = FastifySchemaValidationError & ErrorObject
 

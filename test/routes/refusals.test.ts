@@ -9,6 +9,7 @@ import { unavailable } from '../../src/store/db.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import { EMPTY } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
+import type { Document } from './document.ts'
 import { gateway } from './gateway.ts'
 import { gatewayOnStore } from './gateway-on-store.ts'
 
@@ -66,6 +67,31 @@ t.test('what does not exist, and what exists for another method', async (t) => {
   }
   t.match(await call('POST', '/v1/sessions/'), refused('not_found', 404))
   t.match(await call('PUT', '/v1/sessions/'), refused('not_found', 404))
+})
+
+t.test('a query that a call does not know is refused, also where it takes none', async (t) => {
+  const { paths } = (await call('GET', '/openapi.json')).body as Document
+  const strict = Object.entries(paths).flatMap(([path, operations]) =>
+    Object.entries(operations)
+      .filter(([, { requestBody, security = [] }]) => !requestBody?.required && security.length > 0)
+      .map(([method]) => [
+        method.toUpperCase(),
+        path.replace('{provider}', 'openai').replace(/\{\w+\}/g, 'x'),
+      ]),
+  )
+  t.ok(strict.length > 30)
+  for (const [method = '', path] of strict)
+    t.match(
+      await call(method, `${path}?odd=1&state=x`),
+      refused('invalid_request', 400, 'odd'),
+      `${method} ${path}`,
+    )
+  const misplaced = await call('PUT', '/v1/sessions/ses_0/connectors/docs?apply=now')
+  t.match(misplaced, refused('invalid_request', 400, 'apply'))
+  t.match(misplaced.body.error.message, /nothing in the query/)
+  const unasked = await call('POST', '/v1/sessions/ses_0/turns?stream=false', { input: 'x' })
+  t.match(unasked, refused('invalid_request', 400, 'stream'))
+  t.equal((await call('GET', '/healthz?odd=1')).status, 200, 'probes are not refused')
 })
 
 t.test('HEAD answers as GET does, without the body', async (t) => {
