@@ -3,6 +3,7 @@
  * id on every response, 404 and 405 told apart. A failure of Baton's own is logged and says nothing.
  */
 
+import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import type { ConnectionError, FastifyReply, FastifyRequest } from 'fastify'
 import type { App } from '../../routes/app.ts'
@@ -79,8 +80,9 @@ export function useErrors(app: App): void {
   const methodsAt = collectMethods(app)
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
-    if (request.headers.host === undefined && request.raw.httpVersion === '1.1')
-      return done(new BatonError('invalid_request', 'An HTTP/1.1 request needs a Host header.'))
+    // Of several Node takes the first, where what stands in front may have looked at another (RFC 9112 section 3.2).
+    if (hostsIn(request.raw) !== 1 && request.raw.httpVersion === '1.1')
+      return done(new BatonError('invalid_request', 'An HTTP/1.1 request needs a Host header, and only one.'))
     done()
   })
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply))
@@ -108,6 +110,9 @@ export function useErrors(app: App): void {
   })
   app.setNotFoundHandler(notHere)
 }
+
+const hostsIn = ({ rawHeaders }: IncomingMessage): number =>
+  rawHeaders.filter((text, at) => at % 2 === 0 && text.toLowerCase() === 'host').length
 
 /** Which methods a path allows, of the routes that are registered from now on. */
 function collectMethods(app: App): (path: string) => string[] {

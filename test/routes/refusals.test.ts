@@ -329,7 +329,11 @@ t.test('a request that does not arrive in time is told so', async (t) => {
   t.ok(g.app.server.requestTimeout > 0)
 })
 
-t.test('what names no host is told so', async (t) => {
+t.test('what names no host, or two, is told so', async (t) => {
+  for (const hosts of ['', 'Host: localhost\r\nhost: elsewhere.test\r\n']) {
+    const refused = await say(`GET /healthz HTTP/1.1\r\n${hosts}connection: close\r\n\r\n`)
+    t.match(refused, /^HTTP\/1\.1 400 .*needs a Host header, and only one/s)
+  }
   const answer = await say('GET /healthz HTTP/1.0\r\n\r\n')
   t.match(answer, /^HTTP\/1\.1 403 .*A Host header is required/s)
 })
