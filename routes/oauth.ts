@@ -7,7 +7,7 @@ import type { App, RouteDeps } from './app.ts'
 import { CredentialView } from './credentials.ts'
 import { closed, Id, Instant, LoginReturn, PAGE, PAGE_OR_ERROR, Provider } from './schemas.ts'
 
-const ProviderParam = Type.Object({ provider: Provider })
+const ProviderParam = Type.Object({ provider: { ...Provider, description: 'Whose login it is' } })
 const Mode = Type.Enum(['loopback', 'paste', 'device'])
 const GoogleFact = Type.String({
   ...FACT_FORM,

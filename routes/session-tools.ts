@@ -126,7 +126,12 @@ const Bind = Type.Object(
 const Toggle = Type.Object({ enabled: Flag, apply: Apply }, { ...closed, examples: [{ enabled: false }] })
 const ApplyBody = Type.Object({ apply: Apply }, { ...closed, examples: [{ apply: 'now' }] })
 const ApplyQuery = Type.Object({ apply: Apply }, closed)
-const OfProvider = Type.Object({ provider: Type.Optional(Provider) }, closed)
+const OfProvider = Type.Object(
+  {
+    provider: Type.Optional({ ...Provider, description: 'Adds `declarations`, as this provider gets them' }),
+  },
+  closed,
+)
 
 const change = { 200: ToolsChange }
 
