@@ -64,6 +64,18 @@ t.test('the vendor SDK talks to it', async (t) => {
     t.match(second.content, [{ type: 'text', text: 'both done' }])
   })
 
+  await t.test('calls none where it is told to', async (t) => {
+    const messages = [{ role: 'user' as const, content: 'call get_weather with {}' }]
+    const none = {
+      model: 'claude-opus-5',
+      max_tokens: 1000,
+      tools: [weather],
+      tool_choice: { type: 'none' as const },
+    }
+    const { stop_reason } = await client.messages.stream({ ...none, messages }).finalMessage()
+    t.equal(stop_reason, 'end_turn')
+  })
+
   await t.test('lists its models with their kinds of thinking', async (t) => {
     const page = await client.models.list({ limit: 1000 })
     const opus = page.data.find(({ id }) => id === 'claude-opus-5-5')

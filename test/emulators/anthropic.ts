@@ -172,8 +172,9 @@ function sceneInput(body: Json, sent: readonly Turn[]): SceneInput {
   const begin = turns.findLastIndex(({ role, blocks }) => role === 'user' && userText(blocks) !== '')
   const answered = turns.slice(begin + 1).filter(({ role }) => role === 'user')
   const results = (turns.at(-1)?.blocks ?? []).filter(({ type }) => type === 'tool_result')
+  const callable = object(body.tool_choice).type === 'none' ? [] : list(body.tools)
   return {
-    tools: list(body.tools).map((tool) => String(object(tool).name)),
+    tools: callable.map((tool) => String(object(tool).name)),
     user: userText(turns[begin]?.blocks ?? []),
     step: answered.length,
     results: results.map(({ content }) =>

@@ -68,6 +68,11 @@ t.test('the official SDK reads what it answers', async (t) => {
     }
     const second = await sdk.responses.create({ ...request, input })
     t.equal(second.output_text, 'The tools answered: read {"path":"a"} | read {"path":"b"}')
+    const none = await sdk.responses.create({ ...request, tool_choice: 'none', input: 'call files__read' })
+    t.same(
+      none.output.map(({ type }) => type),
+      ['message'],
+    )
   })
 
   await t.test('errors: of the request, of the key, and inside a stream', async (t) => {

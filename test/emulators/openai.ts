@@ -171,14 +171,15 @@ function counted(world: World, body: Json, scene: Answer): SceneUsage {
 }
 
 /** What the scene language needs to know of a request. */
-function sceneInput({ input, tools }: Json): SceneInput {
+function sceneInput({ input, tools, tool_choice }: Json): SceneInput {
   const items = (Array.isArray(input) ? input : [{ role: 'user', content: text(input) }]).filter(isObject)
   const user = items.findLastIndex(({ role }) => role === 'user')
   const since = items.slice(user + 1)
   const answered = (item: Json | undefined) => item?.type === 'function_call_output'
   const last = since.findLastIndex((item) => !answered(item))
+  const callable = Array.isArray(tools) && tool_choice !== 'none' ? tools : []
   return {
-    tools: (Array.isArray(tools) ? tools : []).map((tool) => text(tool.name)),
+    tools: callable.map((tool) => text(tool.name)),
     user: contentText(items[user]?.content),
     step: since.filter((item, i) => answered(item) && !answered(since[i + 1])).length,
     results: since.slice(last + 1).map(({ output }) => contentText(output)),
