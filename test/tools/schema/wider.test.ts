@@ -1,9 +1,10 @@
-/** Whatever a server's schema takes, the declared one takes, too. */
+/** Whatever a server's schema takes, the declared one takes, too, and so does the one that a call is held against. */
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
 import t from 'tap'
 import type { JsonSchema } from '../../../src/provider.ts'
 import { adapt } from '../../../src/tools/schema/adapt.ts'
+import { modernised } from '../../../src/tools/schema/dialect.ts'
 import { normalise } from '../../../src/tools/schema/normalise.ts'
 import { PROFILES, sentForm } from './targets.ts'
 
@@ -98,11 +99,18 @@ const { schema } = fc.letrec<{ schema: JsonSchema; deeper: unknown }>((tie) => {
   }
 })
 
+const given = fc.record({ p: schema, a: schema, b: schema, values: fc.array(value, { minLength: 8 }) })
+const rawOf = ({ p, a, b }: { p: unknown; a: unknown; b: unknown }) => ({
+  type: 'object',
+  properties: { p },
+  $defs: { a, b },
+})
+const RUNS = { seed: Number(process.env.SEED ?? 1), numRuns: Number(process.env.RUNS ?? 200) }
+
 t.test('no target is told of less than the server takes', async () => {
-  const given = fc.record({ p: schema, a: schema, b: schema, values: fc.array(value, { minLength: 8 }) })
   fc.assert(
-    fc.property(given, ({ p, a, b, values }) => {
-      const raw = { type: 'object', properties: { p }, $defs: { a, b } }
+    fc.property(given, ({ values, ...parts }) => {
+      const raw = rawOf(parts)
       const taken = values.map((one) => ({ p: one })).filter(judgeOf(raw))
       const clean = normalise(raw)
       if ('undeclarable' in clean) return
@@ -114,6 +122,20 @@ t.test('no target is told of less than the server takes', async () => {
         if (refused.length > 0) throw new Error(`${target}: ${JSON.stringify([refused, declared.schema])}`)
       }
     }),
-    { seed: Number(process.env.SEED ?? 1), numRuns: Number(process.env.RUNS ?? 200) },
+    RUNS,
+  )
+})
+
+t.test('no call is refused that the server takes', async () => {
+  fc.assert(
+    fc.property(given, ({ values, ...parts }) => {
+      const raw = rawOf(parts)
+      const taken = values.map((one) => ({ p: one })).filter(judgeOf(raw))
+      const read = modernised(raw, 20_000)
+      const takes = judgeOf(read as JsonSchema)
+      const refused = taken.filter((args) => takes(args) === false)
+      if (refused.length > 0) throw new Error(JSON.stringify([refused, read]))
+    }),
+    RUNS,
   )
 })
