@@ -11,7 +11,7 @@ import { within } from '../within.ts'
 import { childEnv } from './child-env.ts'
 import { McpError, type McpErrorKind, type McpServerSpec } from './contract.ts'
 import type { Sandbox } from './sandbox.ts'
-import { scrubbedEnd } from './scrub.ts'
+import { scrubbedEnd, scrubbedText } from './scrub.ts'
 import type { Watchdog } from './watchdog.ts'
 
 const STDERR_BYTES = 8 * 1024
@@ -109,10 +109,11 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       killGroup(group, 'SIGKILL')
       await ended
     },
-    obituary: () => ({
-      ending,
-      words: scrubbedEnd(stderr.toString('utf8'), spec).trim().slice(-SHOWN_STDERR),
-    }),
+    obituary() {
+      const isWhole = stderr.length < STDERR_BYTES
+      const words = (isWhole ? scrubbedText : scrubbedEnd)(stderr.toString('utf8'), spec)
+      return { ending, words: words.trim().slice(-SHOWN_STDERR) }
+    },
   }
   return transport
 }

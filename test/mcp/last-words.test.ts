@@ -50,6 +50,9 @@ t.test('the last words hold no end of a secret that is longer than they are', as
   const TOKEN = Array.from({ length: 1_200 }, (_, i) => `${i}-hunter`).join('')
   const spec = shell(`echo "$TOKEN is bad" >&2; exit 7`, { isConfigured: true, env: { TOKEN } })
   t.equal((await failure(t, spec)).error.lastWords, 'is bad')
+  // The secret ends so, too.
+  const short = shell('echo "v1 is gone" >&2; exit 7', { isConfigured: true })
+  t.equal((await failure(t, short)).error.lastWords, 'v1 is gone', 'short ones are left as they are')
 })
 
 t.test('a program that is not there is named to the operator alone', async (t) => {
