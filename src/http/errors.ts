@@ -81,8 +81,9 @@ export function useErrors(app: App): void {
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
     // Of several Node takes the first, where what stands in front may have looked at another (RFC 9112 section 3.2).
-    if (hostsIn(request.raw) !== 1 && request.raw.httpVersion === '1.1')
-      return done(new BatonError('invalid_request', 'An HTTP/1.1 request needs a Host header, and only one.'))
+    const hosts = hostsIn(request.raw)
+    if (hosts > 1 || (hosts === 0 && request.raw.httpVersion === '1.1'))
+      return done(new BatonError('invalid_request', 'A request needs a Host header, and only one.'))
     done()
   })
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply))
