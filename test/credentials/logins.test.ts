@@ -102,6 +102,10 @@ t.test('a state is worth something once, for its owner, at its provider, in its 
   )
   t.same(both.map(({ status }) => status).sort(), ['fulfilled', 'rejected'], 'of two at once one is served')
   t.match(
+    both.find(({ status }) => status === 'rejected'),
+    { reason: invalid('state', /is being finished/) },
+  )
+  t.match(
     await refusal(two.logins.exchange(ME, 'openai', { state, pasted })),
     invalid('state', /complete already/),
   )
