@@ -4,7 +4,10 @@ import { wellFormed } from './chat/well-formed.ts'
 /** Shorter values stand in many an innocent text; nobody issues secrets so short. */
 const SHORTEST_SECRET = 8
 
-/** As they are, as a form or URL holds them (Google's tokens have slashes), as a JSON text does, and without an Authorization's scheme. */
+/**
+ * As they are, as a form or URL holds them (Google's tokens have slashes), as a JSON text does, and without an
+ * Authorization's scheme.
+ */
 const formsOf = (sent: readonly string[]): string[] =>
   sent
     .flatMap((value) => [value, value.replace(/^(Bearer|Basic|DPoP) +/i, '')])

@@ -220,7 +220,7 @@ function readableBy({ origin }: IncomingHttpHeaders, { config }: HttpDeps): Reco
 
 /** Computed once: Helmet would compute its headers for each request, and here they never change. */
 function hardeningHeaders(): Record<string, string> {
-  // Chats, and turns that go on: nothing for a cache, which may keep what does not say so.
+  // Chats, and turns that go on, are nothing for a cache, which may keep whatever does not forbid it.
   const headers: Record<string, string> = { 'cache-control': 'no-store' }
   const apply = helmet({
     // Nothing here is a page but /docs, which brings its own policy.

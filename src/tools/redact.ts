@@ -131,8 +131,8 @@ const [NEWLINE, MARK, QUOTE, TWO, BACKSLASH, UNICODE] = [0x0a, 0x21, 0x22, 0x32,
 const BLANKS: readonly (number | undefined)[] = [0x6e, 0x72, 0x74]
 
 /**
- * With quotes as they are, a line break for each blank, a mark for other characters, and backslashes left out. Byte by byte: millions of replacements
- * would take seconds. Beyond ASCII, where no pattern looks, the text is not kept.
+ * With quotes as they are, a line break for each blank, a mark for other characters, and backslashes left out. Byte by
+ * byte: millions of replacements would take seconds. Beyond ASCII, where no pattern looks, the text is not kept.
  */
 function unescaped(json: string): string {
   const bytes = Buffer.from(json)

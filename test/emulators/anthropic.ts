@@ -1,5 +1,6 @@
 /**
- * An emulated api.anthropic.com for both deployments: /v1/messages and /v1/models, as strict as the vendor is known to be (anthropic-rules.ts, -order.ts, -thinking.ts).
+ * An emulated api.anthropic.com for both deployments: /v1/messages and /v1/models, as strict as the vendor is known to
+ * be (anthropic-rules.ts, -order.ts, -thinking.ts).
  *
  * Secrets name their organization: `sk-ant-api03-<organization>…` and `sk-ant-oat01-<organization>…`, up
  * to the next dash; thinking made for one organization is worth nothing to another.
