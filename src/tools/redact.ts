@@ -10,7 +10,7 @@ export const MASK = '[redacted]'
 
 /** What the names of secrets end with. */
 const NAMES =
-  'password|passwd|passphrase|_pwd|secret|(?:access|admin|api|private|secret)[_-]?key|encryption[_-]?keys?|(?:access|api|auth|bot|id|refresh|session)[_-]?token|authorization|cookie'
+  'password|passwd|passphrase|_pwd|secret|(?:access|admin|api|private|secret)[_-]?key|encryption[_-]?keys?|(?:access|api|auth|bot|id|refresh|session)[_-]?token|authorization'
 
 /** What a letter or digit ends that is no part of a word: `\\n` and `\\u003e` in JSON text, `%3D`, a terminal's colour. */
 const ESCAPE = String.raw`\\|\\u[\dA-Fa-f]{3}|%[\dA-Fa-f]|[\x1bbB]\[|\[[\d;]{1,19}`
@@ -26,18 +26,25 @@ const token = (rule: RegExp) => after('[A-Za-z]', rule)
 const anyCase = (words: string): string =>
   words.replace(/[a-z]/g, (letter) => `[${letter}${letter.toUpperCase()}]`)
 
-/** `PWD` alone is a directory. */
-const FIELDS = `${anyCase(NAMES)}|[pP]wd`
-
 const WEBHOOK = anyCase(String.raw`https://hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/`)
 const DATABASE = `(?:${anyCase('mongodb|mysql|postgres')})[A-Za-z+]{0,4}://`
-const VARIABLE = `(?:${NAMES.toUpperCase()})=`
+const VARIABLE = `(?:${NAMES.toUpperCase()}|COOKIE)=`
 const PARAMETER = String.raw`[?&][\w.-]{0,40}(?:${anyCase(NAMES)})=`
 /** A header, as programs print it */
 const BASIC = String.raw`[Aa]uthorization["'\\]{0,4}\s?[:=]\s?["'\\]{0,4}[Bb]asic\s`
-/** A field whose name says that it holds a secret, in JSON text, or in one that such a text holds. */
-const FIELD = (quote: string) => String.raw`(?:${FIELDS})${quote}\s{0,9}:\s{0,9}${quote}`
-const INNER = FIELD(String.raw`\\"`)
+/** Fields that hold a secret, whatever it looks like: how their names end, and how their values must begin. */
+const FIELDS = [
+  [anyCase(NAMES), ''],
+  // npm has a package of this name, and package files have its version there.
+  [anyCase('cookie'), String.raw`(?=[\w.-]{1,99}=)`],
+  // It is often a directory; `PWD` always is.
+  ['[pP]wd', '(?![~/])'],
+] as const
+/** Where the value of such a field begins, in JSON text */
+const field = (quote: string) =>
+  FIELDS.map(([name, begins]) => String.raw`(?<=(?:${name})${quote}\s{0,9}:\s{0,9}${quote})${begins}`).join(
+    '|',
+  )
 
 const AWS_SECRET = /[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)/
 const AWS_SESSION = /[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)/
@@ -105,12 +112,16 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
   // AWS. The preset's rule has the secret begin at its name, and leaves as much of its end in the clear.
   [AWS_SECRET, named(AWS_SECRET, /[A-Za-z0-9/+=]{40,}/)],
   [AWS_SESSION, named(AWS_SESSION, /[A-Za-z0-9/+=]{100,}/)],
-  [new RegExp(`${FIELD('"')}[^"]`), new RegExp(String.raw`(?<=${FIELD('"')})(?:[^"\\]|\\.){1,}`)],
-  [new RegExp(INNER), new RegExp(String.raw`(?<=${INNER})(?:[^"\\]|\\\\\\?.){1,}`)],
+  // Fields, also those of JSON that stands in a text of JSON
+  [/"\s{0,9}:\s{0,9}"[^"]/, new RegExp(String.raw`(?:${field('"')})(?:[^"\\]|\\.){1,}`)],
+  [/\\"\s{0,9}:\s{0,9}\\"/, new RegExp(String.raw`(?:${field(String.raw`\\"`)})(?:[^"\\]|\\\\\\?.){1,}`)],
 ]
 
-/** A field whose name ends so holds a secret, whatever it looks like: `dbPassword`, `DB_PASSWORD`. */
-const SECRET_NAME = new RegExp(`(?:${FIELDS})$`)
+const SECRET_FIELDS = FIELDS.map(
+  ([name, begins]) => [new RegExp(`(?:${name})$`), new RegExp(`^${begins}`)] as const,
+)
+const isSecret = (name: string, text: string): boolean =>
+  SECRET_FIELDS.some(([ends, begins]) => ends.test(name) && begins.test(text))
 
 const SLICE = 200_000
 /** Longer than any secret that a slice's border could cut: a JWT of RULES has up to 26,632 characters. */
@@ -184,7 +195,7 @@ export async function redactJson<T>(value: T): Promise<T> {
     at += text.length + 1
     // Ranges are sorted and come once each: those that ended before this string are done with.
     while (first < ranges.length && (ranges[first]?.[1] ?? 0) <= start) first++
-    const isNamed = text !== '' && name !== null && SECRET_NAME.test(name)
+    const isNamed = text !== '' && name !== null && isSecret(name, text)
     return isNamed ? MASK : masked(text, start, ranges, first)
   })
   // The walk keeps the shape: only strings change.
