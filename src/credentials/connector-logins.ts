@@ -12,7 +12,7 @@ import {
   createConnectorRenewals,
 } from './connector-renewals.ts'
 import { openConnector, sealConnector } from './connector-secret.ts'
-import { createPendingLogins, LATE, LIFETIME_SECONDS, USED, wrongState } from './logins/pending.ts'
+import { assertOpen, BUSY, createPendingLogins, LIFETIME_SECONDS, wrongState } from './logins/pending.ts'
 import { targetOf } from './renew-connector.ts'
 import { sleepFor } from './renew-once.ts'
 
@@ -104,9 +104,10 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     // Of a provider's login nothing is known here, and the other way round.
     const id = login && idIn(login.provider)
     if (!login || id === null) throw wrongState(UNKNOWN)
+    assertOpen(login)
     const connector = await pending.use(login, () => redeem(login, id, new URLSearchParams(query)))
     if (connector) return connector
-    throw wrongState(login.is_expired ? LATE : USED)
+    throw wrongState(BUSY)
   }
 
   async function redeem(pendingLogin: OAuthLogin, id: string, query: URLSearchParams): Promise<Connector> {

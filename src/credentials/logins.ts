@@ -15,7 +15,7 @@ import { createLoginEnd } from './logins/end.ts'
 import type { LoginFile } from './logins/file.ts'
 import { createLoopback } from './logins/loopback.ts'
 import { type LoginPage, pageOf } from './logins/page.ts'
-import { createPendingLogins, LATE, USED, wrongState } from './logins/pending.ts'
+import { assertOpen, BUSY, createPendingLogins, wrongState } from './logins/pending.ts'
 import type { ConfiguredVendor, Vendors } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { sleepFor } from './renew-once.ts'
@@ -123,7 +123,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     const state = stateIn(configured, query.state ?? '')
     const found = await find(provider, state)
     const finish = async () =>
-      redeemAnswer(configured, assertOpen(found), state, new URLSearchParams({ ...query, state }))
+      redeemAnswer(configured, openOf(found), state, new URLSearchParams({ ...query, state }))
     return pageOf(finish())
   }
 
@@ -132,7 +132,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     const state = stateIn(configured, answer.state)
     const found = await find(provider, state)
     // Another owner's login is as unknown as none.
-    const login = assertOpen(found?.owner === caller.owner ? found : null)
+    const login = openOf(found?.owner === caller.owner ? found : null)
     if (login.mode === 'device') {
       const words = 'A device login ends by itself once it is granted; ask for its status.'
       throw invalid('state', words)
@@ -172,15 +172,11 @@ export function createLogins(deps: LoginsDeps): Logins {
 const stateIn = ({ vendor }: ConfiguredVendor, returned: string): string =>
   vendor.stateOf?.(returned) ?? returned
 
-const BUSY = 'This login is being finished: ask for its status before you begin another one.'
 const UNKNOWN = 'No login of yours with this state is under way; begin one with authorize.'
 
-function assertOpen(login: OAuthLogin | null): OAuthLogin {
+function openOf(login: OAuthLogin | null): OAuthLogin {
   if (!login) throw wrongState(UNKNOWN)
-  if (login.state === 'done') throw wrongState('This login is complete already; there is nothing left to do.')
-  if (login.state === 'taken' && !login.is_expired) throw wrongState(BUSY)
-  if (login.state !== 'pending') throw wrongState(USED)
-  if (login.is_expired) throw wrongState(LATE)
+  assertOpen(login)
   return login
 }
 

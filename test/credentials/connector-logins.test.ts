@@ -4,6 +4,7 @@ import { openConnector, sealConnector } from '../../src/credentials/connector-se
 import { BatonError } from '../../src/errors.ts'
 import { createMcpOAuth, type McpLoginTarget } from '../../src/mcp/oauth.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
+import { gate } from '../waiting.ts'
 import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
 import { visit } from './world.ts'
 
@@ -125,6 +126,25 @@ t.test('so are those of a new login', async (t) => {
   t.equal(refusals, 2)
   t.ok(openConnector(vault, await read()).oauth?.tokens)
   t.same(guarded.grants, { authorization_code: 1 })
+})
+
+t.test('whoever comes again while a login is being finished is not told to begin a new one', async (t) => {
+  const guarded = await guardedServer(t)
+  const { replica, read } = await bench(t, guarded)
+  const [one, two] = [replica(), replica()]
+  const { authorization_url } = await one.begin(ANN, await read())
+  const query = Object.fromEntries((await visit(authorization_url)).searchParams)
+  const [asked, answered] = [gate(), gate()]
+  guarded.hold('token', () => {
+    asked.open()
+    return answered.opened
+  })
+  const finished = one.finish(query)
+  await asked.opened
+  await t.rejects(two.finish(query), { code: 'invalid_request', message: /is being finished/ })
+  answered.open()
+  await finished
+  await t.rejects(two.finish(query), { code: 'invalid_request', message: /complete already/ })
 })
 
 t.test('a renewal and a change of the connector leave each other’s work in place', async (t) => {

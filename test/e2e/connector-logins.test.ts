@@ -99,7 +99,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
     t.match(page.headers.get('referrer-policy'), 'no-referrer')
     const again = await fetch(back)
     t.equal(again.status, 400)
-    t.match(await again.text(), /used already/)
+    t.match(await again.text(), /complete already/)
     t.equal(guarded.clients.length, 1)
   })
 

@@ -83,8 +83,15 @@ export type PendingLogins<Kept> = ReturnType<typeof createPendingLogins<Kept>>
 /** The table knows a login by this, so that reading the table gives nobody a state to answer with. */
 const contextOf = (owner: string, hash: string): string => `${owner}/login/${hash}`
 
-export const USED = 'This login was used already; begin a new one.'
-export const LATE = 'This login took too long; begin a new one.'
+/** Throws invalid_request where it is over, or is being finished. */
+export function assertOpen(login: OAuthLogin): void {
+  if (login.state === 'done') throw wrongState('This login is complete already; there is nothing left to do.')
+  if (login.state === 'taken' && !login.is_expired) throw wrongState(BUSY)
+  if (login.state !== 'pending') throw wrongState('This login was used already; begin a new one.')
+  if (login.is_expired) throw wrongState('This login took too long; begin a new one.')
+}
+
+export const BUSY = 'This login is being finished: see what comes of it before you begin another one.'
 const UNREADABLE = 'This login can no longer be read, since its encryption key is gone; begin a new one.'
 /** invalid_request for a `state` that opens nothing. */
 export const wrongState = (words: string) => invalid('state', words)
