@@ -178,6 +178,7 @@ t.test('the proxy waits for what is silent for long', async (t) => {
     'keys/rotate-encryption',
     'oauth/gemini/exchange',
     'oauth/callback/gemini',
+    'oauth/connectors/callback',
     'credentials/import',
   ]) {
     t.match(`/v1/${path}`, new RegExp(location), path)
