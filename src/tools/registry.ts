@@ -100,7 +100,7 @@ function toolsOf(
 ): Candidate[] {
   const own = before.filter((tool) => belongsTo(tool, server))
   const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)
-  return isKept ? remembered(server, own) : listed(server, server.tools ?? [], policy)
+  return isKept ? remembered(server, own, policy) : listed(server, server.tools ?? [], policy)
 }
 
 export function difference(before: readonly RegistryTool[], after: readonly RegistryTool[]): Difference {
@@ -233,10 +233,8 @@ function mcpTool(
   const { connector } = server
   const { hash, description } = definitionOf(tool)
   const canonical = `${server.server}.${tool.name}`
-  const pinned = server.pins.get(tool.name)
-  const isChanged = pinned !== undefined && pinned !== hash
-  const admitted = policy.admit(connector, tool.name)
-  const problem = !admitted.ok ? admitted.reason : 'undeclarable' in schema ? schema.undeclarable : null
+  const { refusal, isChanged } = ruled(server, tool.name, hash, policy)
+  const problem = refusal ?? ('undeclarable' in schema ? schema.undeclarable : null)
   return {
     canonical_name: canonical,
     exposed_name: exposedName(canonical),
@@ -252,6 +250,21 @@ function mcpTool(
     is_blocked: isChanged && connector.pin === 'block',
     last_seen_at: server.state === 'live' ? server.seen_at : null,
     hash,
+  }
+}
+
+/** What the rules say of one of the server's tools: they hold whether or not its list is known. */
+function ruled(
+  { connector, pins }: KnownServer,
+  tool: string,
+  hash: string,
+  policy: Pick<ToolboxPolicy, 'admit'>,
+): { refusal: string | null; isChanged: boolean } {
+  const admitted = policy.admit(connector, tool)
+  const pinned = pins.get(tool)
+  return {
+    refusal: admitted.ok ? null : admitted.reason,
+    isChanged: pinned !== undefined && pinned !== hash,
   }
 }
 
@@ -274,15 +287,23 @@ const changedReason = ({ pin, id }: Connector): string =>
 const belongsTo = (tool: RegistryTool, { connector, server }: KnownServer): boolean =>
   tool.connector_id === connector.id && tool.server === server
 
-/** The registry's own tools of a server: as they were while nobody knows, else as unavailable. */
-const remembered = ({ connector, state, reason }: KnownServer, own: readonly RegistryTool[]): Candidate[] =>
-  own
-    .filter(({ mcp_tool_name }) => mcp_tool_name !== null && isOffered(connector, mcp_tool_name))
-    .map((tool) =>
-      state === 'pending' || tool.status === 'undeclarable'
-        ? tool
-        : { ...tool, status: 'unavailable', reason },
-    )
+/** The registry's own tools of a server: as they were while nobody knows, else as unavailable; never past the rules. */
+const remembered = (
+  server: KnownServer,
+  own: readonly RegistryTool[],
+  policy: Pick<ToolboxPolicy, 'admit'>,
+): Candidate[] =>
+  own.flatMap((tool) => {
+    const { connector, state, reason } = server
+    const { mcp_tool_name: name, hash } = tool
+    if (name === null || !isOffered(connector, name)) return []
+    const { refusal, isChanged } = ruled(server, name, hash, policy)
+    if (refusal !== null) return { ...tool, status: 'undeclarable', reason: refusal }
+    if (isChanged && connector.pin === 'block')
+      return { ...tool, status: 'changed', reason: changedReason(connector), is_blocked: true }
+    const isAsItWas = state === 'pending' || tool.status === 'undeclarable'
+    return isAsItWas ? tool : { ...tool, status: 'unavailable', reason }
+  })
 
 /** Two names may be exposed alike after cutting: the earlier keeps it, the later is left out with a reason. */
 function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {

@@ -243,6 +243,32 @@ t.test(
   },
 )
 
+t.test('what the connector and the operator forbid holds before the server has listed again', async (t) => {
+  const before = next([], [server('s', [tool('a'), tool('b')])]).tools
+  const late = (over: Partial<Connector>, pins = new Map<string, string>(), tools: McpTool[] | null = null) =>
+    server('s', tools, {
+      state: 'pending',
+      reason: 's is not ready yet',
+      connector: connector('s', over),
+      pins,
+    })
+  const strict = { admit: () => ({ ok: false as const, reason: 'not configured' }) }
+  const refused = nextRegistry(before, [late({ mode: 'strict' })], [], strict, NOW)
+  t.strictSame(refused.changed, ['s.a', 's.b'])
+  t.match(found(refused.tools, 's.a'), { status: 'undeclarable', reason: 'not configured' })
+  const pins = new Map([['a', hashOf(tool('a', { description: 'As it was accepted' }))]])
+  t.strictSame(next(before, [late({ pin: 'warn' }, pins)]).changed, [])
+  for (const one of [
+    late({ pin: 'block' }, pins),
+    late({ pin: 'block' }, pins, [tool('a')]),
+    { ...late({ pin: 'block' }, pins), state: 'away' as const },
+  ]) {
+    const blocked = next(before, [one]).tools
+    t.match(found(blocked, 's.a'), { status: 'changed', is_blocked: true, reason: /until it is accepted/ })
+    t.match(found(blocked, 's.b'), { is_blocked: false })
+  }
+})
+
 t.test('globs, limits and the operator decide what is there', async (t) => {
   const list = ['read_a', 'read_b', 'write_a'].map((name) => tool(name))
   const globbed = (over: Partial<Connector>) =>
