@@ -3,7 +3,7 @@
  * given as its head and tail with a notice that says how to read on (outputSlice); nothing is cut in silence.
  */
 import { BEARABLE, canonicalJson, isExact, isWithin, stepsOf } from '../chat/json.ts'
-import { asItIs } from '../chat/media.ts'
+import { asItIs, fileAsText } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
 import { invalid } from '../errors.ts'
 import type { McpResult } from '../mcp/contract.ts'
@@ -19,6 +19,7 @@ const HEAD = 40_960
 const TAIL = 16_384
 /** Decoded bytes of one medium; larger ones are refused by the vendors or fill a window alone. */
 const MEDIA_LIMIT = 5 * 1024 * 1024
+/** Text that is no UTF-8 among them */
 const MEDIA_TYPES =
   /^(?:image\/(?:png|jpeg|gif|webp)|audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
 
@@ -159,6 +160,9 @@ function fitMedia(part: ContentPart): ContentPart {
     return note(part, `${size} bytes is more than the ${MEDIA_LIMIT} that may be passed on`)
   const known = asItIs(part)
   if (!known) return note(part, 'its bytes are something else')
+  // As if its server had written it out: what is too long of it can be read on in, too.
+  const words = fileAsText(known)
+  if (words) return words
   return MEDIA_TYPES.test(known.media_type) ? known : note(part, 'this type is not passed on')
 }
 

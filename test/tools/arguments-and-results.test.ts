@@ -355,6 +355,19 @@ t.test('what is structured keeps its structure, and nothing is cut in silence', 
   t.match(wordy, { structured: small, stored: { output: long, structured: false } })
 })
 
+t.test('a file of text is a text, kept whole and abridged as one', async (t) => {
+  const file = (media_type: string, words: string, name = 'file:///a'): ContentPart => {
+    return { type: 'file', media_type, data: Buffer.from(words).toString('base64'), name }
+  }
+  for (const type of ['text/csv; charset=utf-8', 'application/json', 'application/atom+xml']) {
+    const { content, stored } = await shape([file(type, 'a,b')])
+    t.strictSame([content, stored.output], [[text('[file:///a]\na,b')], '[file:///a]\na,b'], type)
+  }
+  const long = await shape([file('text/csv', 'a,b\n'.repeat(50_000))])
+  t.match(long.spill, { bytes: 200_012 })
+  t.match(long.content, [{ text: /its middle is left out/ }])
+})
+
 t.test('media pass whole within their limits, and are named where they do not', async (t) => {
   const image = (media_type: string, bytes: number, start = 'iVBORw0KGgo'): ContentPart => ({
     type: 'image',
@@ -386,8 +399,12 @@ t.test('media pass whole within their limits, and are named where they do not', 
     const shaped = await shape([image('image/png', 100, start), image('image/jpg', 100, start)])
     t.match(shaped.content, [{ media_type: `image/${kind}` }, { media_type: `image/${kind}` }], 'as it is')
   }
-  const csv: ContentPart = { type: 'file', media_type: 'text/csv; charset=utf-8', data: 'YSxi' }
-  t.strictSame((await shape([csv])).content, [{ ...csv, media_type: 'text/csv' }], 'without its parameters')
+  const utf16: ContentPart = { type: 'file', media_type: 'text/csv; charset=utf-16', data: '//5hAA==' }
+  t.strictSame(
+    (await shape([utf16])).content,
+    [{ ...utf16, media_type: 'text/csv' }],
+    'without its parameters',
+  )
   t.match((await shape([text('a\ud800b\u0000c')])).content, [text('a\ufffdb\ufffdc')])
   const alone = await shape([fine], { a: 1 })
   t.match(alone.content, [text('{"a":1}'), { type: 'image' }], 'behind what is structured')
