@@ -51,8 +51,7 @@ export function createExecutions(db: Db, parts: Parts): Executions {
       return db.query(
         `select ${GROUPS[groupBy]} as key, count(*)::float8 as count,
                 count(*) filter (where outcome in ('error', 'outcome_unknown'))::float8 as failures,
-                round(percentile_cont(0.5) within group (order by duration_ms)) as p50_ms,
-                round(percentile_cont(0.95) within group (order by duration_ms)) as p95_ms,
+                ${percentile(0.5)} as p50_ms, ${percentile(0.95)} as p95_ms,
                 max(duration_ms) as max_ms
            from execution where state = 'settled' and ${conditions(scope, filter, params)}
           group by 1 order by 2 desc, 1 limit ${MOST_GROUPS}`,
@@ -141,6 +140,10 @@ const lostResult = ({ call_id, tool, outcome, is_error }: StoredExecution): Tool
  * no row: a session that is deleted has its rows locked in another order, and one of the two would be refused.
  */
 const PRUNED_AT_ONCE = 5000
+
+/** Of the calls that took time: one that was denied, or never made, would make its tool look quick. */
+const percentile = (part: number): string =>
+  `coalesce(round(percentile_cont(${part}) within group (order by duration_ms) filter (where duration_ms > 0)), 0)`
 
 /** Sessions may be hundreds of thousands: writing them all out would hold up every stream. */
 const MOST_GROUPS = 1000

@@ -246,6 +246,23 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
   await t.test('lists, figures and outputs show what the filter and the caller allow', (t) =>
     readingContract(t, store),
   )
+
+  await t.test('a call that took no time, since it was not made, counts in no percentile', async (t) => {
+    const scope = owner()
+    const { turn, fence } = await runningTurn(store, scope)
+    const calls = [execution(turn.id), execution(turn.id), execution(turn.id)]
+    await store.turns.commit(fence, { turn_id: turn.id, executions: calls })
+    for (const [i, call] of calls.entries()) {
+      const rest =
+        i === 0 ? { duration_ms: 40 } : { outcome: 'denied' as const, is_error: true, duration_ms: 0 }
+      await store.executions.settle(fence, settlement(call, rest))
+    }
+    const figures = (filter: Parameters<Store['executions']['stats']>[2]) =>
+      store.executions.stats(scope, 'tool', filter)
+    t.match(await figures({}), [{ count: 3, failures: 0, p50_ms: 40, p95_ms: 40, max_ms: 40 }])
+    t.match(await figures({ outcome: 'denied' }), [{ count: 2, p50_ms: 0, p95_ms: 0, max_ms: 0 }])
+    await endTurn(store, fence, turn.id)
+  })
 }
 
 async function readingContract(t: Test, store: Store): Promise<void> {
