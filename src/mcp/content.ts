@@ -10,7 +10,7 @@ import type { McpResult } from './contract.ts'
 
 type Block = Record<string, unknown>
 
-/** Of one result; a hostile server can send a million of them. */
+/** Of one result, but for texts, which are one beyond that; a hostile server can send a million of them. */
 const MOST_BLOCKS = 64
 const NOTE_LENGTH = 2_000
 const NOTABLE = { depth: 200, values: 2_000 }
@@ -22,8 +22,12 @@ export function readResult(raw: unknown): McpResult {
   const content = result.content ?? result.toolResult ?? ownShape(result)
   const blocks = Array.isArray(content) ? content : content == null ? [] : [content]
   const given = blocks.slice(0, MOST_BLOCKS).map(readBlock)
-  const more = blocks.length - MOST_BLOCKS
-  if (more > 0) given.push({ type: 'text', text: `[${more} more items are left out]` })
+  const beyond = blocks.slice(MOST_BLOCKS)
+  // Of a list the Python SDK makes a text for each item (FastMCP, `_convert_to_content`): none is lost.
+  const texts = beyond.map(textOf).filter((text) => text !== null)
+  if (texts.length > 0) given.push({ type: 'text', text: texts.join('\n\n') })
+  const left = beyond.length - texts.length
+  if (left > 0) given.push({ type: 'text', text: `[${left} more items are left out]` })
   const read: McpResult = { content: given, is_error: result.isError === true }
   if (result.structuredContent !== undefined) read.structured = result.structuredContent
   return read
@@ -36,15 +40,20 @@ function ownShape({ _meta, isError, resultType, ...own }: Block): unknown {
 }
 
 const READERS = new Map<unknown, (block: Block) => ContentPart | null>([
-  ['text', ({ text }) => (typeof text === 'string' ? { type: 'text', text } : null)],
   ['image', ({ data, mimeType }) => media('image', data, mimeType)],
   ['audio', ({ data, mimeType }) => media('audio', data, mimeType)],
   ['resource', ({ resource }) => (isRecord(resource) ? embedded(resource) : null)],
   ['resource_link', link],
 ])
 
+const textOf = (block: unknown): string | null => {
+  const text = isRecord(block) && block.type === 'text' ? block.text : block
+  return typeof text === 'string' ? text : null
+}
+
 function readBlock(block: unknown): ContentPart {
-  if (typeof block === 'string') return { type: 'text', text: block }
+  const text = textOf(block)
+  if (text !== null) return { type: 'text', text }
   return (isRecord(block) && READERS.get(block.type)?.(block)) || note(block)
 }
 

@@ -213,10 +213,16 @@ t.test('what cannot be read becomes a note, since the tool has run', (t) => {
   t.end()
 })
 
-t.test('of a result of very many items the first are read', (t) => {
-  const { content } = readResult({ content: Array.from({ length: 70 }, (_, i) => `t${i}`) })
-  t.equal(content.length, 65)
-  t.match(content.slice(-2), [{ text: 't63' }, { text: '[6 more items are left out]' }])
+t.test('of a result of very many items all texts are read, and of the others the first', (t) => {
+  const image = { type: 'image', data: 'aGk=', mimeType: 'image/png' }
+  const many = Array.from({ length: 70 }, (_, i) => (i % 2 === 0 ? `t${i}` : { type: 'text', text: `t${i}` }))
+  const { content } = readResult({ content: [...many, image, 'last', image] })
+  t.equal(content.length, 66)
+  t.match(content.slice(63), [
+    { text: 't63' },
+    { text: 't64\n\nt65\n\nt66\n\nt67\n\nt68\n\nt69\n\nlast' },
+    { text: '[2 more items are left out]' },
+  ])
   t.end()
 })
 
