@@ -51,13 +51,15 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
       throw unavailable(err.message, err)
     })
     // pool.query() would throw the connection away for any error, a violated constraint included.
-    let isBroken = false
+    let broken: Error | null = null
     const run = async (config: pg.QueryConfig & { query_timeout?: number }) => {
+      // A rollback would wait for an answer as long again. The end of the connection undoes just as well.
+      if (broken) throw broken
       try {
         return await client.query(config)
       } catch (err) {
         const known = failure(err)
-        if (!(known instanceof QueryFailure)) isBroken = true
+        if (!(known instanceof QueryFailure)) broken = known
         throw known
       }
     }
@@ -71,7 +73,7 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
     try {
       return await work(queries)
     } finally {
-      client.release(isBroken)
+      client.release(broken !== null)
     }
   }
 

@@ -1,6 +1,6 @@
 /** The store on a PostgreSQL server: its connections, and what only several of them show. */
 
-import { createServer, Socket } from 'node:net'
+import { connect, createServer, Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
@@ -312,6 +312,30 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     })
     t.ok(isUnavailable(await rejection(db.query('select pg_sleep(60)'))), 'no answer came')
     t.equal(await value(db, 'select 1'), 1)
+  })
+
+  await t.test('a server that falls silent in a transaction is waited for once', async (t) => {
+    const own = new URL(databaseUrl)
+    const { hostname, port } = own
+    const lines: Socket[] = []
+    const between = createServer((near) => {
+      const far = connect(Number(port || 5432), hostname)
+      near.pipe(far).pipe(near)
+      lines.push(far)
+      near.on('close', () => far.destroy())
+    })
+    own.host = `127.0.0.1:${await listening(t, between)}`
+    const db = openPostgres(own.href, 1, { connectMs: 2_000, answerMs: 100 })
+    t.teardown(() => db.close())
+    let silentAt = 0
+    const lost = db.transaction((queries) => {
+      silentAt = performance.now()
+      for (const line of lines) line.unpipe()
+      return queries.query('select 1')
+    })
+    t.ok(isUnavailable(await rejection(lost)))
+    // Its patience and two seconds of grace; the rollback would take as much again.
+    t.ok(performance.now() - silentAt < 3_500)
   })
 
   await t.test('what is given up waits at the server no longer, and writes nothing', async (t) => {
