@@ -54,13 +54,24 @@ export const unavailable = (why: string, cause: unknown = new Error(why)): Baton
 const SERVER_CLASSES = new Set(['08', '53', '57', '58', '25', '40'])
 /** Somebody holds what it wants for longer than `lock_timeout`. */
 export const LOCK_NOT_AVAILABLE = '55P03'
+/** Raised by `history` in the schema, and by the server itself where an answer would have more than 1 GiB. */
+const TOO_LONG = new Set(['BT001', '54000'])
 
-/** What a database answered in place of rows: `unavailable` where another time may do, else QueryFailure. */
+/**
+ * What a database answered in place of rows: `unavailable` where another time may do, `context_too_long` for a history that
+ * no process can hold, else QueryFailure.
+ */
 export function refusal(
   { message, code, constraint }: { message: string; code: string; constraint: string | null },
   cause?: unknown,
 ): BatonError | QueryFailure {
   if (code === LOCK_NOT_AVAILABLE || SERVER_CLASSES.has(code.slice(0, 2))) return unavailable(message, cause)
+  if (TOO_LONG.has(code)) {
+    const remedy = 'Delete some of them, or go on in a new session.'
+    return new BatonError('context_too_long', `The session's messages are more than 128 MiB. ${remedy}`, {
+      cause,
+    })
+  }
   return new QueryFailure(message, code, constraint, { cause })
 }
 

@@ -34,6 +34,14 @@ export async function databaseContract(t: Test, db: Db): Promise<void> {
     t.equal(await value(db, 'select 1'), 1, 'and it goes on')
   })
 
+  await t.test(
+    'an answer beyond what the server can put together is told as a history that is too long',
+    async (t) => {
+      const long = `do $$ begin raise 'out of memory' using errcode = 'program_limit_exceeded'; end $$`
+      t.match(await rejection(db.query(long)), { code: 'context_too_long', status: 422 })
+    },
+  )
+
   await t.test('values come back as they went', async (t) => {
     const [row] = await db.query(
       `select $1::text as t, $2::bytea as b, $3::json as j, $4::boolean as f, $5::text[] as a, $6::float8 as n`,

@@ -21,6 +21,7 @@ import {
   id,
   LEASE,
   message,
+  newSession,
   openRequest,
   owner,
   rejection,
@@ -85,6 +86,32 @@ t.test(
     t.match(kept()[0]?.args, [true, 60_000])
   },
 )
+
+t.test('a history that no process can hold is refused, and can be mended', ON_POSTGRES, async (t) => {
+  const databaseUrl = await newDatabase(t, SERVERS.DATABASE_URL)
+  const store = await openStore({ databaseUrl, dataDir: '', poolSize: 2 })
+  const db = openPostgres(databaseUrl, 1)
+  t.teardown(() => Promise.all([store.close(), db.close()]))
+  const scope = owner()
+  const { id: session } = await newSession(store, scope)
+  const messages = [message('a'), message('b'), message('c')]
+  await store.messages.append(scope, session, messages)
+  const refused = {
+    code: 'context_too_long',
+    message: "The session's messages are more than 128 MiB. Delete some of them, or go on in a new session.",
+  }
+  await db.query(
+    `update message
+        set body = message_body(id, session_id, null, seq, 'user', json_build_array(json_build_object(
+              'type', 'text', 'text', repeat('x', 45 * 1024 * 1024))), false, created_at)
+      where session_id = $1`,
+    [session],
+  )
+  t.match(await rejection(store.messages.after(session, 0)), refused)
+  t.match(await rejection(store.turns.open(scope, openRequest(session))), refused)
+  for (const { id } of messages.slice(1)) t.ok(await store.messages.delete(scope, session, id))
+  t.equal((await store.messages.after(session, 0)).length, 1)
+})
 
 t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
   const codec = wrapping()
