@@ -49,9 +49,16 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     )
     return async () => back
   },
-  async redis_restart({ world, random }) {
+  /** At times it comes back with what it had a moment before; at times the owner dies, too. */
+  async redis_restart({ world, victim, random }) {
+    if (random.next() < 0.5) {
+      const redis = new Redis(world.redisUrl)
+      await redis.save().finally(() => redis.disconnect())
+      await sleep(random.between(0, 1000))
+    }
     await world.servers.redis.down('SIGKILL')
     const back = sleep(random.between(0, 3000)).then(() => world.servers.redis.up())
+    if (random.next() < 0.5) await kill(world, victim)
     return async () => back
   },
   /** Nothing that is committed can be announced; then its owner dies. Whoever takes over has to say it, once. */

@@ -38,6 +38,15 @@ redis.call('PEXPIRE', KEYS[1], 60000)
 redis.call('PUBLISH', ARGV[1], '')
 return 1
 `)
+/** Since when the process `ARGV[1]` serves this data: ms of its own clock, and after any process that did so before. */
+const ERA = script(`
+local known, time = redis.call('HMGET', KEYS[1], 'run', 'began'), redis.call('TIME')
+if known[1] == ARGV[1] then return known[2] end
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local began = string.format('%.0f', math.max(now, tonumber(known[2] or '0') + 1))
+redis.call('HSET', KEYS[1], 'run', ARGV[1], 'began', began)
+return began
+`)
 /**
  * The code of a refusal that is about the server, or about this user's rights; undefined where it is about what was asked.
  * Redis 6 puts the script's line in front; from Redis 7 on a right that a script lacks has no code.
@@ -69,6 +78,8 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   let isClosed = false
   let isListening = false
   let leftAt = Number.NEGATIVE_INFINITY
+  /** The era; null until this connection needs it */
+  let learned: Promise<string> | null = null
   const presence = createPresence(log, 'Redis')
 
   for (const connection of [commands, listener]) {
@@ -76,6 +87,9 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     connection.on('ready', presence.back)
   }
   commands.on('ready', onUp)
+  commands.on('close', () => {
+    learned = null
+  })
   listener.on('ready', () => {
     resubscribe().then(
       () => {
@@ -150,6 +164,27 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     }
   }
 
+  /**
+   * Of the process that answers: since when it serves this data, and its name. Asked once a connection; one of the connection
+   * before does no harm, it only notices nothing.
+   */
+  function era(): Promise<string> {
+    learned ??= learnEra().catch((thrown) => {
+      learned = null
+      throw thrown
+    })
+    return learned
+  }
+  async function learnEra(): Promise<string> {
+    const said = await commands.info('server').catch((thrown: Error) => {
+      // A user that may not ask: all is one era.
+      if (refusalOf(thrown.message)) return ''
+      throw thrown
+    })
+    const [, process] = /^run_id:(\w+)/m.exec(said) ?? []
+    return process ? `${await run(ERA, ['baton:era'], [process])} ${process}` : '0 -'
+  }
+
   /** The part of a URL that channels must be told apart by: they do not belong to a database. */
   const database = commands.options.db ?? 0
   const probe = () => persist(() => run(PROBE, ['baton:probe'], [`baton:${database}:probe`]))
@@ -158,6 +193,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     database,
     persist,
     run,
+    era,
     fields: (key: string, ...names: string[]) => commands.hmget(key, ...names),
     async tally(key: string, seconds: number): Promise<number> {
       const answers = await commands.multi().incr(key).expire(key, seconds).exec().catch(away)

@@ -7,14 +7,15 @@
  * with · `step` id before the first event of the step under way, and that of the newest event when it was noted (empty:
  * none is) · `f:<turn>` id of the turn's first event (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch
  * of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number of the writer's last append ·
- * `epoch` of the newest owner that spoke.
+ * `epoch` of the newest owner that spoke · `era` in which it began: the server's process, and since when that serves. A later
+ * process may have the log from a disk, or from a copy that lagged behind, without its newest events: there it begins anew.
  */
 import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
 import { type BusEvent, type LoggedEvent, type LogLimits, PAGE, type ReadOptions } from '../bus.ts'
 import { compareIds, formatCursor, type Position, sessionTag } from '../cursor.ts'
 import { type Link, refusalOf, script } from './link.ts'
 
-/** Shared by the scripts. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's log as it stands. */
+/** Shared by the scripts, whose last ARGV is the era. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's log as it stands. */
 const COMMON = `
 local function split(id)
   local ms, n = string.match(id, '^(%d+)%-(%d+)$')
@@ -28,16 +29,22 @@ end
 local function join(ms, n) return string.format('%.0f-%.0f', ms, n) end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local era = ARGV[#ARGV]
+local eraSince, eraProcess = string.match(era, '^(%d+) (%S+)$')
+local function isPast(other)
+  local since, process = string.match(other, '^(%d+) (%S+)$')
+  return process ~= eraProcess and tonumber(since) < tonumber(eraSince)
+end
 local function open(log, meta, writer)
   local m = redis.call('HMGET', meta, 'gen', 'last', 'floor', 'added', 'kept', 'bytes', 'touched', 'epoch',
-    'told', 'step', writer)
+    'told', 'step', writer, 'era')
   local s = { log = log, meta = meta, gen = m[1], last = m[2], floor = m[3], added = tonumber(m[4]),
     kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]),
-    epoch = tonumber(m[8] or '0'), told = m[9], done = m[11] }
+    epoch = tonumber(m[8] or '0'), told = m[9], done = m[11], era = m[12] or era }
   -- Replicas of the version before append and note no step: it may be over by what they said.
   local step, noted = string.match(m[10] or '', '^(%S+) (%S+)$')
   s.step = noted == s.last and step or ''
-  s.lost = not s.gen or (s.added > 0 and redis.call('EXISTS', log) == 0)
+  s.lost = not s.gen or isPast(s.era) or (s.added > 0 and redis.call('EXISTS', log) == 0)
   return s
 end
 local function begin(s)
@@ -47,8 +54,8 @@ local function begin(s)
   redis.call('DEL', s.log, s.meta)
   s.gen = string.sub(redis.sha1hex(s.log .. time[1] .. '.' .. time[2]), 1, 6)
   s.last, s.floor, s.added, s.kept, s.bytes = first, '0-0', 0, 0, 0
-  s.touched, s.epoch, s.step = nil, 0, ''
-  redis.call('HSET', s.meta, 'gen', s.gen, 'last', s.last, 'floor', s.floor, 'added', 0, 'kept', 0, 'bytes', 0)
+  s.touched, s.epoch, s.step, s.era = nil, 0, '', era
+  redis.call('HSET', s.meta, 'gen', s.gen, 'last', s.last, 'floor', s.floor, 'added', 0, 'kept', 0, 'bytes', 0, 'era', era)
 end
 `
 
@@ -171,7 +178,7 @@ local function append(log, meta, at)
   end
   if s.kept > maxEvents or s.bytes > maxBytes then trim(s) end
   redis.call('HSET', meta, 'last', s.last, 'floor', s.floor, 'added', s.added, 'kept', s.kept, 'bytes', s.bytes,
-    'step', s.step ~= '' and s.step .. ' ' .. s.last or '', writer, number)
+    'step', s.step ~= '' and s.step .. ' ' .. s.last or '', 'era', s.era, writer, number)
   if not s.touched or now - s.touched > idle / 10 then
     redis.call('PEXPIRE', log, idle)
     redis.call('PEXPIRE', meta, idle)
@@ -307,7 +314,7 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
           args.push(type, turn_id ?? '', data, once ?? '', epoch ?? '', alone ?? '')
         }
       }
-      const answers = (await link.run(APPEND, keys, args)) as string[]
+      const answers = (await link.run(APPEND, keys, [...args, await link.era()])) as string[]
       return answers.map((words) => {
         if (refusalOf(words)) throw new Error(words)
         return words === '' ? null : new Error(`Redis refused events: ${words}`)
@@ -319,7 +326,7 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
       { turn = '', begun = false }: Pick<ReadOptions, 'turn' | 'begun'>,
     ): Promise<Page> {
       const at = typeof from === 'string' ? [from, '', ''] : ['at', from.generation, from.id]
-      const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, PAGE, PAGE_BYTES]
+      const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, PAGE, PAGE_BYTES, await link.era()]
       const answer = (await link.run(READ, keysOf(session), args)) as string[]
       const [generation = '', gap, id = '', complete, over] = answer
       return {
@@ -337,15 +344,18 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
       hasEnded: boolean,
     ): Promise<boolean> {
       const [, meta = ''] = keysOf(session)
-      const marks = ['gen', 'floor', 'last', `f:${turn}`, `e:${turn}`]
-      const [current, floor, last, first, end] = await link.fields(meta, ...marks)
+      const marks = ['gen', 'era', 'floor', 'last', `f:${turn}`, `e:${turn}`]
+      const [current, era, floor, last, first, end] = await link.fields(meta, ...marks)
       if (current !== generation || !floor || !last) return false
+      if (era && processOf(era) !== processOf(await link.era())) return false
       if (compareIds(id, floor) < 0 || compareIds(id, last) > 0) return false
       return end ? compareIds(id, end) >= 0 : hasEnded && !first
     },
     drop: (session: string) => link.run(DROP, keysOf(session), [channel(session)]),
   }
 }
+
+const processOf = (era: string) => era.split(' ')[1]
 
 /** A message of the session's channel. Null: the session was dropped. */
 export function readPublished(message: string, tag: string): Published | null {

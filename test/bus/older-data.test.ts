@@ -1,0 +1,78 @@
+/** A Redis that is started again, with all of its data or with an older state: from its disk, as from a copy that lagged behind. */
+import { Redis } from 'ioredis'
+import t, { type Test } from 'tap'
+import type { Bus } from '../../src/bus/bus.ts'
+import { appended, delta, event, SESSION, start, TURN } from '../contracts/bus-bed.ts'
+import { ON_REDIS } from '../given-servers.ts'
+import { startRedis } from '../servers.ts'
+import { eventually } from '../waiting.ts'
+import { redisBeds } from './redis-bed.ts'
+
+const { openAt } = redisBeds([])
+const isReady = (bus: Bus) =>
+  bus.ready().then(
+    () => true,
+    () => false,
+  )
+
+async function ownRedis(t: Test) {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const client = new Redis(server.url)
+  t.teardown(() => client.disconnect())
+  client.on('error', () => {})
+  return {
+    url: server.url,
+    client,
+    async restart(...buses: Bus[]) {
+      await server.down('SIGKILL')
+      await server.up()
+      for (const bus of buses) await eventually(() => isReady(bus))
+    },
+  }
+}
+
+t.test('older data: whoever resumes gets a gap, whatever was said since', ON_REDIS, async (t) => {
+  const { url, client, restart } = await ownRedis(t)
+  const [bus, other] = [await openAt(t, { url }), await openAt(t, { url })]
+  const [, kept = ''] = await appended(bus, SESSION, [event('turn.created'), delta('kept')])
+  const open = start(t, other, { after: kept })
+  await client.save()
+  const [lost = ''] = await appended(bus, SESSION, [event('turn.completed')])
+  await open.events(1)
+  await restart(bus, other)
+  t.equal(await bus.pastEnd(SESSION, TURN, lost, true), false, 'nobody knows what this log lacks')
+  await other.append(SESSION, [event('turn.created', '', 'turn_next')])
+  t.match(await open.item(1), { gap: true })
+  for (const after of [kept, lost]) t.match(await start(t, bus, { after }).item(0), { gap: true })
+  t.match(await start(t, bus, { turn: TURN, begun: true }).item(0), { gap: true })
+})
+
+t.test('the log that began behind the gap is as good as any', ON_REDIS, async (t) => {
+  const { url, client, restart } = await ownRedis(t)
+  const bus = await openAt(t, { url })
+  await bus.append(SESSION, [delta(1)])
+  await client.save()
+  await restart(bus)
+  const [second = ''] = await appended(bus, SESSION, [delta(2)])
+  const third = await openAt(t, { url })
+  await third.append(SESSION, [delta(3)])
+  await client.del('baton:era')
+  const fourth = await openAt(t, { url })
+  await fourth.append(SESSION, [delta(4)])
+  await bus.append(SESSION, [delta(5)])
+  t.same(
+    (await start(t, third, { after: second }).events(3)).map(({ data }) => JSON.parse(data).text),
+    [3, 4, 5],
+    'for replicas that come later, and where the era was evicted',
+  )
+})
+
+t.test('a user that may not ask for the process has logs all the same', ON_REDIS, async (t) => {
+  const { url, client } = await ownRedis(t)
+  await client.call('ACL', 'SETUSER', 'baton', 'on', '>word', '~baton:*', '&baton:*', '+@all', '-info')
+  t.intercept(console, 'warn', { value: () => {} })
+  const bus = await openAt(t, { url: url.replace('//', '//baton:word@') })
+  await bus.append(SESSION, [delta(1)])
+  t.equal((await start(t, bus).events(1)).length, 1)
+})
