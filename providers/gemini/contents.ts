@@ -56,22 +56,22 @@ const FIRST = '[The conversation starts with an answer of the assistant.]'
 const LAST = 'Please continue.'
 
 /**
- * Results and a user's text after them share one content: the server counts turns by contents and wants
- * no second user content around function turns (4.3). Such a content does not start a turn for the
- * signature check, which is harmless here because every call content carries a signature or the dummy.
+ * Responses have a content of their own, with the user's words and media in the next one. From Gemini 3.6 on a content
+ * that mixes them is refused as one that ends with a model turn; older models go on with the user's sentence or say
+ * nothing (langchain-ai/langchainjs#11477, MoonshotAI/kimi-code#3274, google-gemini/gemini-cli#28700). A model's content
+ * between the two would be repeated by the model later on (google-gemini/gemini-cli#28939).
  */
 export function toContents(messages: readonly MessageInput[], target: ContentsTarget): Content[] {
   const contents: Content[] = []
   const written = writtenFor(target)
   for (const { role, parts } of messages) {
-    const next: Content =
-      role === 'assistant'
-        ? { role: 'model', parts: parts.flatMap(written.model) }
-        : { role: 'user', parts: userParts(parts.map(written.user)) }
-    if (next.parts.length === 0) continue
-    const last = contents.at(-1)
-    if (last?.role === next.role) last.parts.push(...next.parts)
-    else contents.push(next)
+    if (role === 'assistant') {
+      add(contents, { role: 'model', parts: parts.flatMap(written.model) })
+      continue
+    }
+    const user = parts.map(written.user)
+    add(contents, { role: 'user', parts: user.flatMap(({ responses }) => responses) })
+    add(contents, { role: 'user', parts: user.flatMap(({ rest }) => rest) })
   }
   if (target.gemini3) for (const content of contents) signFirstCall(content)
   if (contents[0]?.role === 'model') contents.unshift({ role: 'user', parts: [{ text: FIRST }] })
@@ -79,6 +79,16 @@ export function toContents(messages: readonly MessageInput[], target: ContentsTa
   if (contents.at(-1)?.role !== 'user') contents.push({ role: 'user', parts: [{ text: LAST }] })
   return contents
 }
+
+/** To the last one where both have the same role, and only words and media in them. */
+function add(contents: Content[], next: Content): void {
+  if (next.parts.length === 0) return
+  const last = contents.at(-1)
+  if (last?.role === next.role && !answersCalls(last)) last.parts.push(...next.parts)
+  else contents.push(next)
+}
+
+const answersCalls = ({ parts }: Content): boolean => parts.some((part) => 'functionResponse' in part)
 
 /** The wire parts of a part, made once of it for each kind of target. */
 interface Written {
@@ -136,14 +146,9 @@ function signFirstCall({ parts }: Content): void {
 
 interface UserParts {
   responses: readonly WirePart[]
+  /** Words, and media that could not go inside of the responses */
   rest: readonly WirePart[]
 }
-
-/** All function responses first, in order, then media that could not go inside of them, then the rest. */
-const userParts = (written: readonly UserParts[]): WirePart[] => [
-  ...written.flatMap(({ responses }) => responses),
-  ...written.flatMap(({ rest }) => rest),
-]
 
 function userPart(part: Part, target: ContentsTarget): UserParts {
   if (part.type === 'text') return { responses: [], rest: [kept({ text: part.text })] }
@@ -162,7 +167,7 @@ const isMedia = (part: Part): part is MediaPart =>
 
 const INSIDE = /^image\/(png|jpeg|webp)$|^application\/pdf$/
 
-/** Gemini 3 takes images and PDFs inside of a response (4.2); all else stands after the responses. */
+/** Gemini 3 takes images and PDFs inside of a response (4.2); all else stands in the content after it. */
 function placeMedia(
   result: ToolResultPart,
   { gemini3 }: ContentsTarget,

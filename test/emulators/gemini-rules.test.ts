@@ -133,6 +133,17 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /response turn comes immediately/,
   ],
   [
+    'text behind a response',
+    exchange([call('f', SIGNED)], [response('f'), { text: 'a' }]),
+    /ending with a model turn/,
+  ],
+  [
+    'media behind a response',
+    exchange([call('f')], [response('f'), { inlineData: { mimeType: 'audio/wav', data: 'aaaa' } }]),
+    /ending with a model turn/,
+    'gemini-2.5-flash',
+  ],
+  [
     'a call without its response',
     exchange([call('f', SIGNED)], [{ text: 'a' }]),
     /number of function response parts is equal/,
@@ -299,8 +310,9 @@ t.test('every rule of the wire page is kept by a refusal', async (t) => {
 
 t.test('snake_case, both spellings of equal declarations and the dummy signature pass', async (t) => {
   const emulator = await emulate(t)
+  const { contents } = exchange([call('files__read', SIGNED)], [response('files__read')])
   const body = {
-    ...exchange([call('files__read', SIGNED)], [response('files__read')]),
+    contents: [...contents, user('go on')],
     tools: [{ functionDeclarations: [READ], function_declarations: [READ] }],
     generation_config: { max_output_tokens: 5, thinking_config: { thinking_level: 'LOW' } },
     system_instruction: { parts: [{ text: 'Be short.' }] },

@@ -185,6 +185,8 @@ const CALL_ORDER =
 const RESPONSE_ORDER =
   'Please ensure that function response turn comes immediately after a function call turn.'
 
+const ENDS_WITH_MODEL = 'Requests ending with a model turn are not supported.'
+
 function checkTurns(contents: readonly Content[], { newest }: Traits): void {
   contents.forEach((content, i) => {
     const before = contents[i - 1]
@@ -192,14 +194,15 @@ function checkTurns(contents: readonly Content[], { newest }: Traits): void {
     if (roleOf(content) === 'model') {
       if (!before) throw invalid('Please ensure that multiturn requests start with a user turn.')
       if (hasFunctions(content) && repeated) throw invalid(CALL_ORDER)
-    } else if (repeated && (hasFunctions(content) || hasFunctions(before))) throw invalid(RESPONSE_ORDER)
+    } else if (repeated && hasFunctions(content)) throw invalid(RESPONSE_ORDER)
     if (callsOf(content).length > 0 && roleOf(content) === 'user') throw invalid(CALL_ORDER)
     if (responsesOf(content).length > 0 && roleOf(content) === 'model') throw invalid(RESPONSE_ORDER)
+    // From 3.6 on, and in these words (agentgateway/agentgateway#2811, vellum-ai/vellum-assistant#39495); older models
+    // take it and answer something else (langchain-ai/langchainjs#11477).
+    if (responsesOf(content).length > 0 && !content.parts?.every(isResponse)) throw invalid(ENDS_WITH_MODEL)
   })
   const last = contents.at(-1)
-  if (newest && last && roleOf(last) === 'model') {
-    throw invalid('Requests ending with a model turn are not supported.')
-  }
+  if (newest && last && roleOf(last) === 'model') throw invalid(ENDS_WITH_MODEL)
 }
 
 const COUNT =

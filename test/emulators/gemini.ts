@@ -243,21 +243,21 @@ const tokensOf = (body: Request): number => Math.ceil(JSON.stringify(body).lengt
 /** What a scene may read of the request. */
 function sceneInput(body: Request): SceneInput {
   const contents = body.contents ?? []
-  const start = contents.findLastIndex((content) => userText(content) !== '')
+  const said = contents.map((content, i) => userText(content, contents[i - 1]))
+  const start = said.findLastIndex((text) => text !== '')
   const answers = contents.slice(start + 1).filter((content) => resultsOf(content).length > 0)
-  const last = contents.at(-1)
   return {
     tools: declarationsOf(body).flatMap(({ name }) => name ?? []),
-    user: start < 0 ? '' : userText(contents[start] ?? {}),
+    user: said[start] ?? '',
     step: answers.length,
-    results: last && userText(last) === '' ? resultsOf(last) : [],
+    results: resultsOf(answers.at(-1) ?? {}),
   }
 }
 
-/** A caption in brackets that comes with a result's media is not the user's own text. */
-const userText = ({ role = 'user', parts = [] }: Content): string => {
+/** Behind results a caption in brackets, which comes with their media, is not the user's own text. */
+const userText = ({ role = 'user', parts = [] }: Content, before: Content = {}): string => {
   if (role !== 'user') return ''
-  const answersCalls = parts.some((part) => part.functionResponse)
+  const answersCalls = resultsOf(before).length > 0
   const texts = parts.flatMap(({ text }) => (text === undefined ? [] : [text]))
   return texts.filter((text) => !(answersCalls && text.startsWith('[From the result of '))).join('\n')
 }

@@ -129,17 +129,18 @@ t.test(
   'results keep their kind: objects whole, text and errors named, media where the model takes it',
   async (t) => {
     const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name: 'files__read', arguments: {} }
-    const body = (result: Partial<ToolResultPart>, model?: string, after: MessageInput[] = []) =>
+    const after = (result: Partial<ToolResultPart>, model?: string, then: MessageInput[] = []) =>
       bodyOf({
         ...(model ? { model } : {}),
         messages: [
           said('hi'),
           { role: 'assistant', parts: [call] },
           { role: 'tool', parts: [resultOf(call, result)] },
-          ...after,
+          ...then,
         ],
-      }).contents?.[2]?.parts
-    const response = (result: Partial<ToolResultPart>) => body(result)?.[0]?.functionResponse?.response
+      }).contents?.slice(2) ?? []
+    const response = (result: Partial<ToolResultPart>) =>
+      after(result)[0]?.parts?.[0]?.functionResponse?.response
     t.strictSame(response({}), { output: 'some text' })
     t.strictSame(
       response({ structured: { a: 1 } }),
@@ -170,25 +171,52 @@ t.test(
     )
     const pdf: MediaPart = { type: 'file', media_type: 'application/pdf', data: PDF }
     const sound: MediaPart = { type: 'audio', media_type: 'audio/wav', data: 'aaaa' }
-    t.match(body({ content: [IMAGE, pdf, sound] }), [
+    const caption = { text: '[From the result of files__read:]' }
+    t.match(after({ content: [IMAGE, pdf, sound] }), [
       {
-        functionResponse: {
-          id: 'c1',
-          parts: [{ inlineData: { mimeType: 'image/png' } }, { inlineData: { mimeType: 'application/pdf' } }],
-        },
+        role: 'user',
+        parts: [
+          {
+            functionResponse: {
+              id: 'c1',
+              parts: [
+                { inlineData: { mimeType: 'image/png' } },
+                { inlineData: { mimeType: 'application/pdf' } },
+              ],
+            },
+          },
+        ],
       },
-      { text: '[From the result of files__read:]' },
-      { inlineData: { mimeType: 'audio/wav', data: 'aaaa' } },
+      { role: 'user', parts: [caption, { inlineData: { mimeType: 'audio/wav', data: 'aaaa' } }] },
     ])
-    const older = body({ content: [IMAGE] }, 'gemini-2.5-flash', [said('Go on.')])
-    t.strictSame(older, [
-      { functionResponse: { name: 'files__read', response: { output: '' } } },
-      { text: '[From the result of files__read:]' },
-      { inlineData: { mimeType: 'image/png', data: PNG } },
-      { text: 'Go on.' },
+    t.strictSame(after({ content: [IMAGE] }, 'gemini-2.5-flash', [said('Go on.')]), [
+      {
+        role: 'user',
+        parts: [{ functionResponse: { name: 'files__read', response: { output: '' } } }],
+      },
+      {
+        role: 'user',
+        parts: [caption, { inlineData: { mimeType: 'image/png', data: PNG } }, { text: 'Go on.' }],
+      },
     ])
   },
 )
+
+t.test('what the user says after results that were never answered is not taken for a result', async (t) => {
+  const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name: 'files__read', arguments: {} }
+  const messages: MessageInput[] = [
+    said('hi'),
+    { role: 'assistant', parts: [call] },
+    { role: 'tool', parts: [resultOf(call)] },
+    said('say so'),
+  ]
+  const emulator = await emulate(t)
+  for (const deployment of [gemini, codeAssist]) {
+    const { error, parts } = await ask(deployment, emulator, requestFor({ messages }))
+    t.equal(error, null, deployment.id)
+    t.match(parts[0], { text: 'so' })
+  }
+})
 
 t.test("a user's media goes inline, by address, or in words where Gemini has no eyes for it", async (t) => {
   const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://example.com/a.pdf' }
