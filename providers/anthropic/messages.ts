@@ -42,10 +42,7 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
       continue
     }
     const shown = message.parts.filter(({ type }) => rendering.replay || type !== 'reasoning')
-    const blocks = shown.flatMap(assistantBlocks)
-    // "The final block in an assistant message cannot be `thinking`" (tailcallhq/forgecode#3071): an answer that was
-    // cut or taken back while it thought.
-    const content = blocks.slice(0, blocks.findLastIndex((block) => !isThinking(block)) + 1)
+    const content = wellEnded(shown.flatMap(assistantBlocks))
     if (content.length === 0) continue
     out.push(...userMessages(turn))
     turn = emptyTurn()
@@ -53,6 +50,21 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
   }
   out.push(...userMessages(turn))
   return endedByUser(out, rendering)
+}
+
+/**
+ * Calls go last. Text behind them, as other vendors' models write it and Claude now and then, is taken for prefill: "This
+ * model does not support assistant message prefill" (Kilo-Org/kilocode#13748, stacklok/mecatl#1465). Nor may thinking be
+ * the last ("The final block in an assistant message cannot be `thinking`", tailcallhq/forgecode#3071), as in an answer
+ * that was cut or taken back while it thought. What stands before the calls' own thinking stays as it came.
+ */
+function wellEnded(blocks: readonly AssistantBlock[]): AssistantBlock[] {
+  const words = blocks.slice(0, blocks.findLastIndex((block) => !isThinking(block)) + 1)
+  const lastCall = words.findLastIndex(isCall)
+  if (lastCall < 0 || lastCall === words.length - 1) return words
+  const start = words.slice(0, lastCall).findLastIndex(isThinking) + 1
+  const own = words.slice(start).filter((block) => !isThinking(block))
+  return [...words.slice(0, start), ...own.filter((block) => !isCall(block)), ...own.filter(isCall)]
 }
 
 /** Prefill is refused since 4.6, so the assistant never has the last word (wire/anthropic.md 3.6). */
@@ -80,6 +92,7 @@ function pushAssistant(out: WireMessage[], content: AssistantBlock[]): void {
 const said = (text: string): WireMessage => ({ role: 'user', content: [{ type: 'text', text }] })
 const isThinking = (block?: AssistantBlock) =>
   block?.type === 'thinking' || block?.type === 'redacted_thinking'
+const isCall = ({ type }: AssistantBlock) => type === 'tool_use'
 
 /** What stands between two of the assistant's messages. */
 interface UserTurn {

@@ -255,6 +255,18 @@ const REFUSALS: Refused[] = [
     /all content must be type `text` if `is_error` is true/,
   ],
   [
+    'text behind a call',
+    base({
+      messages: [
+        user('a'),
+        assistant([use('a'), { type: 'text', text: 'b' }]),
+        user([result('a')]),
+        user('c'),
+      ],
+    }),
+    /does not support assistant message prefill/,
+  ],
+  [
     'a call without a result',
     base({ messages: [user('a'), assistant([use('a')]), user('b')] }),
     /`tool_use` ids were found without `tool_result` blocks immediately after: a/,

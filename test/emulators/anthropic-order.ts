@@ -41,6 +41,7 @@ export function checkMessages(messages: unknown, model: EmulatedModel): Turn[] {
   if (turns[0]?.role !== 'user') invalid('messages: first message must use the "user" role')
   checkSystemRole(turns, model)
   checkLast(turns, model)
+  checkCallsLast(turns)
   checkPairs(turns)
   return turns
 }
@@ -220,14 +221,21 @@ function checkSystemRole(turns: Turn[], model: EmulatedModel): void {
   })
 }
 
+const PREFILL =
+  'This model does not support assistant message prefill. The conversation must end with a user message.'
+
+/** In these words wherever it stands (Kilo-Org/kilocode#13748, stacklok/mecatl#1465). */
+function checkCallsLast(turns: Turn[]): void {
+  for (const { blocks } of mergeRoles(turns)) {
+    const last = blocks.findLastIndex(({ type }) => type === 'tool_use')
+    if (last >= 0 && blocks.slice(last).some(({ type }) => type === 'text')) invalid(PREFILL)
+  }
+}
+
 function checkLast(turns: Turn[], model: EmulatedModel): void {
   const last = turns.at(-1)
   if (last?.role !== 'assistant') return
-  if (!model.prefill) {
-    invalid(
-      'This model does not support assistant message prefill. The conversation must end with a user message.',
-    )
-  }
+  if (!model.prefill) invalid(PREFILL)
   const block = last.blocks.at(-1)
   if (block?.type === 'text' && /\s$/.test(String(block.text))) {
     invalid('messages: final assistant content cannot end with trailing whitespace')

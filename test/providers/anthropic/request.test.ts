@@ -83,6 +83,34 @@ t.test('messages', async (t) => {
     ])
   })
 
+  await t.test('what was said behind calls goes before them, and thinking stays where it was', async (t) => {
+    const order = (...parts: Part[]) => {
+      const ids = parts.flatMap((part) => (part.type === 'tool_call' ? [part.call_id] : []))
+      const history = [said('a'), answered(...parts), results(...ids.map((id) => returned(id)))]
+      const { content = [] } = render({ model: 'claude-opus-5', messages: history }).body.messages[1] ?? {}
+      return content.map((block) =>
+        block.type === 'text' ? block.text : block.type === 'tool_use' ? block.id : block.type,
+      )
+    }
+    t.strictSame(order(called('c1'), words('b')), ['b', 'c1'])
+    t.strictSame(order(called('c1'), words('a'), called('c2'), words('b')), ['a', 'b', 'c1', 'c2'])
+    const first = thought('t', 'signed:x')
+    const second = thought('u', 'signed:y')
+    t.strictSame(order(first, called('c1'), words('b')), ['thinking', 'b', 'c1'])
+    t.strictSame(order(words('a'), first, called('c1'), second, called('c2'), words('b')), [
+      'a',
+      'thinking',
+      'c1',
+      'thinking',
+      'b',
+      'c2',
+    ])
+    t.strictSame(order(first, called('c1'), second, words('b')), ['thinking', 'b', 'c1'])
+    t.strictSame(order(called('c1'), first), ['c1'])
+    const asItCame = [words('a'), called('c1'), words('b'), called('c2')]
+    t.strictSame(order(...asItCame), ['a', 'c1', 'b', 'c2'])
+  })
+
   await t.test('the user begins and has the last word', async (t) => {
     const { body, notes } = render({
       messages: [answered(words('welcome')), said('hi'), answered(words('so'))],
