@@ -62,6 +62,8 @@ export interface ReportedModel {
   encrypted_reasoning?: false
   /** False: calls and results go without ids, since the backend may know none. */
   call_ids?: false
+  /** False: what a user says after tool results goes into one content with them. */
+  results_apart?: false
   /** Anthropic: accepted `thinking.type` values. Other vendors leave it out. */
   thinking_types?: string[]
   efforts?: string[]

@@ -19,6 +19,7 @@ import {
 } from '../amend.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
+import { contentsOf } from './render.ts'
 
 /** A refused request, or a body that is no stream. Never throws, whatever the body is. */
 export const classify = (failure: UpstreamFailure): BatonError =>
@@ -305,9 +306,12 @@ const BAD_SIGNATURE =
 const BAD_THINKING =
   /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
 
+/** "Please ensure that multiturn requests alternate between user and model", and what 4.3 has of turns with functions. */
+const TURN_ORDER = /turn comes immediately|\balternat/i
+
 /**
  * What Google refuses is left out once: ids that a backend does not know (4.5), thinking that a model does not take,
- * signatures that it cannot verify, a choice that is too much to keep to, media that it cannot read or that are too much.
+ * signatures that it cannot verify, a border between results and words, a choice that is too much to keep to, media that it cannot read or that are too much.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
@@ -319,9 +323,16 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (BAD_THINKING.test(message)) {
     return request.reported?.efforts?.length === 0 ? null : taught(request, { efforts: [] })
   }
+  if (TURN_ORDER.test(message)) return withResultsJoined(request)
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
   if (/too many states/i.test(message)) return unforced(request)
   return withoutUnread(request, message, UNREAD)
+}
+
+/** Null where no content of results is apart from another of the user's. */
+function withResultsJoined(request: ModelRequest): ModelRequest | null {
+  const joined = taught(request, { results_apart: false })
+  return contentsOf(joined).length === contentsOf(request).length ? null : joined
 }
 
 /** With many tools it is the force to call one of them that is too much (googleapis/python-genai#2293, wire/gemini.md 5.2). */

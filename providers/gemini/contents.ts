@@ -48,6 +48,8 @@ interface ContentsTarget {
   gemini3: boolean
   /** Calls and responses carry their ids (4.5) */
   ids: boolean
+  /** Responses have a content of their own */
+  apart: boolean
 }
 
 /** Google's documented stand-in for a call that Gemini itself did not make here (wire/gemini.md 4.4). */
@@ -58,34 +60,34 @@ const LAST = 'Please continue.'
 /**
  * Responses have a content of their own, with the user's words and media in the next one. From Gemini 3.6 on a content
  * that mixes them is refused as one that ends with a model turn; older models go on with the user's sentence or say
- * nothing (langchain-ai/langchainjs#11477, MoonshotAI/kimi-code#3274, google-gemini/gemini-cli#28700). A model's content
- * between the two would be repeated by the model later on (google-gemini/gemini-cli#28939).
+ * nothing (langchain-ai/langchainjs#11477, MoonshotAI/kimi-code#3274, google-gemini/gemini-cli#28700). Two contents of
+ * the user's are taken (Prism-Shadow/agenthub#189, dust-tt/dust#32270), against 4.3; a backend that says otherwise gets one
+ * (`apart`). A model's content between the two would be repeated by the model later on (google-gemini/gemini-cli#28927).
  */
 export function toContents(messages: readonly MessageInput[], target: ContentsTarget): Content[] {
   const contents: Content[] = []
   const written = writtenFor(target)
+  const add = (next: Content) => {
+    if (next.parts.length === 0) return
+    const last = contents.at(-1)
+    const isApart = target.apart && last !== undefined && answersCalls(last)
+    if (last?.role === next.role && !isApart) last.parts.push(...next.parts)
+    else contents.push(next)
+  }
   for (const { role, parts } of messages) {
     if (role === 'assistant') {
-      add(contents, { role: 'model', parts: parts.flatMap(written.model) })
+      add({ role: 'model', parts: parts.flatMap(written.model) })
       continue
     }
     const user = parts.map(written.user)
-    add(contents, { role: 'user', parts: user.flatMap(({ responses }) => responses) })
-    add(contents, { role: 'user', parts: user.flatMap(({ rest }) => rest) })
+    add({ role: 'user', parts: user.flatMap(({ responses }) => responses) })
+    add({ role: 'user', parts: user.flatMap(({ rest }) => rest) })
   }
   if (target.gemini3) for (const content of contents) signFirstCall(content)
   if (contents[0]?.role === 'model') contents.unshift({ role: 'user', parts: [{ text: FIRST }] })
   // "Requests ending with a model turn are not supported." (3.6 and newer)
   if (contents.at(-1)?.role !== 'user') contents.push({ role: 'user', parts: [{ text: LAST }] })
   return contents
-}
-
-/** To the last one where both have the same role, and only words and media in them. */
-function add(contents: Content[], next: Content): void {
-  if (next.parts.length === 0) return
-  const last = contents.at(-1)
-  if (last?.role === next.role && !answersCalls(last)) last.parts.push(...next.parts)
-  else contents.push(next)
 }
 
 const answersCalls = ({ parts }: Content): boolean => parts.some((part) => 'functionResponse' in part)

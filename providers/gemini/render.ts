@@ -6,7 +6,7 @@ import { kept, once } from '../../src/chat/once.ts'
 import { wellFormed } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
 import { familyOf, mostOutput, thinkingConfig } from './capabilities.ts'
-import { toContents } from './contents.ts'
+import { type Content, toContents } from './contents.ts'
 
 /** Where the deployments differ inside of the body. */
 interface Form {
@@ -72,6 +72,12 @@ const twice = once((tools: readonly ToolDeclaration[]) => {
   return kept([{ function_declarations: functionDeclarations, functionDeclarations }])
 })
 
+export function contentsOf({ model, messages, reported }: ModelRequest): Content[] {
+  const { gemini3 } = familyOf(model)
+  const ids = gemini3 && reported?.call_ids !== false
+  return toContents(messages, { gemini3, ids, apart: reported?.results_apart !== false })
+}
+
 /** The body without envelope, and what had to be left out or changed. */
 export function renderBody(
   request: ModelRequest,
@@ -81,8 +87,6 @@ export function renderBody(
   const note = (text: string) => {
     if (!notes.includes(text)) notes.push(text)
   }
-  const { gemini3 } = familyOf(request.model)
-  const ids = gemini3 && request.reported?.call_ids !== false
   const leading = form.oauth ? request.options.system_blocks : []
   const system = [...leading, request.instructions].filter((text) => text.trim() !== '')
   const tools = declareTools(request.tools, form.bothSpellings)
@@ -92,7 +96,7 @@ export function renderBody(
     ...(system.length > 0
       ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: wellFormed(text) })) } }
       : {}),
-    contents: toContents(request.messages, { gemini3, ids }),
+    contents: contentsOf(request),
     ...(tools.length > 0 ? { tools } : {}),
     ...(toolConfig ? { toolConfig: { functionCallingConfig: toolConfig } } : {}),
     ...(Object.keys(generationConfig).length > 0 ? { generationConfig } : {}),

@@ -2,6 +2,7 @@
 
 import t from 'tap'
 import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
+import { contentsOf } from '../../../providers/gemini/render.ts'
 import type {
   MediaPart,
   MessageInput,
@@ -215,6 +216,24 @@ t.test('what the user says after results that were never answered is not taken f
     const { error, parts } = await ask(deployment, emulator, requestFor({ messages }))
     t.equal(error, null, deployment.id)
     t.match(parts[0], { text: 'so' })
+  }
+  const ordered = (words: string) => ({
+    status: 400,
+    headers: {},
+    body: JSON.stringify({ error: { code: 400, message: `Please ensure that ${words}.` } }),
+  })
+  for (const words of [
+    'function response turn comes immediately after a function call turn',
+    'multiturn requests alternate between user and model',
+  ]) {
+    const joined = gemini.amend?.(ordered(words), requestFor({ messages }))
+    t.match(joined?.reported, { results_apart: false }, 'a backend that wants both in one content is known')
+    t.match(joined && contentsOf(joined).slice(2), [
+      { role: 'user', parts: [{ functionResponse: {} }, { text: 'say so' }] },
+    ])
+    t.equal(joined && gemini.amend?.(ordered(words), joined), null, 'once')
+    const rest = requestFor({ messages: messages.slice(0, 3) })
+    t.equal(gemini.amend?.(ordered(words), rest), null, 'and not where nothing is apart')
   }
 })
 
