@@ -29,15 +29,14 @@ export function createMessages(db: Db, parts: Parts): Messages {
       const rows = await values<StoredMessage | null>(
         db,
         `select m.body
-           from session s left join lateral (
-             select body, seq from message where session_id = s.id and seq > $3::bigint order by seq limit $4
-           ) m on true
-          where s.id = $1 and ($2::text is null or s.owner = $2) order by m.seq`,
-        [session, visibleTo(scope), Number(after ?? 0), page.limit + 1],
+           from session s left join lateral message_page(s.id, $3, $4, $5) with ordinality m(body, place) on true
+          where s.id = $1 and ($2::text is null or s.owner = $2) order by m.place`,
+        [session, visibleTo(scope), Number(after ?? 0), page.limit + 1, page.bytes ?? PAGE_BYTES],
       )
       if (rows.length === 0) return null
       const messages = rows.flatMap((row) => (row ? [parts.shown(row)] : []))
-      return toPage('messages', page, messages, (message) => message.seq)
+      const isCut = messages.length > 0 && rows.at(-1) === null
+      return toPage('messages', page, messages, (message) => message.seq, isCut)
     },
     after: async (session, seq, lost) => {
       const found = await value<StoredMessage[]>(db, 'select history($1, $2)', [session, seq])
@@ -92,6 +91,8 @@ export function createMessages(db: Db, parts: Parts): Messages {
       }),
   }
 }
+
+const PAGE_BYTES = 32 << 20
 
 const REWRITTEN = 'update session set updated_at = clock_timestamp(), rewrites = rewrites + 1 where id = $1'
 

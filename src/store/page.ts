@@ -27,15 +27,16 @@ const ID = /^[\w-]{1,200}$/
 /** `keys` of a list that is ordered by a number. */
 export const SEQ = /^\d{1,15}$/
 
-/** Of one row more than the page holds: the page, and whether there is a next one. */
+/** Of one row more than the page holds, if there is one: the page, and whether there is a next one. `isCut`: there is. */
 export function toPage<T>(
   list: string,
   page: PageRequest,
   rows: T[],
   key: (row: T) => string | number,
+  isCut = false,
 ): Page<T> {
   const data = rows.slice(0, page.limit)
   const last = data.at(-1)
-  const isMore = rows.length > page.limit && last !== undefined
+  const isMore = (isCut || rows.length > page.limit) && last !== undefined
   return { data, next_cursor: isMore ? Buffer.from(`${list} ${key(last)}`).toString('base64url') : null }
 }

@@ -93,7 +93,7 @@ function publicVerbs(db: Db, parts: Parts) {
     async list(scope, session, page) {
       const rows = await values<StoredTurn | null>(
         db,
-        `select case when t.id is not null then turn_json(t) end
+        `select case when t.id is not null then turn_line(t) end
            from session s left join lateral (
              select * from turn
               where session_id = s.id and ($3::text is null or id < $3) order by id desc limit $4

@@ -272,6 +272,24 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.messages.append(scope, 'ses_none', [message('x')]), null)
   })
 
+  await t.test('a page of large messages ends before it is too long, and has one at least', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const lengths = [2000, 2000, 2000, 9000, 100]
+    await store.messages.append(
+      scope,
+      session,
+      lengths.map((length) => message('x'.repeat(length))),
+    )
+    const pages: number[][] = []
+    await allPages(async (page) => {
+      const read = await store.messages.list(scope, session, { ...page, bytes: 6400 })
+      pages.push(read?.data.map(({ seq }) => seq) ?? [])
+      return read
+    }, 100)
+    t.strictSame(pages, [[1, 2], [3], [4], [5]])
+  })
+
   await t.test('a message is replaced in its place', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
