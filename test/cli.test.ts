@@ -8,6 +8,7 @@ import t from 'tap'
 import { openRemote } from '../src/cli/remote.ts'
 import { run } from './cli/running.ts'
 import { visit } from './credentials/world.ts'
+import { ECHO, startToolServer } from './e2e/tool-server.ts'
 import { CLIENT, createAnthropicLogins } from './emulators/oauth-anthropic.ts'
 import { listening } from './listening.ts'
 import { scratch } from './scratch.ts'
@@ -417,4 +418,27 @@ t.test('the doctor looks at the servers that the next start has', async (t) => {
     code: 1,
     out: [/^ok/, /^ok/, /^BAD {3}MCP server since: .*See that it runs/, /^1 problem found/],
   })
+})
+
+t.test('the doctor tells of tools for which the next start would stop', async (t) => {
+  const tools = await startToolServer({ echo: ECHO, wipe: ECHO, admin_reset: ECHO })
+  t.teardown(() => tools.close())
+  const server = `name: files, transport: streamable_http, url: "${tools.url}", mode: strict, deny_tools: ["admin_*"]`
+  const env = {
+    BATON_DATA_DIR: scratch(t),
+    BATON__TOOLBOX__TOOLS: '[{name: files.echo}]',
+    BATON__TOOLBOX__MCPS: `[{${server}}]`,
+  }
+  await t.rejects(wholeGateway(t, env), /Missing Tool: wipe/)
+  t.match(await run(env, 'doctor'), {
+    code: 1,
+    out: [
+      /^ok/,
+      /^ok/,
+      /^BAD {3}MCP server files is in strict mode.*Missing: files\.wipe$/,
+      /^1 problem found/,
+    ],
+  })
+  const named = { ...env, BATON__TOOLBOX__TOOLS: '[{name: files.echo}, {name: wipe}]' }
+  t.match(await run(named, 'doctor'), { code: 0, out: [/^ok/, /^ok/, /^ok {4}MCP server files$/] })
 })

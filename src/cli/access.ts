@@ -12,6 +12,13 @@ import { FolderInUse } from '../store/lock.ts'
 import type { ApiKey, Page, PageRequest } from '../store/store.ts'
 import { openRemote, rootOf, urlOf } from './remote.ts'
 
+export interface TriedServer {
+  name: string
+  error: string | null
+  /** Tools of a configured strict server that the toolbox does not name: the next start would stop for them */
+  unforeseen: readonly string[]
+}
+
 /** The verbs of an installation. Directly they throw BatonErrors, over HTTP RemoteErrors. */
 export interface Access {
   /** In words: where it works */
@@ -29,7 +36,7 @@ export interface Access {
   /** What hinders the installation from working, each with what to do. */
   problems(): Promise<string[]>
   /** Connects to each MCP server and lists its tools. */
-  connectors(): AsyncIterable<{ name: string; error: string | null }>
+  connectors(): AsyncIterable<TriedServer>
   close(): Promise<void>
 }
 

@@ -18,7 +18,9 @@ import { McpError } from '../mcp/contract.ts'
 import { createMcp } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
 import { all, type Connector, EVERYONE, type Store } from '../store/store.ts'
-import type { Access } from './access.ts'
+import { unforeseenIn } from '../tools/startup.ts'
+import { createToolboxPolicy } from '../tools/toolbox.ts'
+import type { Access, TriedServer } from './access.ts'
 
 const QUIET = pino({ level: 'silent' })
 
@@ -81,13 +83,19 @@ async function problems(config: Config, store: Store): Promise<string[]> {
   return found
 }
 
-async function* tryConnectors(config: Config, store: Store, vault: Vault) {
+async function* tryConnectors(config: Config, store: Store, vault: Vault): AsyncGenerator<TriedServer> {
+  const policy = createToolboxPolicy(config.toolbox)
   const mcp = createMcp({ version: VERSION, proxy: config.connectorProxy, sandbox: await sandboxOf(config) })
   try {
     for (const connector of await connectorsOf(config, store, vault)) {
       const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)
-      const error = await attempt(() => mcp.list(spec(), { refresh: true }))
-      yield { name: connector.name, error }
+      let offered: string[] = []
+      const error = await attempt(async () => {
+        const { tools } = await mcp.list(spec(), { refresh: true })
+        offered = tools.map(({ name }) => name)
+      })
+      const unforeseen = connector.origin === 'config' ? unforeseenIn(offered, connector, policy) : []
+      yield { name: connector.name, error, unforeseen }
     }
   } finally {
     await mcp.close()

@@ -4,6 +4,7 @@ import { ConfigError, EX_CONFIG } from '../config/load.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import { inFull } from '../errors.ts'
 import { all } from '../store/store.ts'
+import type { TriedServer } from './access.ts'
 import { type Command, type Given, TARGET, UsageError, whyNot } from './command.ts'
 
 const ONLINE_MS = 10_000
@@ -78,13 +79,7 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
     if (problems.length > 0) return
     report.ok(`store and bus, by ${access.place}`)
     for (const credential of await all((page) => access.credentials(page))) judge(credential, report)
-    for await (const { name, error } of access.connectors()) {
-      if (error === null) report.ok(`MCP server ${name}`)
-      else
-        report.bad(
-          `MCP server ${name}: ${withoutName(name, error)}. See that it runs and that its connector is right.`,
-        )
-    }
+    for await (const tried of access.connectors()) judgeServer(tried, report)
   } catch (failure) {
     if (failure instanceof UsageError) throw failure
     // It ends the look at the installation, and is a finding like any other.
@@ -99,6 +94,17 @@ function judge({ id, provider, state, reason }: CredentialView, report: Report):
   if (state === 'active') return report.ok(`credential ${id} for ${provider}`)
   if (state === 'disabled') return report.hint(`credential ${id} for ${provider} is disabled`)
   report.bad(`credential ${id} for ${provider} needs its login anew (${reason}): baton login ${provider}`)
+}
+
+function judgeServer({ name, error, unforeseen }: TriedServer, report: Report): void {
+  if (error !== null) {
+    const words = `${withoutName(name, error)}. See that it runs and that its connector is right.`
+    return report.bad(`MCP server ${name}: ${words}`)
+  }
+  if (unforeseen.length === 0) return report.ok(`MCP server ${name}`)
+  report.bad(
+    `MCP server ${name} is in strict mode, and the toolbox does not name all of its tools: no gateway would start. Name them under toolbox.tools, or set mode: dynamic with default_tool_config. Missing: ${unforeseen.map((tool) => `${name}.${tool}`).join(', ')}`,
+  )
 }
 
 /** Any answer at all means that it can be reached. */

@@ -92,9 +92,7 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       )
       const up = reached.flatMap((one) => ('tools' in one ? [one] : []))
       const unforeseen = up.flatMap(({ connector, tools }) =>
-        tools
-          .filter((tool) => !policy.admit(connector, tool).ok)
-          .map((tool) => strictBlock(toolbox, connector.name, tool)),
+        unforeseenIn(tools, connector, policy).map((tool) => strictBlock(toolbox, connector.name, tool)),
       )
       if (unforeseen.length + down.length > 0) {
         throw new StartupError([...unforeseen, ...down], unforeseen.length > 0 ? EX_CONFIG : EX_UNAVAILABLE)
@@ -122,6 +120,13 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
     },
   }
 }
+
+/** Tools of a configured server that stop the start. */
+export const unforeseenIn = (
+  tools: readonly string[],
+  connector: Connector,
+  policy: Pick<ToolboxPolicy, 'admit'>,
+): string[] => tools.filter((tool) => isOffered(connector, tool) && !policy.admit(connector, tool).ok)
 
 const byDefault = (tool: string, server: string) =>
   `Tool '${oneLine(tool)}' from MCP '${server}' not explicitly configured, using default configuration`
