@@ -217,6 +217,17 @@ t.test('every file that a document links to or names in code exists', async (t) 
   }
 })
 
+t.test('what a document has for the shell holds no comments, which zsh takes for commands', async (t) => {
+  for (const page of pages) {
+    const blocks = [...read(page).matchAll(/^```(?:sh)?\n([\s\S]*?)^```$/gm)].map(([, block = '']) => block)
+    t.same(
+      blocks.flatMap((block) => block.match(/^(.*\s)?#.*$/gm) ?? []),
+      [],
+      page,
+    )
+  }
+})
+
 t.test('every npm script that a document names exists', async (t) => {
   const { scripts } = JSON.parse(read('package.json')) as { scripts: Record<string, string> }
   for (const page of pages) {
