@@ -6,8 +6,8 @@ import { CONFIG_FILE, ENV_KEYS, SETTINGS } from '../dist/src/config/settings.js'
 const page = new URL('../docs/settings.md', import.meta.url)
 const variables = [...Object.values(SETTINGS), CONFIG_FILE, ...Object.values(ENV_KEYS)]
 const rows = variables.map(
-  ({ name, fallback, meaning }) =>
-    `| \`${name}\` | ${fallback === null || fallback === '' ? '' : `\`${fallback}\``} | ${meaning} |`,
+  ({ name, also, fallback, meaning }) =>
+    `| \`${name}\`${also ? `, or \`${also}\`` : ''} | ${fallback === null || fallback === '' ? '' : `\`${fallback}\``} | ${meaning} |`,
 )
 const limits = Object.entries(LIMITS).map(
   ([name, { schema, fallback, meaning }]) =>

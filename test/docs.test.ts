@@ -37,6 +37,15 @@ t.test('the settings page is made from the settings', async (t) => {
     encoding: 'utf8',
   })
   t.equal(status, 0, stderr)
+  const names = Object.values(SETTINGS).flatMap((setting) => [
+    setting.name,
+    ...('also' in setting ? [setting.also] : []),
+  ])
+  const page = read('docs/settings.md')
+  t.same(
+    names.filter((name) => !page.includes(`\`${name}\``)),
+    [],
+  )
 })
 
 t.test('the toolbox page tells every key, and none that is not', async (t) => {
