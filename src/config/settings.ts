@@ -94,7 +94,7 @@ export const SETTINGS = {
   rate_limit_per_minute: optional(
     'BATON_RATE_LIMIT_PER_MINUTE',
     whole(1, 1_000_000),
-    'Most calls of one key in a minute, over all replicas; beyond it is 429. Default: no limit.',
+    'Most calls of one key in a minute, over all replicas; beyond it is 429. BATON_ADMIN_KEY is exempt. Default: no limit.',
   ),
   turns_per_owner: optional(
     'BATON_TURNS_PER_OWNER',
