@@ -163,7 +163,8 @@ const POLICY =
   /only authorized for use with Claude Code|Third-party apps now draw from your extra usage|out of extra usage|^Error$/
 
 function invalidRequest({ message }: Report): Verdict {
-  if (/prompt is too long/i.test(message)) {
+  // The latter: models before 4.5, with room asked for the answer that is not there (docker/docker-agent#569).
+  if (/prompt is too long|exceed context limit/i.test(message)) {
     return ['context_too_long', "The conversation is longer than this model's context window."]
   }
   if (POLICY.test(message)) {

@@ -50,6 +50,9 @@ const status =
     facts.status !== null && numbers.includes(facts.status)
 const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 
+/** A text of more than 10 MiB (Shopify/roast#52); with a smaller maximum it is a name or an id. */
+const LONG_TEXT = /string too long\. .* maximum length \d{7}/
+
 /** The first rule that fits counts: names before statuses, since a 429 may also mean an empty account. */
 const RULES: readonly Rule[] = [
   {
@@ -60,7 +63,9 @@ const RULES: readonly Rule[] = [
   },
   {
     when: (facts) =>
-      named('context_length_exceeded')(facts) || says(/context window|maximum context length/i)(facts),
+      named('context_length_exceeded')(facts) ||
+      says(/context window|maximum context length/i)(facts) ||
+      says(LONG_TEXT)(facts),
     code: 'context_too_long',
     says: 'The conversation is longer than the model accepts.',
   },

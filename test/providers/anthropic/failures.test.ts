@@ -30,6 +30,12 @@ t.test('failures', async (t) => {
   const CASES: [number, string | null, string, string, Record<string, string>?][] = [
     [400, 'invalid_request_error', 'messages: bad', 'upstream_rejected'],
     [400, 'invalid_request_error', 'prompt is too long: 210000 tokens > 200000 maximum', 'context_too_long'],
+    [
+      400,
+      'invalid_request_error',
+      'input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease input length or `max_tokens` and try again',
+      'context_too_long',
+    ],
     [400, 'invalid_request_error', 'You have reached your specified API usage limits.', 'upstream_rejected'],
     [400, 'invalid_request_error', 'Error', 'upstream_rejected'],
     [

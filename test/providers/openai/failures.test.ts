@@ -26,6 +26,11 @@ t.test('another vendor of the same API is called by its own name', async (t) => 
 t.test('failures become codes of the catalogue', async (t) => {
   const limit = JSON.parse(fixture('04-usage-limit-429.headers.json')) as { headers: Record<string, string> }
   const json = (error: unknown) => JSON.stringify({ error })
+  const tooLong = (param: string, most: number) => ({
+    message: `Invalid '${param}': string too long. Expected a string with maximum length ${most}, but got a string with length 62114761 instead.`,
+    param,
+    code: 'string_above_max_length',
+  })
   const rows: [
     status: number,
     body: string,
@@ -73,6 +78,8 @@ t.test('failures become codes of the catalogue', async (t) => {
     [400, json({ code: 'invalid_image_url', message: 'no' }), 'upstream_rejected', /image/],
     [400, json({ code: 'context_length_exceeded', message: 'x' }), 'context_too_long'],
     [400, json({ message: "This model's maximum context length is 9 tokens." }), 'context_too_long'],
+    [400, json(tooLong('input[0].content', 10_485_760)), 'context_too_long'],
+    [400, json(tooLong('tools[0].name', 64)), 'upstream_rejected'],
     [
       400,
       json({ message: 'Your input exceeds the context window of this model.' }),
