@@ -1,10 +1,10 @@
 /**
  * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided
- * there, under its locks.
+ * there, under its locks. Only `open` takes several where a history is to be looked at.
  */
 import { answeredCalls } from '../chat/message.ts'
 import { BOUND } from './bindings.ts'
-import { type Db, matched, value, values, violated } from './db.ts'
+import { type Db, matched, type Querying, value, values, violated } from './db.ts'
 import { settlementRecord } from './executions.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
@@ -15,6 +15,7 @@ import {
   type AnnouncedEvent,
   type Commit,
   type Fence,
+  type OpenTurn,
   StaleOwner,
   type StepRead,
   type Turn,
@@ -37,6 +38,7 @@ export function createTurns(db: Db, parts: Parts): Turns {
 }
 
 function publicVerbs(db: Db, parts: Parts) {
+  const opened = (answer: OpenAnswer | null, request: OpenTurn) => answer && toOpened(answer, request, parts)
   return {
     async ground(scope, session, provider) {
       const found = await value<StoredGround>(db, 'select turn_ground($1, $2, $3)', [
@@ -46,12 +48,20 @@ function publicVerbs(db: Db, parts: Parts) {
       ])
       return found && toGround(found)
     },
-    async open(scope, request) {
-      const answer = await value<OpenAnswer>(db, 'select open_turn($1, $2)', [
-        visibleTo(scope),
-        openRecord(request, parts),
-      ])
-      return answer && toOpened(answer, request, parts)
+    async open(scope, request, fits) {
+      const { session_id } = request.turn
+      const visible = visibleTo(scope)
+      const opening = (queries: Querying) =>
+        value<OpenAnswer>(queries, 'select open_turn($1, $2)', [visible, openRecord(request, parts)])
+      if (!fits) return opened(await opening(db), request)
+      const answer = await db.transaction(async (queries) => {
+        // Under the session's lock: what runs there adds nothing between the look and the turn.
+        if (!(await value(queries, 'select lock_session($1, $2)', [visible, session_id]))) return null
+        const found = await value<StoredMessage[]>(queries, 'select history($1, 0)', [session_id])
+        fits((found ?? []).map(parts.message))
+        return opening(queries)
+      })
+      return opened(answer, request)
     },
     async openSurely(scope, request, environment) {
       const answer = await value<OpenAnswer | { kind: 'unsure'; ground: StoredGround }>(
@@ -60,7 +70,7 @@ function publicVerbs(db: Db, parts: Parts) {
         [visibleTo(scope), openRecord(request, parts, environment)],
       )
       if (answer?.kind === 'unsure') return { kind: answer.kind, ground: toGround(answer.ground) }
-      return answer && toOpened(answer, request, parts)
+      return opened(answer, request)
     },
     async get(scope, id) {
       const found = await ownRow<StoredTurn>(db, 'turn', scope, id)

@@ -1,8 +1,8 @@
 /** Takes a turn in, or refuses it: what must be looked at before a turn exists, and the statement that opens it. */
 import { applyEdits } from '../chat/edits.ts'
 import { newId } from '../chat/ids.ts'
-import type { MessageInput } from '../chat/message.ts'
-import { BatonError, invalid, noSession } from '../errors.ts'
+import type { Message, MessageInput } from '../chat/message.ts'
+import { BatonError, invalid, isUnavailable, noSession } from '../errors.ts'
 import type { Caller, StartTurn } from '../ports.ts'
 import type { NewTurn, Opened, OpenTurn, Session, TurnGround } from '../store/store.ts'
 import type { EngineDeps } from './deps.ts'
@@ -34,17 +34,18 @@ export function createOpening(
 
   /** Looks at all that may refuse it, and opens it. */
   async function openOn(ground: TurnGround, caller: Caller, row: OpenTurn): Promise<Opened | null> {
-    const { session_id, idempotency_key: key, body_hash } = row.turn
+    const { session_id, context, idempotency_key: key, body_hash } = row.turn
     await assertRoom(ground.session, row)
-    const refused = await check(ground, row.turn).then(
-      () => null,
-      (thrown: unknown) => ({ thrown }),
-    )
-    if (!refused) return store.turns.open(caller, row)
-    // A request that would be refused now may have been taken before: its key brings that turn, whatever has changed since.
-    const known = key === null ? null : await store.turns.ofKey(session_id, key)
-    if (!known) throw refused.thrown
-    return known.body_hash === body_hash ? { kind: 'replayed', turn: known.turn } : { kind: 'mismatch' }
+    try {
+      await check(ground, row.turn)
+      const fits = (history: Message[]) => void applyEdits<MessageInput>(history, context)
+      return await store.turns.open(caller, row, context.length > 0 ? fits : undefined)
+    } catch (thrown) {
+      // A request that would be refused now may have been taken before: its key brings that turn, whatever has changed since.
+      const known = key === null || isUnavailable(thrown) ? null : await store.turns.ofKey(session_id, key)
+      if (!known) throw thrown
+      return known.body_hash === body_hash ? { kind: 'replayed', turn: known.turn } : { kind: 'mismatch' }
+    }
   }
 
   /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */
@@ -59,13 +60,10 @@ export function createOpening(
     })
   }
 
-  /** What must be refused before a turn exists: no model, no credential, edits that do not fit the history. */
+  /** What must be refused before a turn exists: no model, no credential. Its edits are held against the history as it opens. */
   async function check({ session, credentials: known }: TurnGround, turn: NewTurn): Promise<void> {
     assertModel(session, turn)
-    const provider = turn.provider ?? session.provider
-    await credentials.resolve(session, provider, known)
-    if (turn.context.length === 0) return
-    applyEdits<MessageInput>(await store.messages.after(session.id, 0), turn.context)
+    await credentials.resolve(session, turn.provider ?? session.provider, known)
   }
 
   return async (caller, id, request) => {

@@ -1,5 +1,6 @@
 /** How turns open, wait for one another, and are listed. */
 import type { Test } from 'tap'
+import type { Message } from '../../src/chat/message.ts'
 import type { Store } from '../../src/store/store.ts'
 import { NONE } from '../patterns.ts'
 import {
@@ -85,6 +86,28 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.sessions.get(scope, session))?.active_turn_id, given.id)
   })
 
+  await t.test('a history that is looked at is the one that the turn is accepted on', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const [before] = (await store.messages.append(scope, session, [message('before')])) as Message[]
+    const refusal = new Error('does not fit')
+    const refuses = () => {
+      throw refusal
+    }
+    await t.rejects(store.turns.open(scope, openRequest(session), refuses), refusal)
+    t.match(await store.sessions.get(scope, session), { active_turn_id: null }, 'refused, it is not there')
+    t.equal(await store.turns.open(STRANGER, openRequest(session), refuses), null)
+
+    const seen: Message[][] = []
+    let between: Promise<unknown> = Promise.resolve()
+    const opened = await store.turns.open(scope, openRequest(session), (history) => {
+      seen.push(history)
+      between = store.messages.append(scope, session, [message('between')])
+    })
+    t.strictSame(seen, [[before]])
+    t.match(opened, { kind: 'running', turn: { base_seq: 1 } })
+    t.equal(await between, 'busy', 'what comes meanwhile comes after')
+  })
   await t.test('a registry that is known already does not come again', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)

@@ -198,8 +198,11 @@ export interface Committed {
 export interface Turns {
   /** Null for an unknown session and another owner's. `provider` null: the session's. */
   ground(scope: Scope, session: string, provider: string | null): Promise<TurnGround | null>
-  /** Null as `ground`. */
-  open(scope: Scope, open: OpenTurn): Promise<Opened | null>
+  /**
+   * Null as `ground`. `fits` is shown the very history that the turn is accepted on, and throws where that refuses it: then
+   * nothing is opened, and this throws the same.
+   */
+  open(scope: Scope, open: OpenTurn, fits?: (history: Message[]) => void): Promise<Opened | null>
   /**
    * Opens it where an active credential is there, in the store or for one of the environment's providers;
    * else answers `unsure`, and nothing is written.

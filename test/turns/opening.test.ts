@@ -1,0 +1,30 @@
+/** What a turn is accepted on: the history and the session of that moment, whatever becomes of them before it runs. */
+import t from 'tap'
+import type { ToolCallPart } from '../../src/chat/message.ts'
+import type { Commit, Store } from '../../src/store/store.ts'
+import { runningTurn } from '../contracts/store-rows.ts'
+import { asked, CALLER, settled, store, withTurns, world } from './engines.ts'
+
+t.test('edits are held against the history that their turn is accepted on', async (t) => {
+  const { session: opened, turn, fence } = await runningTurn(store, CALLER)
+  const call: ToolCallPart = { type: 'tool_call', call_id: 'call_1', name: 'a', arguments: {} }
+  const { result } = settled(call, 'exec_1', 'ok')
+  const said = {
+    turn_id: turn.id,
+    messages: [{ id: 'msg_call', turn_id: turn.id, role: 'assistant', parts: [call] }],
+  }
+  const told = {
+    turn_id: turn.id,
+    messages: [{ id: 'msg_result', turn_id: turn.id, role: 'tool', parts: [result] }],
+  }
+  await store.turns.commit(fence, said as Commit)
+  // The result comes as the turn is asked for: `-1` was the call's message, which may go while it has none.
+  const open: Store['turns']['open'] = async (...given) => {
+    await store.turns.commit(fence, told as Commit)
+    return store.turns.open(...given)
+  }
+  const one = world(t).replica({ store: withTurns({ open }) })
+  const edited = asked({ on_busy: 'enqueue', context: [{ op: 'delete_at', index: -1 }] })
+  await t.rejects(one.start(CALLER, opened.id, edited), { code: 'context_splits_tool_exchange' })
+  t.match(await store.turns.list(CALLER, opened.id, { limit: 10 }), { data: { length: 1 } })
+})
