@@ -22,7 +22,8 @@ export function createOpening(
 
   async function open(caller: Caller, row: OpenTurn): Promise<Opened | null> {
     const { session_id, context, provider, model } = row.turn
-    const isPlain = context.length === 0 && (provider === null || model !== null)
+    const isWhole = model === null ? provider === null : provider !== null || row.on_busy === 'reject'
+    const isPlain = context.length === 0 && isWhole
     if (!isPlain || settings.turnsPerOwner !== null) {
       const ground = await store.turns.ground(caller, session_id, provider)
       return ground && openOn(ground, caller, row)
@@ -33,7 +34,8 @@ export function createOpening(
   }
 
   /** Looks at all that may refuse it, and opens it. */
-  async function openOn(ground: TurnGround, caller: Caller, row: OpenTurn): Promise<Opened | null> {
+  async function openOn(ground: TurnGround, caller: Caller, given: OpenTurn): Promise<Opened | null> {
+    const row = { ...given, turn: wholeChoice(ground.session, given) }
     const { session_id, context, idempotency_key: key, body_hash } = row.turn
     await assertRoom(ground.session, row)
     try {
@@ -87,6 +89,17 @@ export function assertModel(
 ): void {
   if ((provider ?? session.provider) === session.provider || model !== null) return
   throw invalid('model', 'A turn with a provider of its own needs its own model.')
+}
+
+/**
+ * A model that is named without a provider is one of the session's, and so the other way around. The session may have
+ * changed its own before a turn that waits begins, so that one keeps both as they were when it was asked for.
+ */
+function wholeChoice(session: Session, { turn, on_busy }: OpenTurn): NewTurn {
+  const { provider, model } = turn
+  const isOfSession = provider === null || provider === session.provider
+  if (on_busy === 'reject' || !isOfSession || (provider === null && model === null)) return turn
+  return { ...turn, provider: session.provider, model: model ?? session.model }
 }
 
 function turnRow(session: string, request: StartTurn): Pick<OpenTurn, 'turn' | 'message' | 'on_busy'> {

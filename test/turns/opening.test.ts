@@ -1,6 +1,7 @@
 /** What a turn is accepted on: the history and the session of that moment, whatever becomes of them before it runs. */
 import t from 'tap'
 import type { ToolCallPart } from '../../src/chat/message.ts'
+import type { StartTurn } from '../../src/ports.ts'
 import type { Commit, Store } from '../../src/store/store.ts'
 import { runningTurn } from '../contracts/store-rows.ts'
 import { asked, CALLER, settled, store, withTurns, world } from './engines.ts'
@@ -27,4 +28,21 @@ t.test('edits are held against the history that their turn is accepted on', asyn
   const edited = asked({ on_busy: 'enqueue', context: [{ op: 'delete_at', index: -1 }] })
   await t.rejects(one.start(CALLER, opened.id, edited), { code: 'context_splits_tool_exchange' })
   t.match(await store.turns.list(CALLER, opened.id, { limit: 10 }), { data: { length: 1 } })
+})
+
+t.test('a model or a provider that a queued turn names alone goes with the session’s of then', async (t) => {
+  const { say, replica, begin } = world(t)
+  const one = replica()
+  const { session: opened } = await begin(one)
+  const queued = async (named: Partial<StartTurn>) =>
+    (await one.start(CALLER, opened.id, asked({ on_busy: 'enqueue', ...named }))).turn.id
+  const turns = [await queued({ model: 'acme-2' }), await queued({ provider: 'acme' })]
+  await t.rejects(queued({ provider: 'other' }), { code: 'invalid_request', param: 'model' })
+  await store.sessions.update(CALLER, opened.id, { provider: 'other', model: 'other-1' })
+  say()
+  const over = turns.map((id) => one.wait(CALLER, id, 30, new AbortController().signal))
+  t.match(await Promise.all(over), [
+    { state: 'completed', steps: [{ provider: 'acme', model: 'acme-2' }] },
+    { state: 'completed', steps: [{ provider: 'acme', model: 'acme-1' }] },
+  ])
 })
