@@ -48,7 +48,10 @@ const CATALOGUE = {
   body_too_large: lasting(413, 'The body is larger than BATON_BODY_LIMIT.'),
   unsupported_media_type: lasting(415, 'Bodies are JSON: `content-type: application/json`.'),
   idempotency_mismatch: lasting(422, 'The Idempotency-Key was used with another body.'),
-  context_too_long: lasting(422, 'The conversation is longer than the model takes.'),
+  context_too_long: lasting(
+    422,
+    'The conversation is longer than the model takes, or its messages are more than 128 MiB.',
+  ),
   queue_full: passing(429, 'Too many turns wait in this session.'),
   rate_limited: passing(429, 'Too many calls of this key, or too many turns or logins of this owner.'),
   // A provider's failure

@@ -93,6 +93,7 @@ function fakeTurns(store: Store) {
     },
     async render(_, session, request) {
       calls.push({ verb: 'render', args: [session, request] })
+      if (state.refuse) throw state.refuse
       return {
         provider: request.provider ?? 'openai',
         method: 'POST',

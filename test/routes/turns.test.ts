@@ -262,6 +262,17 @@ t.test('render hands on what would be sent', async (t) => {
   })
 })
 
+t.test('a history that is too long to be read is a documented answer of whatever reads it', async (t) => {
+  const id = await newSession()
+  g.turns.state.refuse = new BatonError('context_too_long', 'More than 128 MiB.')
+  t.teardown(() => {
+    g.turns.state.refuse = null
+  })
+  const refused = { status: 422, body: { error: { code: 'context_too_long' } } }
+  t.match(await call('POST', `/v1/sessions/${id}/render`), refused)
+  t.match(await call('POST', `/v1/sessions/${id}/turns`, { input: 'Hi' }), refused)
+})
+
 t.test('the ledger of tool executions', async (t) => {
   const id = await newSession()
   const { body: turn } = await call('POST', `/v1/sessions/${id}/turns`, { input: 'Hi', background: true })
