@@ -12,6 +12,7 @@ import type { Credential, Page, PageRequest, Scope, Store } from '../store/store
 import { envId } from './choose.ts'
 import { merged } from './logins/answer.ts'
 import type { Vendors } from './logins/vendors.ts'
+import { whySpent } from './renew-login.ts'
 import { hintOf, sealSecret, type Vault } from './vault.ts'
 
 /** As the API shows it. */
@@ -106,21 +107,27 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     }
     const { api_key } = input
     const row = { id, provider, kind: 'api_key' as const, name, is_default, facts: {}, expires_at: null }
-    return put(owner, row, { api_key })
+    return credentialView(await put(owner, row, { api_key }))
   }
 
-  function add(owner: string, { default: is_default, secret, ...login }: AddLogin): Promise<CredentialView> {
-    const row = { ...login, kind: 'oauth' as const, is_default }
-    return put(owner, row, secret)
+  async function add(
+    owner: string,
+    { default: is_default, secret, ...login }: AddLogin,
+  ): Promise<CredentialView> {
+    const made = await put(owner, { ...login, kind: 'oauth', is_default }, secret)
+    // A turn would be begun with it, only to fail.
+    const reason = whySpent(made, vendors.get(made.provider), secret)
+    const isSpent = reason !== null && (await store.credentials.fail(made.id, made.version, reason, 'ended'))
+    return credentialView(isSpent ? { ...made, state: 'needs_reauth', reason } : made)
   }
 
   async function put(
     owner: string,
     row: Pick<Credential, 'id' | 'provider' | 'kind' | 'name' | 'is_default' | 'expires_at' | 'facts'>,
     secret: CredentialSecret,
-  ): Promise<CredentialView> {
+  ): Promise<Credential> {
     const { id, provider, kind } = row
-    const made = await store.credentials.create(
+    return store.credentials.create(
       {
         ...row,
         owner,
@@ -131,7 +138,6 @@ export function createCredentials(deps: CredentialDeps): Credentials {
       },
       { owner, act: 'credential.create', subject: id, details: { provider, kind } },
     )
-    return credentialView(made)
   }
 
   /** What a caller gave, with what the tokens say of themselves. */

@@ -198,7 +198,7 @@ function renewalOf({ vendor, settings }: ConfiguredVendor, secret: LoginSecret):
 }
 
 /** Whether its token ends within so many milliseconds. */
-const isSpent = ({ expires_at }: Credential, spareMs: number, now: number): boolean =>
+const isSpent = ({ expires_at }: Pick<Credential, 'expires_at'>, spareMs: number, now: number): boolean =>
   expires_at !== null && Date.parse(expires_at) - now <= spareMs
 
 /** Whether its token ends soon, or where none says when it ends, has grown as old as its vendor lets one become. */
@@ -216,6 +216,21 @@ const SPENT: TokenFailure = {
   isLasting: true,
   code: 'expired',
   message: 'The access token has ended and there is nothing to renew it with.',
+}
+
+/** Why a login of this secret serves no turn any more: its token has ended and nothing renews it. Null: it may serve. */
+export function whySpent(
+  row: Pick<Credential, 'expires_at'>,
+  { vendor, settings }: ConfiguredVendor,
+  secret: LoginSecret,
+): string | null {
+  if (!isSpent(row, 0, Date.now())) return null
+  try {
+    return vendor.renew(settings, secret) === null ? reasonOf(SPENT) : null
+  } catch {
+    // It has what renews it, and lacks the operator's client for that.
+    return null
+  }
 }
 
 function reasonOf({ code, message, wasSpent }: TokenFailure): string {

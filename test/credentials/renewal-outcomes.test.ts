@@ -161,8 +161,9 @@ t.test('what cannot be renewed serves until it ends', async (t) => {
   })
   t.match(await read(bare.id), { state: 'needs_reauth', reason: /^expired: .*nothing to renew it with/ })
 
-  const content = { claudeAiOauth: { accessToken: 'a', refreshToken: 'r', expiresAt: Date.now() - 1000 } }
+  const content = { claudeAiOauth: { accessToken: 'a', refreshToken: 'r', expiresAt: Date.now() + 60_000 } }
   const claude = await one.logins.importFile(ME, { provider: 'anthropic', format: 'claude', content })
+  await ends(claude.id, -1)
   const before = anthropic.requests.length
   t.match(await refusal((await chosen(one, claude.id, 'anthropic')).secret()), {
     code: 'credential_needs_reauth',
@@ -172,6 +173,29 @@ t.test('what cannot be renewed serves until it ends', async (t) => {
   const endless = await one.credentials.create(ME.owner, given)
   t.equal(await tokenOf(await chosen(one, endless.id, 'anthropic')), given.access_token)
 })
+
+t.test(
+  'a login that has ended before it is stored needs a new one from the start, where nothing renews it',
+  async (t) => {
+    const given = { provider: 'anthropic', kind: 'oauth' as const, access_token: 'sk-ant-oat01-acme-bare' }
+    const spent = { state: 'needs_reauth', reason: /^expired: .*nothing to renew it with/ }
+    const bare = await one.credentials.create(ME.owner, { ...given, expires_at: at(-1) })
+    t.match(bare, spent)
+    t.match(await read(bare.id), spent)
+    t.match(await refusal(chosen(one, bare.id, 'anthropic')), { code: 'credential_needs_reauth' })
+    const content = { claudeAiOauth: { accessToken: 'a', refreshToken: 'r', expiresAt: Date.now() - 1000 } }
+    t.match(await one.logins.importFile(ME, { provider: 'anthropic', format: 'claude', content }), spent)
+
+    const renewable = { ...given, expires_at: at(-1), refresh_token: 'sk-ant-ort01-acme-bare' }
+    t.match(await one.credentials.create(ME.owner, renewable), { state: 'active', reason: null })
+    const clientless = world.replica({ env: { BATON_ANTHROPIC_OAUTH_CLIENT_ID: '' } })
+    t.match(
+      await clientless.credentials.create(ME.owner, renewable),
+      { state: 'active' },
+      'for want of a client',
+    )
+  },
+)
 
 t.test('a token that names no end is renewed after its vendor’s time', async (t) => {
   let days = 7
