@@ -42,7 +42,7 @@ interface ChooseDeps {
   store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'open'>
   config: Pick<Config, 'envCredentials'>
-  renewals: Pick<Renewals, 'open'>
+  renewals: Pick<Renewals, 'open' | 'assertRenewable'>
 }
 
 export function createChoice({ store, vault, config, renewals }: ChooseDeps): ChooseCredential {
@@ -74,8 +74,10 @@ export function createChoice({ store, vault, config, renewals }: ChooseDeps): Ch
     throw refusal(provider, `No active credential for ${provider} is the default or the only one`)
   }
 
-  function chosen(row: Credential): ChosenCredential {
+  async function chosen(row: Credential): Promise<ChosenCredential> {
     if (row.state === 'needs_reauth') throw needsReauth(row)
+    // Before the turn is there, rather than in its first step.
+    if (row.kind === 'oauth') await renewals.assertRenewable(row)
     const { path, ...facts } = row.facts
     return {
       facts: { id: row.id, ...facts },

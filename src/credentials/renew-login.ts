@@ -22,6 +22,8 @@ export interface LoginRenewer {
   fresh(row: Credential): Promise<Credential>
   /** After its token was refused. The same version: there is no other token. Throws what kept it from being renewed. */
   renewed(row: Credential): Promise<Credential>
+  /** Throws where its token has ended and nothing renews it. Asks no vendor. */
+  assertRenewable(row: Credential): Promise<void>
   /** As it is stored now. */
   reread(row: Pick<Credential, 'id' | 'owner'>): Promise<Credential>
   /** Its token came a moment ago in place of a refused one: if it is refused too, renewing is no cure. */
@@ -172,6 +174,11 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
 
   return {
     renewedIfDue,
+    async assertRenewable(row) {
+      if (!isSpent(row, 0, now())) return
+      const secret = openSecret<LoginSecret>(vault, row)
+      if (whySpent(row, vendors.get(row.provider), secret, now()) !== null) await giveUp(row, SPENT)
+    },
     fresh: async (row) => {
       const renewal = renewedIfDue(row)
       return isSpent(row, SPARE_MS, now()) ? renewal : ((await within(PATIENCE_MS, renewal)) ?? row)
@@ -223,8 +230,9 @@ export function whySpent(
   row: Pick<Credential, 'expires_at'>,
   { vendor, settings }: ConfiguredVendor,
   secret: LoginSecret,
+  now = Date.now(),
 ): string | null {
-  if (!isSpent(row, 0, Date.now())) return null
+  if (!isSpent(row, 0, now)) return null
   try {
     return vendor.renew(settings, secret) === null ? reasonOf(SPENT) : null
   } catch {

@@ -24,6 +24,8 @@ interface OpenLogin {
 export interface Renewals {
   /** Throws oauth_not_enabled. */
   open(row: Credential): OpenLogin
+  /** Throws credential_needs_reauth where its token has ended and nothing renews it; oauth_not_enabled. */
+  assertRenewable(row: Credential): Promise<void>
   /** Renews what ends soon although nobody uses it; how many. The timer's work. */
   tend(): Promise<number>
   /** Begins none on its own any more, and waits for those under way, so that no new token is lost. */
@@ -89,6 +91,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   const timer = repeat(deps.tendMs ?? 60_000, tend, log)
   return {
     open,
+    assertRenewable: renewer.assertRenewable,
     tend,
     async close() {
       ending.abort()

@@ -30,7 +30,7 @@ export const credential = (scope: Scope, rest: Partial<NewCredential> = {}): New
   is_default: false,
   hint: 'wxyz',
   facts: { z: '1', a: '2' },
-  expires_at: '2027-01-01T00:00:00.000Z',
+  expires_at: '2096-01-01T00:00:00.000Z',
   secret: new Uint8Array([1, 2, 3]),
   ...rest,
 })
@@ -183,6 +183,23 @@ async function sureContract(t: Test, store: Store): Promise<void> {
     t.equal(await opens([], 'other'), 'unsure')
     await disable(only.id)
     t.equal(await opens(), 'unsure')
+  })
+
+  await t.test('a login whose token has ended is looked at closer', async (t) => {
+    const at = (seconds: number) => new Date(Date.now() + seconds * 1000).toISOString()
+    const login = (seconds: number) => add({ provider, kind: 'oauth', expires_at: at(seconds) })
+    const lasting = await login(600)
+    t.equal(await opens(), 'running')
+    await name(lasting.id)
+    t.equal(await opens(), 'running')
+    await store.sessions.update(scope, session, { credential_id: null })
+    await disable(lasting.id)
+    const ended = await login(-600)
+    t.equal(await opens([provider]), 'unsure')
+    await name(ended.id)
+    t.equal(await opens(), 'unsure')
+    await store.sessions.update(scope, session, { credential_id: null })
+    await disable(ended.id)
   })
 
   await t.test(

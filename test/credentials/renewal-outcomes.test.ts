@@ -155,19 +155,17 @@ t.test('what cannot be renewed serves until it ends', async (t) => {
     'whose clock is ahead',
   )
   t.match(await read(bare.id), { state: 'active' })
+  const begun = await chosen(one, bare.id, 'anthropic')
   await ends(bare.id, -1)
-  t.match(await refusal((await chosen(one, bare.id, 'anthropic')).secret()), {
-    code: 'credential_needs_reauth',
-  })
+  t.match(await refusal(chosen(one, bare.id, 'anthropic')), { code: 'credential_needs_reauth' })
+  t.match(await refusal(begun.secret()), { code: 'credential_needs_reauth' }, 'in a turn that runs, too')
   t.match(await read(bare.id), { state: 'needs_reauth', reason: /^expired: .*nothing to renew it with/ })
 
   const content = { claudeAiOauth: { accessToken: 'a', refreshToken: 'r', expiresAt: Date.now() + 60_000 } }
   const claude = await one.logins.importFile(ME, { provider: 'anthropic', format: 'claude', content })
   await ends(claude.id, -1)
   const before = anthropic.requests.length
-  t.match(await refusal((await chosen(one, claude.id, 'anthropic')).secret()), {
-    code: 'credential_needs_reauth',
-  })
+  t.match(await refusal(chosen(one, claude.id, 'anthropic')), { code: 'credential_needs_reauth' })
   t.equal(anthropic.requests.length, before, 'its vendor hears nothing of it')
 
   const endless = await one.credentials.create(ME.owner, given)
