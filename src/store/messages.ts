@@ -2,7 +2,7 @@
 import type { Message } from '../chat/message.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 import { document, record } from './json.ts'
-import { readCursor, SEQ, toPage } from './page.ts'
+import { isCut, PAGE_BYTES, readCursor, SEQ, toPage } from './page.ts'
 import type { Parts, StoredMessage } from './parts.ts'
 import { visibleTo } from './sql.ts'
 import type { Messages, NewMessage } from './store.ts'
@@ -35,8 +35,7 @@ export function createMessages(db: Db, parts: Parts): Messages {
       )
       if (rows.length === 0) return null
       const messages = rows.flatMap((row) => (row ? [parts.shown(row)] : []))
-      const isCut = messages.length > 0 && rows.at(-1) === null
-      return toPage('messages', page, messages, (message) => message.seq, isCut)
+      return toPage('messages', page, messages, (message) => message.seq, isCut(rows))
     },
     after: async (session, seq, lost) => {
       const found = await value<StoredMessage[]>(db, 'select history($1, $2)', [session, seq])
@@ -91,8 +90,6 @@ export function createMessages(db: Db, parts: Parts): Messages {
       }),
   }
 }
-
-const PAGE_BYTES = 32 << 20
 
 const REWRITTEN = 'update session set updated_at = clock_timestamp(), rewrites = rewrites + 1 where id = $1'
 

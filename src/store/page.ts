@@ -27,6 +27,12 @@ const ID = /^[\w-]{1,200}$/
 /** `keys` of a list that is ordered by a number. */
 export const SEQ = /^\d{1,15}$/
 
+/** Of JSON in a page of what may be large, unless it is a single row: message_page and turn_page in the schema. */
+export const PAGE_BYTES = 32 << 20
+
+/** Whether such a page ended early. Of an empty one the only row is null. */
+export const isCut = (rows: readonly unknown[]): boolean => rows.length > 1 && rows.at(-1) === null
+
 /** Of one row more than the page holds, if there is one: the page, and whether there is a next one. `isCut`: there is. */
 export function toPage<T>(
   list: string,

@@ -8,7 +8,7 @@ import { type Db, matched, type Querying, value, values, violated } from './db.t
 import { settlementRecord } from './executions.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
-import { readCursor, toPage } from './page.ts'
+import { isCut, PAGE_BYTES, readCursor, toPage } from './page.ts'
 import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
 import { ownRow, visibleTo } from './sql.ts'
 import {
@@ -103,17 +103,14 @@ function publicVerbs(db: Db, parts: Parts) {
     async list(scope, session, page) {
       const rows = await values<StoredTurn | null>(
         db,
-        `select case when t.id is not null then turn_line(t) end
-           from session s left join lateral (
-             select * from turn
-              where session_id = s.id and ($3::text is null or id < $3) order by id desc limit $4
-           ) t on true
-          where s.id = $1 and ($2::text is null or s.owner = $2) order by t.id desc`,
-        [session, visibleTo(scope), readCursor('turns', page), page.limit + 1],
+        `select t.body
+           from session s left join lateral turn_page(s.id, $3, $4, $5) with ordinality t(body, place) on true
+          where s.id = $1 and ($2::text is null or s.owner = $2) order by t.place`,
+        [session, visibleTo(scope), readCursor('turns', page), page.limit + 1, page.bytes ?? PAGE_BYTES],
       )
       if (rows.length === 0) return null
       const turns = rows.flatMap((row) => (row ? [parts.shownTurn(row)] : []))
-      return toPage('turns', page, turns, (turn) => turn.id)
+      return toPage('turns', page, turns, (turn) => turn.id, isCut(rows))
     },
     requestCancel: (scope, id) =>
       value<number>(

@@ -46,8 +46,8 @@ export interface NewMessage extends MessageInput {
 export interface Messages {
   /** As `list`, for people: a part that cannot be opened is told in its place. */
   get(scope: Scope, session: string, id: string): Promise<Message | null>
-  /** Ascending by seq. A page ends before it has more than `bytes` of JSON (32 MiB), unless it has a single message. */
-  list(scope: Scope, session: string, page: PageRequest & { bytes?: number }): Promise<Page<Message> | null>
+  /** Ascending by seq. */
+  list(scope: Scope, session: string, page: PageRequest): Promise<Page<Message> | null>
   /** Everything after `seq` (0: all), ascending. Throws Unreadable, unless what is lost is `told` in its place. */
   after(session: string, seq: number, lost?: 'told'): Promise<Message[]>
   /** As `after`. */

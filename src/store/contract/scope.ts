@@ -12,6 +12,8 @@ export interface PageRequest {
   limit: number
   /** Opaque, from the page before */
   cursor?: string
+  /** Of JSON; messages and turns may be large, so that a page of them ends before it has more, if not with its first (32 MiB) */
+  bytes?: number
 }
 export interface Page<T> {
   data: T[]

@@ -216,7 +216,7 @@ export interface Turns {
   get(scope: Scope, id: string): Promise<Turn | null>
   /** The session's turn of this Idempotency-Key, while the key is kept. */
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
-  /** Newest first, without what they were asked: `input` and `context` are empty. Null as `ground`. */
+  /** Newest first; null as `ground`. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
   /**
    * How many turns of the owner run or are queued, counted up to `most`, for one more that is to be opened in a session.
