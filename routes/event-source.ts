@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { gapId, positionOf, type ResumePoint, readId, type SnapshotExtent } from '../src/bus/cursor.ts'
 import type { Message } from '../src/chat/message.ts'
-import { refuseAt } from '../src/errors.ts'
+import { BatonError, refuseAt } from '../src/errors.ts'
 import type { StreamSource } from '../src/http/sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
 import type { RouteDeps } from './app.ts'
@@ -80,7 +80,12 @@ export function sessionEvents(
   session: string,
   place: ResumePoint | null,
 ): StreamSource {
-  const messages = () => store.messages.after(session, 0, 'told')
+  // Of more than can be read at once only the turn's: without a snapshot its reader would never get on.
+  const messages = (turn: { id: string } | null) =>
+    store.messages.after(session, 0, 'told').catch((thrown: unknown) => {
+      if (!(thrown instanceof BatonError) || thrown.code !== 'context_too_long') throw thrown
+      return turn ? store.messages.ofTurn(turn.id, 'told') : []
+    })
   return {
     endsWithTurn: false,
     known: snapshotAt(place, messages),
@@ -92,7 +97,7 @@ export function sessionEvents(
       const newest = async () => (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
       const turn = active === null ? await newest() : await store.turns.get(scope, active)
       // That it was deleted may have been said while this reader could not hear.
-      return { ...gapAt(cursor, session, turn, await messages()), last: found === null }
+      return { ...gapAt(cursor, session, turn, await messages(turn)), last: found === null }
     },
   }
 }
@@ -117,12 +122,15 @@ function gapAt(cursor: string, session: string, turn: Turn | null, messages: Mes
 }
 
 /** The snapshot of the gap that the place is right behind, as far as its messages are still stored. */
-const snapshotAt = (place: ResumePoint | null, messages: () => Promise<Message[]>) => {
+const snapshotAt = (
+  place: ResumePoint | null,
+  messages: (turn: SnapshotExtent['turn']) => Promise<Message[]>,
+) => {
   const extent = place?.snapshot
   if (!extent) return
   return async () => ({
     turn: extent.turn,
-    messages: (await messages()).filter(({ seq }) => seq <= extent.seq),
+    messages: (await messages(extent.turn)).filter(({ seq }) => seq <= extent.seq),
   })
 }
 

@@ -2,6 +2,7 @@
 import t from 'tap'
 import { newId } from '../../src/chat/ids.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
 import { cursorAt } from './fake-bus.ts'
 import {
   aborted,
@@ -124,6 +125,24 @@ t.test(
     )
   },
 )
+
+t.test("a session of more messages than can be read shows its turn's, and its reader gets on", async (t) => {
+  const s = await serve(t, turnRow({ id: newId('turn') }))
+  const after = async () => {
+    throw new BatonError('context_too_long', 'More than 128 MiB.')
+  }
+  Object.assign(s.store.messages, { after })
+  scripted(async function* ({ after }) {
+    if (after === cursorAt('ses_1', 3)) yield { gap: true, cursor: cursorAt('ses_1', 50) }
+    yield { events: [event('turn.completed', 51)] }
+  })(s)
+  const lost = await all(await s.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`))
+  t.same(typesIn(lost), ['gap', 'turn.completed'])
+  t.match(JSON.parse(/data: (.*)/.exec(lost)?.[1] ?? '{}'), { snapshot: { messages: [{ id: 'msg_1' }] } })
+  const [, gap = ''] = /id: (.*)\nevent: gap/.exec(lost) ?? []
+  const again = await all(await s.open(`/v1/sessions/ses_1/events?after=${gap}`))
+  t.same(typesIn(again), ['turn.completed'], 'also who comes back with the id of the gap')
+})
 
 const ANSWER = [
   'step.started',
