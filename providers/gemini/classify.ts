@@ -306,8 +306,11 @@ const BAD_SIGNATURE =
 const BAD_THINKING =
   /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
 
-/** "Please ensure that multiturn requests alternate between user and model", and what 4.3 has of turns with functions. */
-const TURN_ORDER = /turn comes immediately|\balternat/i
+/**
+ * "Please ensure that multiturn requests alternate between user and model", what 4.3 has of turns with functions, and what
+ * a relay may say instead.
+ */
+const TURN_ORDER = /turn comes immediately|\balternat|\bconsecutive\b|\bsame role\b/i
 
 /**
  * What Google refuses is left out once: ids that a backend does not know (4.5), thinking that a model does not take,
