@@ -16,6 +16,7 @@ import {
   type Commit,
   type Fence,
   type OpenTurn,
+  type Scope,
   StaleOwner,
   type StepRead,
   type Turn,
@@ -37,6 +38,16 @@ export function createTurns(db: Db, parts: Parts): Turns {
   return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
 }
 
+/** A session's messages after a seq, and how far they go. Null: there is none to see. */
+async function historyAfter(queries: Querying, scope: Scope, session: string, seq: number) {
+  const [row] = await queries.query<{ rewrites: number; last_seq: number; messages: StoredMessage[] }>(
+    `select rewrites::float8 as rewrites, last_seq::float8 as last_seq, history(id, $3) as messages
+       from session where id = $1 and ($2::text is null or owner = $2)`,
+    [session, visibleTo(scope), seq],
+  )
+  return row ?? null
+}
+
 function publicVerbs(db: Db, parts: Parts) {
   const opened = (answer: OpenAnswer | null, request: OpenTurn) => answer && toOpened(answer, request, parts)
   return {
@@ -54,14 +65,22 @@ function publicVerbs(db: Db, parts: Parts) {
       const opening = (queries: Querying) =>
         value<OpenAnswer>(queries, 'select open_turn($1, $2)', [visible, openRecord(request, parts)])
       if (!fits) return opened(await opening(db), request)
-      const answer = await db.transaction(async (queries) => {
-        // Under the session's lock: what runs there adds nothing between the look and the turn.
-        if (!(await value(queries, 'select lock_session($1, $2)', [visible, session_id]))) return null
-        const found = await value<StoredMessage[]>(queries, 'select history($1, 0)', [session_id])
-        fits((found ?? []).map(parts.message))
-        return opening(queries)
-      })
-      return opened(answer, request)
+      for (;;) {
+        // All of it before the session is locked: its owner's heartbeat, which is for all that it runs, waits for the lock.
+        const seen = await historyAfter(db, scope, session_id, 0)
+        if (!seen) return null
+        const history = seen.messages.map(parts.message)
+        const answer = await db.transaction(async (queries) => {
+          await value(queries, 'select lock_session($1, $2)', [visible, session_id])
+          // From here on what runs there adds nothing.
+          const since = await historyAfter(queries, scope, session_id, seen.last_seq)
+          if (!since) return null
+          if (since.rewrites !== seen.rewrites) return 'rewritten'
+          fits([...history, ...since.messages.map(parts.message)])
+          return opening(queries)
+        })
+        if (answer !== 'rewritten') return opened(answer, request)
+      }
     },
     async openSurely(scope, request, environment) {
       const answer = await value<OpenAnswer | { kind: 'unsure'; ground: StoredGround }>(

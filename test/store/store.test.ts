@@ -5,7 +5,7 @@ import { createLog } from '../../src/log.ts'
 import { type Db, unavailable } from '../../src/store/db.ts'
 import { createExecutions } from '../../src/store/executions.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
-import { endTurn, newSession, openRequest, owner, rejection } from '../contracts/store-rows.ts'
+import { endTurn, message, newSession, openRequest, owner, rejection, text } from '../contracts/store-rows.ts'
 import { freshDatabase, storeOn } from './fresh.ts'
 
 t.test('a database that goes away is one line in the log, however many need it', async (t) => {
@@ -32,6 +32,65 @@ t.test('a database that goes away is one line in the log, however many need it',
   await rejection(store.ready())
   t.equal(lines.length, 2, 'closing it is no absence')
 })
+
+t.test(
+  'a history to look at is read before its session is locked, and then what has changed since',
+  async (t) => {
+    const db = await freshDatabase(t)
+    const plain = await storeOn(db)
+    t.teardown(() => plain.close())
+    let meanwhile = async (): Promise<unknown> => null
+    const locked: string[] = []
+    const watched: Db = {
+      ...db,
+      query: async <Row>(...asked: Parameters<Db['query']>) => {
+        const rows = await db.query<Row>(...asked)
+        if (asked[0].includes('history(')) await meanwhile()
+        return rows
+      },
+      transaction: (work) =>
+        db.transaction((queries) => {
+          const query = async <Row>(...asked: Parameters<Db['query']>) => {
+            const rows = await queries.query<Row>(...asked)
+            if (asked[0].includes('history(')) locked.push(JSON.stringify(rows))
+            return rows
+          }
+          return work({ ...queries, query })
+        }),
+    }
+    const store = await storeOn(watched)
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const before = message('before')
+    await plain.messages.append(scope, session, [before])
+    const opens = async (session: string) => {
+      const seen: unknown[] = []
+      const opened = await store.turns.open(scope, openRequest(session), (history) => {
+        seen.push(history.map(({ parts }) => parts))
+      })
+      return { seen, opened }
+    }
+
+    meanwhile = () => plain.messages.append(scope, session, [message('between')])
+    const added = await opens(session)
+    t.strictSame(added.seen, [[text('before'), text('between')]])
+    t.match(added.opened, { kind: 'running', turn: { base_seq: 2 } })
+    t.equal(locked.length, 1)
+    t.match(locked[0], /between/)
+    t.notMatch(locked[0], /before/, "a long one would keep its lock from the owner's heartbeat")
+
+    const { id: rewritten } = await newSession(store, scope)
+    const first = message('first')
+    await plain.messages.append(scope, rewritten, [first])
+    let isOnce = true
+    meanwhile = async () => {
+      if (isOnce)
+        await plain.messages.replace(scope, rewritten, first.id, { role: 'user', parts: text('other') })
+      isOnce = false
+    }
+    t.match(await opens(rewritten), { seen: [[text('other')]], opened: { kind: 'running' } })
+  },
+)
 
 t.test('an idempotency key is good for 24 hours', async (t) => {
   const db = await freshDatabase(t)
