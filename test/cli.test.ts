@@ -430,15 +430,18 @@ t.test('the doctor tells of tools for which the next start would stop', async (t
     BATON__TOOLBOX__MCPS: `[{${server}}]`,
   }
   await t.rejects(wholeGateway(t, env), /Missing Tool: wipe/)
+  const forged = 'x\nok    all is well\u001b[2K'
+  tools.tools.set(forged, ECHO)
   t.match(await run(env, 'doctor'), {
     code: 1,
     out: [
       /^ok/,
       /^ok/,
-      /^BAD {3}MCP server files is in strict mode.*Missing: files\.wipe$/,
+      /^BAD {3}MCP server files is in strict mode.*Missing: files\.wipe, files\.x ok {4}all is well\[2K$/,
       /^1 problem found/,
     ],
   })
+  tools.tools.delete(forged)
   const named = { ...env, BATON__TOOLBOX__TOOLS: '[{name: files.echo}, {name: wipe}]' }
   t.match(await run(named, 'doctor'), { code: 0, out: [/^ok/, /^ok/, /^ok {4}MCP server files$/] })
 })

@@ -4,6 +4,7 @@ import { ConfigError, EX_CONFIG } from '../config/load.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import { inFull } from '../errors.ts'
 import { all } from '../store/store.ts'
+import { oneLine } from '../text.ts'
 import type { TriedServer } from './access.ts'
 import { type Command, type Given, TARGET, UsageError, whyNot } from './command.ts'
 
@@ -103,7 +104,7 @@ function judgeServer({ name, error, unforeseen }: TriedServer, report: Report): 
   }
   if (unforeseen.length === 0) return report.ok(`MCP server ${name}`)
   report.bad(
-    `MCP server ${name} is in strict mode, and the toolbox does not name all of its tools: no gateway would start. Name them under toolbox.tools, or set mode: dynamic with default_tool_config. Missing: ${unforeseen.map((tool) => `${name}.${tool}`).join(', ')}`,
+    `MCP server ${name} is in strict mode, and the toolbox does not name all of its tools: no gateway would start. Name them under toolbox.tools, or set mode: dynamic with default_tool_config. Missing: ${unforeseen.map((tool) => `${name}.${oneLine(tool)}`).join(', ')}`,
   )
 }
 
