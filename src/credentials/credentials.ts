@@ -118,7 +118,8 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     // A turn would be begun with it, only to fail.
     const reason = whySpent(made, vendors.get(made.provider), secret)
     const isSpent = reason !== null && (await store.credentials.fail(made.id, made.version, reason, 'ended'))
-    return credentialView(isSpent ? { ...made, state: 'needs_reauth', reason } : made)
+    const now = isSpent ? await store.credentials.get({ owner, admin: false }, made.id) : made
+    return credentialView(now ?? made)
   }
 
   async function put(

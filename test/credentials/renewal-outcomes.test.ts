@@ -179,7 +179,7 @@ t.test(
     const spent = { state: 'needs_reauth', reason: /^expired: .*nothing to renew it with/ }
     const bare = await one.credentials.create(ME.owner, { ...given, expires_at: at(-1) })
     t.match(bare, spent)
-    t.match(await read(bare.id), spent)
+    t.strictSame(await one.credentials.get(ME, bare.id), bare)
     t.match(await refusal(chosen(one, bare.id, 'anthropic')), { code: 'credential_needs_reauth' })
     const content = { claudeAiOauth: { accessToken: 'a', refreshToken: 'r', expiresAt: Date.now() - 1000 } }
     t.match(await one.logins.importFile(ME, { provider: 'anthropic', format: 'claude', content }), spent)
