@@ -310,7 +310,7 @@ const BAD_THINKING =
  * "Please ensure that multiturn requests alternate between user and model", what 4.3 has of turns with functions, and what
  * a relay may say instead.
  */
-const TURN_ORDER = /turn comes immediately|\balternat|\bconsecutive\b|\bsame role\b/i
+const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b|\bsame role\b/i
 
 /**
  * What Google refuses is left out once: ids that a backend does not know (4.5), thinking that a model does not take,
@@ -326,10 +326,11 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (BAD_THINKING.test(message)) {
     return request.reported?.efforts?.length === 0 ? null : taught(request, { efforts: [] })
   }
-  if (TURN_ORDER.test(message)) return withResultsJoined(request)
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
   if (/too many states/i.test(message)) return unforced(request)
-  return withoutUnread(request, message, UNREAD)
+  return (
+    withoutUnread(request, message, UNREAD) ?? (TURN_ORDER.test(message) ? withResultsJoined(request) : null)
+  )
 }
 
 /** Null where no content of results is apart from another of the user's. */
