@@ -27,7 +27,7 @@ const ID = /^[\w-]{1,200}$/
 /** `keys` of a list that is ordered by a number. */
 export const SEQ = /^\d{1,15}$/
 
-/** Of JSON in a page of what may be large, unless it is a single row: message_page and turn_page in the schema. */
+/** Of JSON in a page of what may be large, unless it is a single row: within_bytes in the schema. */
 export const PAGE_BYTES = 32 << 20
 
 /** Whether such a page ended early. Of an empty one the only row is null. */

@@ -22,6 +22,7 @@ export function createOpening(
 
   async function open(caller: Caller, row: OpenTurn): Promise<Opened | null> {
     const { session_id, context, provider, model } = row.turn
+    // Else the session's own is needed: to refuse a provider without a model, or to fill in what was not named.
     const isWhole = model === null ? provider === null : provider !== null || row.on_busy === 'reject'
     const isPlain = context.length === 0 && isWhole
     if (!isPlain || settings.turnsPerOwner !== null) {
