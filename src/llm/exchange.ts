@@ -103,7 +103,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
    * drained; what came before a failure is handed on first.
    */
   async body(take: (piece: Buffer) => void): Promise<void> {
-    for (const piece of this.#early.splice(0)) if (this.#state !== 'draining') take(piece)
+    this.#handOnEarly(take)
     this.#take = take
     while (this.#state === 'open') await this.#news()
     if (this.#state === 'failed') throw this.#failure
@@ -198,6 +198,11 @@ export class Exchange implements Dispatcher.DispatchHandler {
     } catch (thrown) {
       this.#fail(thrown)
     }
+  }
+
+  /** A function of its own: one that waits keeps what its loop had last, here for as long as the stream is open. */
+  #handOnEarly(take: (piece: Buffer) => void): void {
+    for (const piece of this.#early.splice(0)) if (this.#state !== 'draining') take(piece)
   }
 
   readonly #onAbort = (): void => this.abort(this.#request.signal.reason)

@@ -6,6 +6,7 @@ import { Agent } from 'undici'
 import { bodyBytes } from '../../src/llm/body.ts'
 import { LlmStale } from '../../src/llm.ts'
 import type { CredentialSecret, Deployment } from '../../src/provider.ts'
+import { held } from '../memory.ts'
 import { gate } from '../waiting.ts'
 import {
   type Answer,
@@ -295,6 +296,18 @@ t.test('an answer without end is given up at its limit', async (t) => {
   const error = await failure(bench(t, server.url).call())
   t.equal(error.code, 'upstream_rejected')
   t.match(error.message, /larger than/)
+})
+
+t.test('what an answer begins with is let go while the rest is awaited', async (t) => {
+  const beginning = `: ${'x'.repeat(32 << 10)}\n\n${frame({ text: 'a' })}`
+  const server = await upstreamServer(t, (response) => response.writeHead(200, SSE).write(beginning))
+  const { call, llm } = bench(t, server.url, { limits: { upstreamConnections: 30 } })
+  const before = await held('arrayBuffers')
+  const calls = Array.from({ length: 30 }, () => call())
+  await Promise.all(calls.map(({ first }) => first))
+  const kept = (await held('arrayBuffers')) - before
+  t.ok(kept < 30 * 16_384, `30 answers of 32 KiB keep ${kept} bytes`)
+  await Promise.all([llm.close(), ...calls.map(({ done }) => t.rejects(done))])
 })
 
 t.test('an event of lines without end is given up long before', async (t) => {
