@@ -2,8 +2,7 @@
  * Repaired messages as Gemini `contents` (wire/gemini.md 4). Two roles, neighbours of one role merged,
  * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
  */
-import { isDeepStrictEqual } from 'node:util'
-import { isExact, isRecord } from '../../src/chat/json.ts'
+import { isJsonOf, isRecord } from '../../src/chat/json.ts'
 import { isPlainText } from '../../src/chat/media.ts'
 import type {
   ContentPart,
@@ -212,15 +211,6 @@ function responseObject(part: ToolResultPart): Record<string, unknown> {
   }
   const isWhole = isRecord(structured) && !('output' in structured) && !('error' in structured)
   return isWhole && Object.keys(structured).length > 0 ? structured : { output: structured }
-}
-
-/** The text is this value as JSON, however it is laid out, and says no more: ids may have lost digits in the value. */
-function isJsonOf(value: unknown, json: string): boolean {
-  try {
-    return isDeepStrictEqual(JSON.parse(json), value) && isExact(json)
-  } catch {
-    return false
-  }
 }
 
 const textOfResult = (content: readonly ContentPart[]): string =>

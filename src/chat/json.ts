@@ -1,5 +1,6 @@
 /** JSON values from outside: told apart, measured without recursion, written in one form, and hashed. */
 import { createHash } from 'node:crypto'
+import { isDeepStrictEqual } from 'node:util'
 
 /** A JSON object, neither null nor a list. */
 export const isRecord = (value: unknown): value is Record<string, unknown> =>
@@ -34,6 +35,15 @@ export function isExact(json: string): boolean {
 
 /** The digits of a number, however large it is. */
 const significant = (number: string): string => number.replace(/\.|e.*|0+$/g, '')
+
+/** Whether a JSON text is this value, however it is laid out, and says no more: ids may have lost digits in the value. */
+export function isJsonOf(value: unknown, json: string): boolean {
+  try {
+    return isDeepStrictEqual(JSON.parse(json), value) && isExact(json)
+  } catch {
+    return false
+  }
+}
 
 /** Its JSON; null for a value nested some thousands of levels deep, for which the stack does not suffice. */
 export function asJson(value: unknown): string | null {

@@ -2,7 +2,7 @@
  * A tool's answer as the model gets it and as it is kept. What is too long for a model is stored whole and
  * given as its head and tail with a notice that says how to read on (outputSlice); nothing is cut in silence.
  */
-import { BEARABLE, canonicalJson, isExact, isWithin, stepsOf } from '../chat/json.ts'
+import { BEARABLE, isJsonOf, isWithin, stepsOf } from '../chat/json.ts'
 import { asItIs, fileAsText } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
 import { invalid } from '../errors.ts'
@@ -48,7 +48,7 @@ export async function shapeResult(
   const text = texts.map((one) => one.text).join('\n\n')
   const json = structured === undefined ? null : JSON.stringify(structured)
   // Servers repeat what is structured as text; one of them is enough (MCP, tools: structured content).
-  const isRepeated = json !== null && (text === '' || isSame(text, structured))
+  const isRepeated = json !== null && (text === '' || isJsonOf(structured, text))
   const isLongText = !isRepeated && isLong(text)
   const isLongJson = json !== null && isLong(json)
   // What is abridged for the model is what is stored, so that it can read on at an offset.
@@ -101,16 +101,6 @@ function fitted(raw: McpResult): Fitted {
 }
 
 const UNBEARABLE = `[The structured result is nested more than ${BEARABLE.depth} levels deep, or holds more than ${BEARABLE.values} values, and was left out]`
-
-function isSame(text: string, structured: unknown): boolean {
-  try {
-    const parsed: unknown = JSON.parse(text)
-    if (!isWithin(parsed, BEARABLE) || canonicalJson(parsed) !== canonicalJson(structured)) return false
-    return isExact(text)
-  } catch {
-    return false
-  }
-}
 
 async function storedForm(structured: unknown, text: string): Promise<StoredOutput> {
   if (structured === undefined) {
