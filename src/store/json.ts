@@ -4,6 +4,7 @@
  * the text as it was given; everything else travels as a record or plain text, where such characters
  * become U+FFFD.
  */
+import { storableText } from '../text.ts'
 import type { Param } from './db.ts'
 
 /** Exact JSON for a json column: JSON.stringify escapes NUL and lone surrogates, and json keeps escapes. */
@@ -14,19 +15,18 @@ export function record(value: unknown): string {
   const text = JSON.stringify(value)
   // The plain search is ten times faster than the pattern, and mostly all that is needed.
   if (!text.includes('\\u') || !UNSTORABLE_ESCAPE.test(text)) return text
-  return JSON.stringify(value, (_, inner: unknown) => (typeof inner === 'string' ? plain(inner) : inner))
+  return JSON.stringify(value, (_, inner: unknown) =>
+    typeof inner === 'string' ? storableText(inner) : inner,
+  )
 }
 
 /** May also match an escaped backslash before such letters: then the slow way finds nothing to do. */
 const UNSTORABLE_ESCAPE = /\\u(?:0000|d[89a-f])/i
 
-/** Text as a text column can hold it. */
-const plain = (text: string): string => text.replaceAll('\0', '\ufffd').replace(/\p{Surrogate}/gu, '\ufffd')
-
 /** Lone surrogates need no care here: on their way as UTF-8 they become U+FFFD anyhow. */
 export const plainParam = (param: Param): Param => {
-  if (typeof param === 'string') return param.includes('\0') ? plain(param) : param
-  return Array.isArray(param) ? param.map(plain) : param
+  if (typeof param === 'string') return param.includes('\0') ? storableText(param) : param
+  return Array.isArray(param) ? param.map(storableText) : param
 }
 
 /** Bytes come out of SQL's JSON as base64. */
