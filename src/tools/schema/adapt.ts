@@ -10,6 +10,7 @@ import {
   definitionIn,
   definitionsOf,
   kindOf,
+  listOf,
   MAX_SCHEMA_BYTES,
   mapSubschemas,
   nodesOf,
@@ -145,8 +146,6 @@ function withoutRootCombinators(schema: JsonSchema): JsonSchema {
   if (optional.length > 0) root = joined(root, unite([...optional, { type: 'object' }]))
   return root
 }
-
-const listOf = (value: unknown): JsonSchema[] => (Array.isArray(value) ? value.filter(isRecord) : [])
 
 /**
  * A branch with its reference followed and its own choices united. `known` has each definition once flattened: without

@@ -227,6 +227,9 @@ export function mapSubschemas(node: JsonSchema, fn: (sub: unknown) => unknown): 
   return Object.fromEntries(Object.entries(node).map(([keyword, value]) => [keyword, mapped(keyword, value)]))
 }
 
+/** The members of a keyword that holds a list of subschemas, those that are mere booleans left out. */
+export const listOf = (value: unknown): JsonSchema[] => (Array.isArray(value) ? value.filter(isRecord) : [])
+
 /** A 2020-12 schema and all subschemas in it, those that are mere booleans left out. */
 export function nodesOf(schema: JsonSchema): JsonSchema[] {
   const nodes = [schema]

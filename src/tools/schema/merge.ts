@@ -14,7 +14,7 @@ const larger: Merge = (a, b) => Math.max(Number(a), Number(b))
 const smaller: Merge = (a, b) => Math.min(Number(a), Number(b))
 
 const RULES: Readonly<Record<string, Merge>> = {
-  type: (a, b) => sharedTypes(a, b),
+  type: sharedTypes,
   // Where nothing is shared the schemas contradict each other: the first is kept, the call will tell.
   enum: (a, b, spend) => {
     spend((a as unknown[]).length + (b as unknown[]).length)
@@ -23,8 +23,8 @@ const RULES: Readonly<Record<string, Merge>> = {
     return shared.length > 0 ? shared : a
   },
   const: first,
-  properties: (a, b, spend) => mergeMaps(a as JsonSchema, b as JsonSchema, spend),
-  patternProperties: (a, b, spend) => mergeMaps(a as JsonSchema, b as JsonSchema, spend),
+  properties: mergeMaps,
+  patternProperties: mergeMaps,
   required: (a, b, spend) => {
     spend((a as string[]).length + (b as string[]).length)
     return [...new Set([...(a as string[]), ...(b as string[])])]
@@ -67,9 +67,9 @@ export function intersect(a: JsonSchema, b: JsonSchema, spend: Spend = () => {})
   return merged
 }
 
-function mergeMaps(a: JsonSchema, b: JsonSchema, spend: Spend): JsonSchema {
-  const merged = new Map(Object.entries(a))
-  const added = Object.entries(b)
+function mergeMaps(a: unknown, b: unknown, spend: Spend): JsonSchema {
+  const merged = new Map(Object.entries(a as JsonSchema))
+  const added = Object.entries(b as JsonSchema)
   spend(merged.size + added.length)
   for (const [key, sub] of added) {
     const known = merged.get(key)

@@ -22,6 +22,7 @@ import {
   isAnnotation,
   isPattern,
   keptOf,
+  listOf,
   MAX_SCHEMA_BYTES,
   ordered,
   typesOf,
@@ -269,8 +270,7 @@ class Cleaner {
 
   /** Branches and their own choices, with references followed, each of which counts once. */
   #ledTo(branches: unknown, depth: number, seen: Set<unknown>): JsonSchema[] {
-    if (!Array.isArray(branches)) return []
-    return branches.filter(isRecord).flatMap((branch) => {
+    return listOf(branches).flatMap((branch) => {
       if (branch.$ref !== undefined && seen.has(branch.$ref)) return []
       seen.add(branch.$ref)
       const flat = this.#followed(branch, depth)

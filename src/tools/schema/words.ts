@@ -2,7 +2,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema, SchemaProfile } from '../../provider.ts'
-import { distinct, ordered } from './keywords.ts'
+import { distinct, listOf, ordered } from './keywords.ts'
 
 export class Words {
   readonly #profile: SchemaProfile
@@ -97,7 +97,5 @@ export class Words {
     return ordered(node, (keyword) => this.#has(keyword) || keyword === '$defs' || keyword === '$ref')
   }
 }
-
-const listOf = (value: unknown): JsonSchema[] => (Array.isArray(value) ? value.filter(isRecord) : [])
 
 const isEmpty = (schema: unknown): boolean => isRecord(schema) && Object.keys(schema).length === 0
