@@ -1,7 +1,7 @@
 /** What becomes of an amended request, whichever vendor refused it. */
 import { mediaAsText } from '../src/chat/media.ts'
-import type { MediaPart, MessageInput, Part, TextPart } from '../src/chat/message.ts'
-import { withContent } from '../src/chat/repair.ts'
+import type { MediaPart, Part, TextPart } from '../src/chat/message.ts'
+import { messageWith, withContent } from '../src/chat/repair.ts'
 import type { ModelRequest, ReportedModel } from '../src/provider.ts'
 
 /** What stands in a part's place: itself, another, or nothing. */
@@ -16,18 +16,14 @@ export function withParts(request: ModelRequest, change: Change): ModelRequest |
   const { messages } = request
   const start = messages.findLastIndex(({ role }) => role === 'user')
   for (const end of [Math.max(0, start), messages.length]) {
-    const earlier = messages.slice(0, end).map((message) => changed(message, change))
+    const earlier = messages
+      .slice(0, end)
+      .map((message) => messageWith(message, message.role, message.parts.flatMap(change)))
     if (earlier.every((message, i) => message === messages[i])) continue
     const shown = earlier.filter(({ parts }) => parts.length > 0)
     return { ...request, messages: [...shown, ...messages.slice(end)] }
   }
   return null
-}
-
-function changed(message: MessageInput, change: Change): MessageInput {
-  const parts = message.parts.flatMap(change)
-  const isSame = parts.length === message.parts.length && parts.every((part, i) => part === message.parts[i])
-  return isSame ? message : { ...message, parts }
 }
 
 /** The request without reasoning that goes back. */

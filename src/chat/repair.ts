@@ -120,8 +120,8 @@ class Walk {
     const parts: (ContentPart | ToolResultPart)[] = []
     for (const part of message.parts) parts.push(...this.#givenPart(part))
     if (parts.length === 0) return
-    if (message.role !== 'system') return this.#push(withParts(message, 'user', parts))
-    if (this.#target.systemMessages) return this.#push(withParts(message, 'system', parts))
+    if (message.role !== 'system') return this.#push(messageWith(message, 'user', parts))
+    if (this.#target.systemMessages) return this.#push(messageWith(message, 'system', parts))
     const texts = parts.flatMap((part) => (part.type === 'text' ? [part.text] : []))
     const media = parts.filter(({ type }) => type !== 'text')
     const text = ['[System message]', ...texts].join('\n')
@@ -160,7 +160,7 @@ class Walk {
       if (ready.type === 'tool_call' && part.type === 'tool_call') results.push(this.#resultFor(part, ready))
     }
     if (parts.length === 0) return
-    this.#push(withParts(message, 'assistant', parts))
+    this.#push(messageWith(message, 'assistant', parts))
     if (results.length > 0) this.#push({ role: 'tool', parts: results })
   }
 
@@ -273,7 +273,7 @@ function structureOf({ content, structured }: ToolResultPart): TextPart[] {
 }
 
 /** The message itself where these are all its parts, as they were. */
-function withParts(message: MessageInput, role: MessageInput['role'], parts: Part[]): MessageInput {
+export function messageWith(message: MessageInput, role: MessageInput['role'], parts: Part[]): MessageInput {
   const isSame =
     message.role === role &&
     message.parts.length === parts.length &&
