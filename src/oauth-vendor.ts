@@ -112,7 +112,7 @@ export interface OAuthVendor {
   /** The mode where nothing can listen for the browser */
   remoteMode: LoginMode
   /** Throws `invalid_request` that names the setting where the operator has configured no client. */
-  client(settings: OAuthSettings): { id: string; secret?: string }
+  clientId(settings: OAuthSettings): string
   /** What an `iss` beside a code must be (RFC 9207). */
   issuer(settings: OAuthSettings): string
   /**
@@ -136,7 +136,7 @@ export interface OAuthVendor {
     settings: OAuthSettings,
     answer: { code: string; state: string; redirect_uri: string; verifier: string },
   ): OAuthCall
-  /** Null: nothing in the secret can renew it. Throws as `client` does. */
+  /** Null: nothing in the secret can renew it. Throws as `clientId` does. */
   renew(settings: OAuthSettings, secret: LoginSecret): OAuthCall | null
   /** Null: the body is no token answer. */
   readTokens(body: string): TokenAnswer | null

@@ -25,8 +25,8 @@ const CONSOLE = 'console'
 /** Inference, and the account's name (1.2). */
 const SCOPE = 'user:inference user:profile'
 
-function client({ clientId }: OAuthSettings): { id: string } {
-  if (clientId !== null) return { id: clientId }
+function clientIdIn({ clientId }: OAuthSettings): string {
+  if (clientId !== null) return clientId
   throw invalid(
     'provider',
     'Anthropic logins need an OAuth client of your own: set BATON_ANTHROPIC_OAUTH_CLIENT_ID. Baton brings none and presents itself as no other program.',
@@ -38,7 +38,7 @@ export const anthropicLogins: OAuthVendor = {
   provider: 'anthropic',
   modes: ['loopback', 'paste'],
   remoteMode: 'paste',
-  client,
+  clientId: clientIdIn,
   issuer: ({ authorizeUrl = '' }) => new URL(authorizeUrl).origin,
   // Any port is taken; the path is not known to be free (1.3).
   loopback: { host: 'localhost', ports: [], path: '/callback', anyPath: false },
@@ -53,7 +53,7 @@ export const anthropicLogins: OAuthVendor = {
     ...tokenCall(settings),
     json: {
       grant_type: 'authorization_code',
-      client_id: client(settings).id,
+      client_id: clientIdIn(settings),
       code,
       state,
       redirect_uri,
@@ -65,7 +65,7 @@ export const anthropicLogins: OAuthVendor = {
     const { refresh_token, renewed_by } = secret
     if (refresh_token === undefined) return null
     const call = renewed_by === CONSOLE ? consoleCall(settings, OAUTH_BETA) : tokenCall(settings)
-    const client_id = secret.client_id ?? client(settings).id
+    const client_id = secret.client_id ?? clientIdIn(settings)
     return { ...call, json: { grant_type: 'refresh_token', refresh_token, client_id } }
   },
   readTokens,

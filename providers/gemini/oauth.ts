@@ -29,17 +29,12 @@ const PUBLIC_SCOPE = 'https://www.googleapis.com/auth/generative-language.retrie
 const LOOPBACK_PATH = '/oauth2callback'
 
 /** The token endpoint refuses every call without the client's secret (1.1). */
-function client({ clientId, clientSecret }: OAuthSettings): { id: string; secret: string } {
-  if (clientId !== null && clientSecret) return { id: clientId, secret: clientSecret }
+function clientIn({ clientId, clientSecret }: OAuthSettings): { client_id: string; client_secret: string } {
+  if (clientId !== null && clientSecret) return { client_id: clientId, client_secret: clientSecret }
   throw invalid(
     'provider',
     'Google logins need an OAuth client of your own: set BATON_GOOGLE_OAUTH_CLIENT_ID and BATON_GOOGLE_OAUTH_CLIENT_SECRET. Baton brings none and presents itself as no other program.',
   )
-}
-
-const clientFields = (settings: OAuthSettings) => {
-  const { id, secret } = client(settings)
-  return { client_id: id, client_secret: secret }
 }
 
 /** Google's logins, for Code Assist and for the public API; the operator's client, with its secret. */
@@ -47,7 +42,7 @@ export const googleLogins: OAuthVendor = {
   provider: 'gemini',
   modes: ['loopback', 'paste'],
   remoteMode: 'paste',
-  client,
+  clientId: (settings) => clientIn(settings).client_id,
   // https://accounts.google.com names itself as its issuer, and the login begins there.
   issuer: ({ authorizeUrl = '' }) => new URL(authorizeUrl).origin,
   // A desktop client takes any port and path; a web client the one that is registered (1.2).
@@ -67,12 +62,12 @@ export const googleLogins: OAuthVendor = {
       code,
       redirect_uri,
       code_verifier: verifier,
-      ...clientFields(settings),
+      ...clientIn(settings),
     },
   }),
   renew(settings, { refresh_token, client_id }) {
     if (refresh_token === undefined) return null
-    const own = clientFields(settings)
+    const own = clientIn(settings)
     if (client_id !== undefined && client_id !== own.client_id) {
       throw new BatonError(
         'upstream_auth',

@@ -26,14 +26,14 @@ const SCOPE = 'openid profile email offline_access'
 const LOOPBACK = { host: 'localhost', ports: [1455, 1457], path: '/auth/callback', anyPath: false } as const
 
 const endpoint = (settings: OAuthSettings, path: string): string => `${settings.issuer ?? ''}${path}`
-const client = ({ clientId }: OAuthSettings) => ({ id: clientId ?? PUBLIC_CLIENT })
+const clientIdIn = ({ clientId }: OAuthSettings): string => clientId ?? PUBLIC_CLIENT
 
 /** ChatGPT logins, with the vendor's public client unless the operator names another. */
 export const openaiLogins: OAuthVendor = {
   provider: 'openai',
   modes: ['loopback', 'paste', 'device'],
   remoteMode: 'device',
-  client,
+  clientId: clientIdIn,
   issuer: ({ issuer = '' }) => issuer,
   loopback: LOOPBACK,
   pasteRedirect: `http://${LOOPBACK.host}:${LOOPBACK.ports[0]}${LOOPBACK.path}`,
@@ -55,7 +55,7 @@ export const openaiLogins: OAuthVendor = {
       grant_type: 'authorization_code',
       code,
       redirect_uri,
-      client_id: client(settings).id,
+      client_id: clientIdIn(settings),
       code_verifier: verifier,
     },
   }),
@@ -66,7 +66,7 @@ export const openaiLogins: OAuthVendor = {
           method: 'POST',
           url: endpoint(settings, '/oauth/token'),
           json: {
-            client_id: client_id ?? client(settings).id,
+            client_id: client_id ?? clientIdIn(settings),
             grant_type: 'refresh_token',
             refresh_token,
           },
@@ -143,7 +143,7 @@ function deviceFlow(): DeviceFlow {
     start: (settings) => ({
       method: 'POST',
       url: accounts(settings, 'usercode'),
-      json: { client_id: client(settings).id },
+      json: { client_id: clientIdIn(settings) },
     }),
     readStart(answer) {
       const { device_auth_id, user_code, usercode, interval } = parseRecord(answer.body) ?? {}

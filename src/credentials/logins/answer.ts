@@ -31,7 +31,7 @@ export function codeIn(
   state: string,
 ): string {
   const server = { issuer: vendor.issuer(settings) }
-  const client = { client_id: vendor.client(settings).id }
+  const client = { client_id: vendor.clientId(settings) }
   let code: string | null
   try {
     code = oauth.validateAuthResponse(server, client, answer, state).get('code')

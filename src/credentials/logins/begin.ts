@@ -66,7 +66,7 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
       const { url, parameters } = vendor.authorization(settings, wish)
       const query = {
         response_type: 'code',
-        client_id: vendor.client(settings).id,
+        client_id: vendor.clientId(settings),
         redirect_uri,
         state,
         code_challenge: await oauth.calculatePKCECodeChallenge(verifier),
@@ -118,7 +118,7 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
   return async (begin) => {
     const { configured, wish } = begin
     // Throws where the operator has configured no client.
-    configured.vendor.client(configured.settings)
+    configured.vendor.clientId(configured.settings)
     assertWish(configured, wish)
     const mode = modeFor(configured, begin.mode)
     await pending.prune()

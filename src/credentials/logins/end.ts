@@ -85,7 +85,7 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
   return {
     async byCode(configured, owner, call, wish) {
       const { vendor, settings } = configured
-      const got = await tokensBy(configured, call, { client_id: vendor.client(settings).id }, 'code')
+      const got = await tokensBy(configured, call, { client_id: vendor.clientId(settings) }, 'code')
       const { secret, expires_at } = got
       const { facts, name = got.name ?? null } = vendor.identify(secret)
       const known = { ...facts, ...factsOf(configured, wish) }
