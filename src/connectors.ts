@@ -12,7 +12,7 @@ import { connectorKey } from './credentials/connector-secret.ts'
 import { type LoginPage, pageOf } from './credentials/logins/page.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError, isUnavailable, refuseAt } from './errors.ts'
-import { type Mcp, McpError, type McpServerSpec, type McpTool } from './mcp/contract.ts'
+import { type Mcp, McpError, type McpServerInfo, type McpServerSpec, type McpTool } from './mcp/contract.ts'
 import type { Caller, SessionTools } from './ports.ts'
 import type {
   AuditEntry,
@@ -30,7 +30,7 @@ import { FOLLOWERS } from './tools/session-tools.ts'
 interface ConnectorTest {
   ok: boolean
   latency_ms: number
-  server: { name: string; version: string; protocol_version: string } | null
+  server: McpServerInfo | null
   tools: McpTool[]
   error?: string
 }

@@ -17,7 +17,7 @@ import { createRequests, type RequestsDeps } from './llm/requests.ts'
 import { logLine } from './log.ts'
 import type { Rendered } from './ports.ts'
 import type { CredentialSecret, Deployment, ModelRequest, ParseContext, UpstreamFailure } from './provider.ts'
-import type { Metrics } from './telemetry.ts'
+import type { Metrics, ModelCallRecord } from './telemetry.ts'
 
 export { LlmStale } from './llm/exchange.ts'
 
@@ -67,14 +67,10 @@ export interface LlmDeps extends RequestsDeps {
 }
 
 /** How a call went, beside who made it. */
-interface Course {
-  outcome: string
+interface Course extends Omit<ModelCallRecord, 'provider' | 'model'> {
   /** Neither whole nor cancelled */
   failure: BatonError | null
   attempts: number
-  ms: number
-  firstEventMs: number | null
-  usage: Usage | null
 }
 
 export function createLlm(deps: LlmDeps): Llm {

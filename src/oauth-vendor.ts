@@ -44,10 +44,7 @@ export interface LoginSecret {
 }
 
 /** A token endpoint's answer. What is absent keeps its old value (refresh tokens above all). */
-export interface TokenAnswer {
-  access_token?: string
-  refresh_token?: string
-  id_token?: string
+export interface TokenAnswer extends Pick<LoginSecret, 'access_token' | 'refresh_token' | 'id_token'> {
   /** Seconds */
   expires_in?: number
   /** How a person knows the account */
@@ -89,11 +86,8 @@ export interface LoginIdentity {
 }
 
 /** A login file of the vendor's own tool, read. */
-export interface ImportedLogin {
+export interface ImportedLogin extends LoginIdentity {
   secret: LoginSecret
-  facts: Readonly<Record<string, string>>
-  name?: string
-  expires_at?: string
   /** What taking it over means for that tool */
   warning: string
 }

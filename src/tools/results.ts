@@ -184,7 +184,7 @@ interface Slice {
  */
 export function outputSlice(
   stored: StoredOutput,
-  { path, offset, limit }: { path: string; offset: number; limit: number },
+  { path, offset, limit }: Pick<Slice, 'path' | 'offset' | 'limit'>,
 ): Slice {
   const bytes = Buffer.from(path === '' ? stored.output : textAt(stored, path), 'utf8')
   const start = characterStart(bytes, Math.min(offset, bytes.length))
