@@ -12,14 +12,13 @@ import { isCut, PAGE_BYTES, readCursor, toPage } from './page.ts'
 import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
 import { ownRow, visibleTo } from './sql.ts'
 import {
-  type AnnouncedEvent,
   type Commit,
   type Fence,
   type OpenTurn,
   type Scope,
   StaleOwner,
   type StepRead,
-  type Turn,
+  type Taken,
   type TurnEnd,
   type Turns,
   type Unannounced,
@@ -259,10 +258,7 @@ function leftBefore(
 
 function takeovers(db: Db, parts: Parts) {
   /** Handed back where it cannot be read: no failure of the turn, and whoever has its key may take it at once. */
-  async function taken(
-    { turn, epoch, announce = null }: TakenAnswer,
-    owner: string,
-  ): Promise<{ turn: Turn; fence: Fence; announce: AnnouncedEvent[] }> {
+  async function taken({ turn, epoch, announce = null }: TakenAnswer, owner: string): Promise<Taken> {
     const { id, session_id } = turn
     const fence = { session_id, owner, epoch }
     try {
@@ -290,18 +286,14 @@ function takeovers(db: Db, parts: Parts) {
       ])
       return answer && taken(answer, owner)
     },
-    async recover({ owner, seconds }, limit, except = []) {
+    async recover({ owner, seconds }, except = []) {
       const answers = await value<(TakenAnswer & { was_handed_over: boolean })[]>(
         db,
-        'select recover_turns($1, $2, $3, $4)',
-        [owner, seconds, limit, except],
+        'select recover_turns($1, $2, 1, $3)',
+        [owner, seconds, except],
       )
-      return Promise.all(
-        (answers ?? []).map(async (answer) => ({
-          ...(await taken(answer, owner)),
-          was_handed_over: answer.was_handed_over,
-        })),
-      )
+      const [answer] = answers ?? []
+      return answer ? { ...(await taken(answer, owner)), was_handed_over: answer.was_handed_over } : null
     },
     idleQueues: (limit) =>
       values<string>(

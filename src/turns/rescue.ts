@@ -36,12 +36,11 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
   /** Announcements that were found unsaid, and when first */
   let unsaidSince = new Map<string, number>()
 
-  /** One by one: what cannot be read must not take others along. */
   async function takeOver(): Promise<void> {
     let isMore = true
     const takeOne = async () => {
-      const [lost] = await store.turns.recover(lease, 1, [...running.unreadable])
-      isMore = lost !== undefined
+      const lost = await store.turns.recover(lease, [...running.unreadable])
+      isMore = lost !== null
       if (!lost) return
       const { turn, fence, announce, was_handed_over } = lost
       const reason = was_handed_over ? 'handed_over' : 'lost'

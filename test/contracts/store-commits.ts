@@ -15,6 +15,7 @@ import {
   newSession,
   openRequest,
   owner,
+  recoverAll,
   rejection,
   runningTurn,
   step,
@@ -246,7 +247,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
       t.equal(await store.turns.breakLease(turn.id, fence.epoch), true)
       const late = store.turns.commit(fence, { turn_id: turn.id, attempt: 2 })
       t.ok((await rejection(late)) instanceof StaleOwner)
-      const [taken] = (await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)).filter(
+      const [taken] = (await recoverAll(store, { owner: 'replica-2', seconds: 60 })).filter(
         (one) => one.turn.id === turn.id,
       )
       t.match(taken, { turn: { recoveries: 0, cancel_requested: true }, fence: { epoch: 2 } })
@@ -267,7 +268,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
   await t.test('a former owner’s write fails and leaves nothing', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope, LAPSED)
-    const [taken] = (await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)).filter(
+    const [taken] = (await recoverAll(store, { owner: 'replica-2', seconds: 60 })).filter(
       (one) => one.turn.id === turn.id,
     )
     t.match(taken, {
@@ -312,7 +313,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.turns.heartbeat(LAPSED.owner, [session.id], 60), [
       { session_id: session.id, cancelled_turn: null },
     ])
-    const taken = await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)
+    const taken = await recoverAll(store, { owner: 'replica-2', seconds: 60 })
     t.notOk(
       taken.some((one) => one.turn.id === turn.id),
       'and prolonged it cannot be taken',
@@ -362,16 +363,8 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     await store.turns.commit(first.fence, { turn_id: first.turn.id, announce: [event] })
     // As a step that is discarded: what is left unsaid stays.
     await store.turns.commit(first.fence, { turn_id: first.turn.id, attempt: 2 })
-    const recoverAll = async (name: string) => {
-      const taken = []
-      for (;;) {
-        const some = await store.turns.recover({ owner: name, seconds: 60 }, 4)
-        if (some.length === 0) return taken
-        t.ok(some.length <= 4)
-        taken.push(...some)
-      }
-    }
-    const taken = (await Promise.all([recoverAll('replica-2'), recoverAll('replica-3')])).flat()
+    const both = ['replica-2', 'replica-3'].map((name) => recoverAll(store, { owner: name, seconds: 60 }))
+    const taken = (await Promise.all(both)).flat()
     const mine = taken.filter((one) => one.turn.owner === scope.owner)
     t.strictSame(mine.map((one) => one.turn.id).sort(), lost.map((one) => one.turn.id).sort())
     t.ok(mine.every((one) => one.turn.recoveries === 1 && one.fence.epoch === 2))
@@ -385,12 +378,12 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     await store.turns.handOver(fence)
     t.ok((await rejection(endTurn(store, fence, turn.id))) instanceof StaleOwner)
     const lease = { owner: 'replica-2', seconds: 60 }
-    const others = await store.turns.recover(lease, 1000, [turn.id])
+    const others = await recoverAll(store, lease, [turn.id])
     t.notOk(
       others.some((one) => one.turn.id === turn.id),
       'not by one that does not want it',
     )
-    const taken = [...others, ...(await store.turns.recover(lease, 1000))]
+    const taken = [...others, ...(await recoverAll(store, lease))]
     const mine = taken.find((one) => one.turn.id === turn.id)
     t.match(mine, {
       turn: { recoveries: 0 },
@@ -414,7 +407,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     t.match(await store.turns.open(scope, openRequest(session.id)), { kind: 'busy', active_turn_id: turn.id })
     t.ok((await store.turns.unannounced(1000)).some((left) => left.turn_id === turn.id))
     t.notOk(
-      (await store.turns.recover(LEASE, 1000)).some((one) => one.turn.id === turn.id),
+      (await recoverAll(store, LEASE)).some((one) => one.turn.id === turn.id),
       'it is not lost',
     )
     const queued = openRequest(session.id, { on_busy: 'enqueue' })

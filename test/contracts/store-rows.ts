@@ -161,3 +161,15 @@ export async function unsaidOf(store: Store, turn: string) {
   const row = (await store.turns.unannounced(1000)).find(({ turn_id }) => turn_id === turn)
   return row ? { ...row, events: row.events() } : null
 }
+
+/** All lost turns, taken one after the other. */
+export async function recoverAll(store: Store, lease: OpenTurn['lease'], except: readonly string[] = []) {
+  const all = []
+  for (
+    let one = await store.turns.recover(lease, except);
+    one;
+    one = await store.turns.recover(lease, except)
+  )
+    all.push(one)
+  return all
+}

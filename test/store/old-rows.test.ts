@@ -3,7 +3,7 @@ import t from 'tap'
 import { values } from '../../src/store/db.ts'
 import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { EVERYONE } from '../../src/store/store.ts'
-import { LEASE } from '../contracts/store-rows.ts'
+import { LEASE, recoverAll } from '../contracts/store-rows.ts'
 import { NONE } from '../patterns.ts'
 import { emptyDatabase, storeOn } from './fresh.ts'
 
@@ -68,7 +68,7 @@ t.test(
     t.match(await store.connectors.bindings('ses_running'), [
       { connector: { name: 's' }, alias: null, off: NONE },
     ])
-    t.match(await store.turns.recover(LEASE, 9), [{ turn: { id: 'turn_running' }, was_handed_over: false }])
+    t.match(await recoverAll(store, LEASE), [{ turn: { id: 'turn_running' }, was_handed_over: false }])
     t.strictSame(await store.turns.idleQueues(9), ['ses_queued'])
     t.equal((await store.executions.ofTurn('turn_awaiting_input')).length, 3)
   },

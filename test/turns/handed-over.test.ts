@@ -8,7 +8,7 @@ import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { endTurn, LAPSED, newSession, openRequest, runningTurn } from '../contracts/store-rows.ts'
+import { endTurn, LAPSED, newSession, openRequest, recoverAll, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
@@ -68,7 +68,7 @@ t.test('a drain waits for a turn that was being taken over, begun or resumed', a
     const leaving = replica({ store: withTurns({ [verb]: slow }) })
     await isAsked
     await drainUntil(t, leaving, goOn)
-    const taken = await store.turns.recover({ owner: 'next', seconds: 60 }, 10)
+    const taken = await recoverAll(store, { owner: 'next', seconds: 60 })
     t.match(
       taken.find((one) => one.turn.id === turn),
       { was_handed_over: true },
@@ -215,7 +215,7 @@ t.test('a turn that loses its owner a fourth time is given up, and not before', 
   ] as const
   for (const [losses, left, end] of ends) {
     const { turn } = await runningTurn(store, CALLER, LAPSED)
-    for (let i = 1; i < losses; i++) await store.turns.recover({ ...LAPSED, owner: 'another' }, 10)
+    for (let i = 1; i < losses; i++) await store.turns.recover({ ...LAPSED, owner: 'another' })
     if (left === 'cancelled') await store.turns.requestCancel(CALLER, turn.id)
     const { say, replica } = world(t)
     say()
@@ -297,7 +297,7 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
   work()
   await left
   t.equal(types.filter((type) => type === 'step.started').length, 1, 'no other request was made')
-  const taken = await store.turns.recover({ owner: 'next', seconds: 60 }, 10)
+  const taken = await recoverAll(store, { owner: 'next', seconds: 60 })
   t.match(
     taken.find((one) => one.turn.id === turn.id),
     { turn: { recoveries: 0 } },
@@ -352,7 +352,7 @@ t.test('a drain waits for a turn that was being opened', async (t) => {
   const started = leaving.start(CALLER, id, asked())
   await drainUntil(t, leaving, goOn)
   const { turn } = await started
-  const taken = await store.turns.recover({ owner: 'next', seconds: 60 }, 10)
+  const taken = await recoverAll(store, { owner: 'next', seconds: 60 })
   t.match(
     taken.find((one) => one.turn.id === turn.id),
     { turn: { recoveries: 0 } },

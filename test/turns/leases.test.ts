@@ -16,7 +16,13 @@ import { gate } from '../waiting.ts'
 async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {}) {
   const active = new Map<string, ActiveTurn>()
   const none = async () => []
-  const nothing = { heartbeat: none, recover: none, idleQueues: none, lapsedApprovals: none, resumable: none }
+  const nothing = {
+    heartbeat: none,
+    recover: async () => null,
+    idleQueues: none,
+    lapsedApprovals: none,
+    resumable: none,
+  }
   const deps = {
     store: { turns: { ...nothing, unannounced: none, ...turns }, messages: { ofTurn: none } },
     bus: { ready: async () => {}, ...bus },
@@ -49,7 +55,7 @@ t.test('a process that wakes keeps what is its own before it takes what is lost'
   }
   const recover = async () => {
     asked.push('recover')
-    return []
+    return null
   }
   const { look, own } = await watching(t, { heartbeat, recover })
   const mine = own('ses_1')
@@ -109,7 +115,7 @@ t.test('who calls for a look while one is under way gets another', async (t) => 
   const recover = async () => {
     looks++
     await opened
-    return []
+    return null
   }
   const { look } = await watching(t, { recover })
   void look()
@@ -125,7 +131,7 @@ t.test('nothing is taken from owners that could not prolong their leases', async
   const recover = async () => {
     looks++
     if (isAway) throw new BatonError('unavailable', 'away')
-    return []
+    return null
   }
   let now = 0
   mock.method(performance, 'now', () => now)

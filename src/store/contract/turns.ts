@@ -186,6 +186,13 @@ export interface TurnGround {
   credentials: CredentialCandidates
 }
 
+/** A turn that goes on under a new owner. `announce`: what of it may not have been said yet. */
+export interface Taken {
+  turn: Turn
+  fence: Fence
+  announce: AnnouncedEvent[]
+}
+
 export interface Committed {
   /** As they are stored, with their seq */
   messages: Message[]
@@ -242,19 +249,12 @@ export interface Turns {
    * The session's next queued turn, the oldest or one that interrupts, runs under this owner; its input becomes a message.
    * Null: none waits, or another runs or waits for input. Throws Unreadable.
    */
-  startQueued(
-    session: string,
-    message: { id: string },
-    lease: OpenTurn['lease'],
-  ): Promise<{ turn: Turn; fence: Fence } | null>
+  startQueued(session: string, message: { id: string }, lease: OpenTurn['lease']): Promise<Taken | null>
   /**
    * A turn that waits for input goes on under this owner; null while an approval is open (unless a cancel
-   * was requested) or another owner has it. `announce`: what is not known to have been said. Throws Unreadable.
+   * was requested) or another owner has it. Throws Unreadable.
    */
-  resumeAwaiting(
-    turn: string,
-    lease: OpenTurn['lease'],
-  ): Promise<{ turn: Turn; fence: Fence; announce: AnnouncedEvent[] } | null>
+  resumeAwaiting(turn: string, lease: OpenTurn['lease']): Promise<Taken | null>
   /** Prolongs the leases; returns the sessions that are still ours, and whose running turn is to be cancelled. */
   heartbeat(
     owner: string,
@@ -262,15 +262,13 @@ export interface Turns {
     seconds: number,
   ): Promise<{ session_id: string; cancelled_turn: string | null }[]>
   /**
-   * Takes over up to `limit` sessions whose running turn has a lapsed lease, or was handed over; not those of
-   * the turns in `except`. `announce` are the events of its last commit, which may or may not be in the stream
-   * already. Throws Unreadable.
+   * Takes over a session whose running turn has a lapsed lease, or was handed over; not that of a turn in `except`.
+   * Null: there is none. One at a time, since one that cannot be read must not take others along. Throws Unreadable.
    */
   recover(
     lease: OpenTurn['lease'],
-    limit: number,
     except?: readonly string[],
-  ): Promise<{ turn: Turn; fence: Fence; announce: AnnouncedEvent[]; was_handed_over: boolean }[]>
+  ): Promise<(Taken & { was_handed_over: boolean }) | null>
   /** Sessions with a queued turn and no active one, for a scan. */
   idleQueues(limit: number): Promise<string[]>
   /** Turns in `awaiting_input` with an approval that has lapsed. */
