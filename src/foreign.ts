@@ -1,5 +1,4 @@
 /** What doors do with the answers of services that are not ours: no secret in their words, their headers, their Retry-After. */
-import { wellFormed } from './chat/well-formed.ts'
 
 /** Shorter values stand in many an innocent text; nobody issues secrets so short. */
 const SHORTEST_SECRET = 8
@@ -12,7 +11,7 @@ const formsOf = (sent: readonly string[]): string[] =>
   sent
     .flatMap((value) => [value, value.replace(/^(Bearer|Basic|DPoP) +/i, '')])
     .filter((value) => value.length >= SHORTEST_SECRET)
-    .flatMap((value) => [value, encodeURIComponent(wellFormed(value)), JSON.stringify(value).slice(1, -1)])
+    .flatMap((value) => [value, encodeURIComponent(value.toWellFormed()), JSON.stringify(value).slice(1, -1)])
 
 /** The text with `***` for each of the secrets that were sent. */
 export function withoutSecrets(text: string, sent: readonly string[]): string {

@@ -8,7 +8,6 @@
 import { sha256 } from '../../src/chat/json.ts'
 import { isBlank } from '../../src/chat/message.ts'
 import { kept, once } from '../../src/chat/once.ts'
-import { wellFormed } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, RenderedRequest, ToolDeclaration } from '../../src/provider.ts'
 import { type Family, familyOf } from './capabilities.ts'
 import { withinImages } from './images.ts'
@@ -96,7 +95,7 @@ function systemBlocks({ instructions, options }: ModelRequest, oauth: boolean): 
     .filter((text) => !isBlank(text))
     .map((text, i, all) => ({
       type: 'text',
-      text: wellFormed(text),
+      text: text.toWellFormed(),
       ...(i === all.length - 1 ? { cache_control: CACHED } : {}),
     }))
 }

@@ -3,7 +3,6 @@
  * Assist inside of its envelope (wire/gemini.md 3, 5, 8, 9).
  */
 import { kept, once } from '../../src/chat/once.ts'
-import { wellFormed } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
 import { familyOf, mostOutput, thinkingConfig } from './capabilities.ts'
 import { type Content, toContents } from './contents.ts'
@@ -94,7 +93,7 @@ export function renderBody(
   const generationConfig = generationConfigOf(request, note)
   const body = {
     ...(system.length > 0
-      ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: wellFormed(text) })) } }
+      ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: text.toWellFormed() })) } }
       : {}),
     contents: contentsOf(request),
     ...(tools.length > 0 ? { tools } : {}),

@@ -1,6 +1,5 @@
 /** A canonical request as the body and headers of one Responses call, on the public API or the ChatGPT path. */
 import { kept, once } from '../../src/chat/once.ts'
-import { wellFormed } from '../../src/chat/well-formed.ts'
 import type {
   CredentialFacts,
   Effort,
@@ -146,7 +145,10 @@ export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
 const DEFAULT_INSTRUCTIONS = 'You are a helpful assistant.'
 
 const allInstructions = ({ options, instructions }: ModelRequest): string =>
-  wellFormed([...options.system_blocks, instructions].filter((text) => text !== '').join('\n\n'))
+  [...options.system_blocks, instructions]
+    .filter((text) => text !== '')
+    .join('\n\n')
+    .toWellFormed()
 
 function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effort): ResponsesBody {
   const { model, messages, tools } = request

@@ -3,10 +3,7 @@
  * and every later one of the conversation (wire/anthropic.md 4.3, anomalyco/opencode#17758).
  */
 
-/** Each half becomes U+FFFD. */
-export const wellFormed = (text: string): string => text.toWellFormed()
-
-/** The same for every string in a JSON value, keys included; the value itself where there is nothing to do. */
+/** A JSON value whose strings, keys included, have U+FFFD for each half; the value itself where there is nothing to do. */
 export function wellFormedValue<T>(value: T): T
 export function wellFormedValue(value: unknown): unknown {
   return isWellFormed(value) ? value : repaired(value)
