@@ -115,7 +115,6 @@ async function attempt(work: () => Promise<unknown>): Promise<string | null> {
     await work()
     return null
   } catch (failure) {
-    if (failure instanceof McpError) return failure.forOperator
-    return failure instanceof Error ? failure.message : String(failure)
+    return failure instanceof McpError ? failure.forOperator : inFull(failure)
   }
 }

@@ -107,8 +107,7 @@ function parsed({ options, ...command }: Command, args: string[]) {
     if (twice !== undefined) throw new Error(`--${twice} is given twice.`)
     return read
   } catch (failure) {
-    const why = failure instanceof Error ? failure.message : String(failure)
-    throw new UsageError(`${why}\n${usageOf(command)}`)
+    throw new UsageError(`${inFull(failure)}\n${usageOf(command)}`)
   }
 }
 

@@ -2,6 +2,7 @@
 import { isLoopback } from '../addresses.ts'
 import { isRecord, parseRecord } from '../chat/json.ts'
 import type { Config } from '../config/config.ts'
+import { inFull } from '../errors.ts'
 import { all, type Page, type PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
 import { UsageError, whyNot } from './command.ts'
@@ -98,7 +99,7 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
         const { status } = await call<{ status?: unknown }>('GET', '/readyz')
         return status === 'ready' ? [] : [stranger(root).message]
       } catch (failure) {
-        return [failure instanceof Error ? failure.message : String(failure)]
+        return [inFull(failure)]
       }
     },
     async *connectors() {

@@ -1,6 +1,7 @@
 /** The folder BATON_DATA_DIR, made ready before anything is kept in it. */
 import { existsSync, mkdirSync, mkdtempSync, rmdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { inFull } from '../errors.ts'
 import { ConfigError } from './load.ts'
 
 /** Makes the folder where it is not there. Throws ConfigError where nothing can be made in it. */
@@ -16,8 +17,7 @@ export function makeDataDir(folder: string): void {
 
 /** The error of a data folder, or of a file in it, that cannot be used, with the remedy. */
 export function unusable(path: string, failure: unknown): ConfigError {
-  const why = failure instanceof Error ? failure.message : String(failure)
-  const problem = `Baton cannot keep its data in ${path} (${why})`
+  const problem = `Baton cannot keep its data in ${path} (${inFull(failure)})`
   const remedy = 'Name a folder on a local disk that Baton may write to, or use DATABASE_URL'
   return new ConfigError([{ path: 'BATON_DATA_DIR', problem, remedy }])
 }
