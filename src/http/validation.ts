@@ -10,7 +10,7 @@ import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import type { App } from '../../routes/app.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import { createAjv, deepest, problemOf } from '../validation.ts'
 
 /** Nesting beyond which JSON can no longer be written again with certainty. */
@@ -150,7 +150,7 @@ function unparsed(text: string): BatonError {
   if (path === null) return new BatonError('invalid_request', 'The body is not valid JSON.')
   const param = path.replace(/^\./, '')
   const words = `${param} has a name that no object may have here; leave it out, or give it another name.`
-  return new BatonError('invalid_request', words, { param })
+  return invalid(param, words)
 }
 
 /** The path to such a key, or null. Put together on the way back: most members have none, and names may be megabytes long. */

@@ -1,5 +1,5 @@
 /** Pages of a list. A cursor is the sort key of the page's last row, with the list's name, in base64url. */
-import { BatonError } from '../errors.ts'
+import { invalid } from '../errors.ts'
 import type { Page, PageRequest } from './store.ts'
 
 /**
@@ -12,13 +12,7 @@ export function readCursor(list: string, page: PageRequest, keys = ID): string |
   const isOurs = Buffer.from(text, 'utf8').toString('base64url') === page.cursor
   const [name, key] = text.split(' ', 2)
   if (!isOurs || name !== list || !key || !keys.test(key)) {
-    throw new BatonError(
-      'invalid_request',
-      'This list did not issue the cursor; omit it to start from the first page.',
-      {
-        param: 'cursor',
-      },
-    )
+    throw invalid('cursor', 'This list did not issue the cursor; omit it to start from the first page.')
   }
   return key
 }
