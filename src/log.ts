@@ -116,7 +116,7 @@ const REMIND_MS = 600_000
 /** It is back once nothing failed for so long: where connections run out, some fail and others do not. */
 const CALM_MS = 5_000
 
-export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string, calmMs = CALM_MS): Presence {
+export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string): Presence {
   let saidAt: number | null = null
   let calm: NodeJS.Timeout | null = null
   let isClosed = false
@@ -136,7 +136,7 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string,
       log.warn({ reason: inFull(thrown) }, `${name} is away`)
     },
     back() {
-      if (saidAt !== null && !isClosed) calm ??= setTimeout(sayBack, calmMs).unref()
+      if (saidAt !== null && !isClosed) calm ??= setTimeout(sayBack, CALM_MS).unref()
     },
     close() {
       isClosed = true

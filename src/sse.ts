@@ -61,7 +61,7 @@ export function createDecoder(
 }
 
 /** Encodes one event. `data` must hold no raw line break: JSON never does. */
-export const encodeEvent = (event: string, data: string, id?: string): string =>
-  id === undefined ? `event: ${event}\ndata: ${data}\n\n` : `id: ${id}\nevent: ${event}\ndata: ${data}\n\n`
+export const encodeEvent = (event: string, data: string, id: string): string =>
+  `id: ${id}\nevent: ${event}\ndata: ${data}\n\n`
 
 export const encodeComment = (text: string): string => `: ${text}\n\n`

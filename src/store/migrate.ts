@@ -16,13 +16,13 @@ export interface Migration {
 /** Compiled, this file is dist/src/store/migrate.js. */
 const FOLDER = fileURLToPath(new URL('../../../migrations/', import.meta.url))
 
-/** The migrations of a folder in their order. */
-export const readMigrations = (folder = FOLDER): Migration[] =>
-  readdirSync(folder)
+/** The migrations in their order. */
+export const readMigrations = (): Migration[] =>
+  readdirSync(FOLDER)
     .filter((name) => /^\d{4}_\w+\.sql$/.test(name))
     .sort()
     .map((name) => {
-      const sql = readFileSync(`${folder}/${name}`, 'utf8')
+      const sql = readFileSync(`${FOLDER}/${name}`, 'utf8')
       return { name, sha256: sha256(sql), sql }
     })
 

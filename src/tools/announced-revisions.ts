@@ -12,7 +12,7 @@ const ANNOUNCE_MS = 300
 /** Sessions whose newest announced revision is known. */
 const MOST_KNOWN = 50_000
 
-export interface AnnouncedRevisions {
+interface AnnouncedRevisions {
   /** This revision was announced, here or by another replica. */
   note(session: string, revision: number): void
   /** Settles once this one was announced, or is not to be expected any more. */
