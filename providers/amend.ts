@@ -8,9 +8,9 @@ import type { ModelRequest, ReportedModel } from '../src/provider.ts'
 type Change = (part: Part) => Part[]
 
 /**
- * The request with its parts changed, those of earlier turns or else all; null where nothing changes. The turn under way
- * comes last: the backend that is asked has just made what it holds, and reads its own thoughts in that; and what it
- * shows the model is needed most.
+ * The request with the parts of earlier turns changed; where nothing changes in those, with all its parts changed; null
+ * where nothing changes at all. The turn under way is spared while it can be: the backend that is asked has just made
+ * its calls and thoughts, and can read them; and what it shows the model is needed most.
  */
 export function withParts(request: ModelRequest, change: Change): ModelRequest | null {
   const { messages } = request

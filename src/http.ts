@@ -157,8 +157,8 @@ function keepOpen<T extends Socket | ServerResponse>(all: Set<T>, one: T): void 
 }
 
 /**
- * Of a connection that closes Node tells only the response whose turn it is. Those to requests that were sent ahead would
- * wait, and their streams be written to, for ever.
+ * When a connection closes, Node tells only the response whose turn it is. Responses to requests that were sent ahead
+ * would wait for ever, and their streams be written to.
  */
 function closeQueued(app: App): void {
   const queues = new WeakMap<Socket, Set<ServerResponse>>()
@@ -178,13 +178,13 @@ function closeQueued(app: App): void {
 }
 
 /**
- * What a client does not take of its answer is held in memory: like a stream, it is let go that takes nothing for so
- * long. The server's own limit counts the silence before an answer as well, which may be waited for.
+ * What a client does not take of its answer is held in memory: a client that takes nothing for so long is let go, as on
+ * a stream. The server's own limit will not do, since it counts the silence before an answer, too, which may be long.
  */
 function giveUpUnread(app: App, ms: number): void {
   app.server.on('request', ({ socket }, response) => {
     response.once('prefinish', () => socket.setTimeout(ms))
-    // Node has given an idle connection its own limit by now; a request that was sent ahead may be waited for, too.
+    // An idle connection has Node's own limit by now. One that still has ours owes an answer to a request sent ahead.
     response.once('finish', () => socket.timeout === ms && socket.setTimeout(0))
   })
 }

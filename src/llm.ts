@@ -36,8 +36,8 @@ export interface ModelCall {
   /** Asked once per call at most, after a refusal that `renewOn` names; true: the credential was renewed, so try again */
   onUnauthorized?(): Promise<boolean>
   /**
-   * The refusals of what calls of the same turn held that `amend` had an answer to. This request is amended by them
-   * before it is first sent, and what it is refused for itself is added.
+   * Refusals that earlier calls of the same turn met for what they held, and that `amend` had an answer to. This request
+   * is amended for them before it is first sent; those that it meets itself are added.
    */
   amended?: UpstreamFailure[]
 }

@@ -163,7 +163,7 @@ const POLICY =
   /only authorized for use with Claude Code|Third-party apps now draw from your extra usage|out of extra usage|^Error$/
 
 function invalidRequest({ message }: Report): Verdict {
-  // The latter: models before 4.5, with room asked for the answer that is not there (docker/docker-agent#569).
+  // `exceed context limit`: models before 4.5, with room asked for the answer that is not there (docker/docker-agent#569).
   if (/prompt is too long|exceed context limit/i.test(message)) {
     return ['context_too_long', "The conversation is longer than this model's context window."]
   }
@@ -255,7 +255,7 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
   if (forcedToolChoice && /tool_choice: type .*not supported/.test(message))
     return { refused: { tool_choice: 'any' } }
-  // The latter: of others who speak the protocol (NousResearch/hermes-agent#7566, mnfst/llm-gateway#1177).
+  // `[1, …`: of others who speak the protocol (NousResearch/hermes-agent#7566, mnfst/llm-gateway#1177).
   const [, most] = /max_tokens(?:: \d+ > | .*\[1, )(\d+)/.exec(message) ?? []
   return most && Number(most) !== maxOutput ? { max_output_tokens: Number(most) } : null
 }

@@ -17,7 +17,7 @@ export function once<K extends object, V>(make: (from: K) => V): (from: K) => V 
 }
 
 /**
- * The value as it is sent from now on, bytes and all: with no half of a character in it, and frozen itself; the values
- * inside are not, though nobody changes them either.
+ * The value as it is sent from now on: without halves of characters, and frozen, so that its bytes are kept. The values
+ * inside it are not frozen, but nobody changes them either.
  */
 export const kept = <T extends object>(value: T): T => Object.freeze(wellFormedValue(value))

@@ -3,8 +3,8 @@
  * on it and never repair again. What it guarantees: every tool call is answered by the tool message
  * right after it, one result a call, in call order; no result without its call; opaque tokens only where
  * their provenance fits; ids and names are legal; media are declared as what they are; refused media are
- * texts, and empty parts are gone. A message that needs none of this comes out as the same object, and so does what was
- * made of a part at an earlier repair, where it would be made alike: adapters remember what they rendered by object.
+ * texts, and empty parts are gone. A message that needs none of this comes out as the same object. A part that does comes
+ * out as the object that an earlier repair made of it, where that is alike: adapters remember what they rendered by object.
  */
 import { sha256 } from './json.ts'
 import { asItIs, fileAsText, mediaAsText } from './media.ts'

@@ -43,7 +43,7 @@ function inWords({ field, problem, remedy }: ReturnType<typeof shapeProblems>[nu
   return `${name === undefined ? field : `"${name}"`} ${problem}${advice}.`
 }
 
-/** Holds only limits that are given now to their bound: what was stored before there was one stays. Throws invalid_request. */
+/** For limits that are given now: those that were stored before there was a bound stay as they are. Throws invalid_request. */
 export function assertLimits({ default_tool_config, ...globs }: Limited): void {
   const { timeout = DEFAULT_TOOLS.timeout } = default_tool_config ?? {}
   if (durationMs(timeout) > durationMs(LONGEST_TIMEOUT)) {

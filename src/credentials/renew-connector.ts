@@ -138,8 +138,9 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
     const seen = await persist(() => rowOf(read))
     if (!seen) return {}
     const token = openConnector(vault, seen).oauth?.tokens?.access_token
-    // Sealed anew or changed in something else; or a sibling whose turn it was found the spent token dead.
+    // The row was only sealed anew, or changed in something else …
     const isOurs = token === before.tokens?.access_token
+    // … or a sibling had its turn meanwhile, and found the spent token dead.
     const isGivenUp = token === undefined && seen.config_revision === read.config_revision
     return isOurs || isGivenUp ? kept(connector, seen, before, login) : loginAt(connector, seen)
   }

@@ -54,7 +54,7 @@ export interface Connection {
   /** The raw result, for content.ts. Rejects with McpError, as `list` does. */
   call(request: CallRequest): Promise<unknown>
   /**
-   * Whether a request failed with this since the server forgot the session, or no longer speaks the revision that
+   * Whether a request failed with this because the server forgot the session, or no longer speaks the revision that
    * was remembered: it was not run, and a new connection helps.
    */
   isStale(failure: unknown): boolean

@@ -162,7 +162,7 @@ export class Link {
       ending: this.ending,
     }
     const ms = this.health.patienceMs()
-    // One that was late may have been silent to the probe alone, as some of 2025 are: half of the time is kept to do without.
+    // A server that was late may have been silent to the probe alone, as some of 2025 are: an attempt without gets half.
     const patience = this.health.isLate() ? { ms, probeMs: ms / 2 } : { ms }
     const connection = await openConnection(spec, context, known, patience)
     if (this.ending.aborted) {
@@ -199,8 +199,8 @@ export class Link {
     this.health.failed(error, what)
     if (this.health.isStuck()) {
       this.#letGo()
-      // Some answer the probe and then hang in the revision that they named: the next attempt does without it. One
-      // that knows no other refuses that, and is probed anew.
+      // Some servers answer the probe and then hang in the revision that they named: the next attempt does without a
+      // probe. A server that knows no older revision refuses that attempt, and is probed again.
       if (what === 'attempt') this.#remember({ kind: 'legacy' })
     }
     // A server that took another's place may refuse, in any words, what that one agreed to: the next attempt negotiates

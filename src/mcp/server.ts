@@ -86,7 +86,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
         return scrubbedResult(readResult(raw), spec)
       } catch (error) {
         const failure = deadline.failure() ?? error
-        // Of one that was let go, another took the place: what it failed with is not the other's.
+        // A connection that was let go has a successor by now, of which its failure tells nothing.
         if (failure instanceof McpError && link.isHeld(used)) link.failed(failure, 'call')
         throw failure
       } finally {

@@ -102,7 +102,7 @@ async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: n
     if (!(probed instanceof ProbeFailedError)) throw probed
     return attempt({ mode: 'legacy' }).catch((error) => {
       const refused = toMcpError(error, spec)
-      // It knows the new words alone, and is slow: the next attempt has to wait longer for them.
+      // The server speaks the new protocol alone, and was slow to say so: the next attempt has to give its probe longer.
       if (!isSilence(probed.cause) || refused.kind !== 'protocol') throw error
       const message = `${spec.name} did not say in time which protocol revisions it speaks.`
       throw refused.but({ kind: 'timeout', ...(refused.rpcCode === METHOD_NOT_FOUND && { message }) })

@@ -131,7 +131,8 @@ function storedIndex(whole: string, stored: string, index: number): number {
   let [from, to] = [0, 0]
   for (const piece of stored.split(MASK)) {
     const start = whole.indexOf(piece, from)
-    // Nowhere: names that were secrets have become one, and their object has lost a member. What is read twice is not lost.
+    // Nowhere: an object's names that were secrets are one name now, so that it has lost members. The place before is
+    // safe: some text is read twice, and none is lost.
     if (start < 0 || start >= index) return to
     from = start + piece.length
     if (from >= index) return to + index - start

@@ -15,8 +15,8 @@ export interface Upkeep {
   /** One session by itself. Throws session_not_found. */
   update(session: string): Promise<Change>
   /**
-   * One session whose registry was made elsewhere, for a reader: what was bound or configured otherwise since then is taken
-   * over. No server is asked, and none is found to be away. Throws session_not_found.
+   * For a reader of a session whose registry was not made here: takes over what was bound or configured since it was.
+   * No server is asked, so that none is found to be away. Throws session_not_found.
    */
   recall(session: string): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before all that merely follow. */
@@ -93,7 +93,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     return next
   }
 
-  /** Former versions noted on the tool alone that it is switched off: before it goes, that is noted with its binding. */
+  /** Former versions noted in the registry alone that a tool is off: before it leaves that, its binding takes the note over. */
   async function keepOff(
     { session_id, tools }: RegistryRow,
     removed: string[],

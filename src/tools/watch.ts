@@ -57,7 +57,7 @@ export class Watch {
   /** The last list that came from the server */
   #list: KnownList | null = null
   #failures = 0
-  /** The newest date in `seen` that a list was fetched for: once each, since another replica's clock may be ahead */
+  /** The newest date in `seen` that a list was fetched for. Once each: where the clock here is behind, no list is ever as new */
   #caughtUp = ''
   #retry: NodeJS.Timeout | null = null
   #asking: Promise<Answer> | null = null

@@ -76,9 +76,9 @@ export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
  * Restarts the model call in flight, for a change of tools or for its own sake. Several wishes become one restart: while
  * one is pending, the step will read the newest tools anyway.
  *
- * `revision`: the registry after the change. A request that left with this one or a newer one has the change, and is not
- * made anew; without a revision every request is. `isMoved`: the change changed something. If the request that has it was
- * made by a restart, that restart was for this change too, and the answer says so.
+ * `revision`: the registry's after the change. A request that left with it, or with a newer one, has the change and is
+ * let be; without a revision every request is made anew. `isMoved`: the change changed something. If so, and a restart
+ * made the request that has it, that restart was for this change too, and the answer is `restarting`.
  */
 export function requestRestart(
   active: ActiveTurn,

@@ -49,7 +49,7 @@ export function fateOf(job: Job, row: Execution | undefined, place: number, turn
 const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
   call.arguments_text !== undefined || (row.connector === null && declared === undefined && !row.repeatable)
 
-/** Where its tool is gone, or the turn is to be cancelled, a second run would settle it as not called, though it had begun. */
+/** Not where its tool is gone or the turn is to be cancelled: it would be settled as not called, though it had begun. */
 const mayRepeat = (job: Job, row: Execution, turn: GoesOn): boolean =>
   row.repeatable && job.declared !== undefined && !turn.isCancelled && !isOthers(job, row, turn)
 

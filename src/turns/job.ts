@@ -69,7 +69,7 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   sayCompleted(run, job)
 }
 
-/** Counts and logs a call's end once the ledger has it: of one that it lacks the next owner does, who settles it anew. */
+/** Counts and logs a call's end, once the ledger has it: what the ledger lacks, the next owner settles, and counts, anew. */
 export async function recordEnd(
   { active, deps }: Pick<Run, 'active' | 'deps'>,
   job: Job,

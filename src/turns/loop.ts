@@ -194,8 +194,9 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
   }
   const goesOn = await resumeCalls(run, entry.kind)
   if (entry.kind !== 'recovered' || goesOn !== null) return
-  // It may have been lost in a model call, and what that streamed is in nobody's history. An owner that handed it over
-  // has said so itself, unless it could not read a turn that it took from a lost owner, or lost it to a cancel.
+  // The turn may have lost its owner in a model call, and what that streamed is in nobody's history. An owner that handed
+  // the turn over has said so itself; not so one that took it from a lost owner and could not read it, nor one from which
+  // a cancel took it.
   const { recoveries, cancel_requested } = active.turn
   if (!entry.was_handed_over || recoveries > 0 || cancel_requested)
     say(run, { type: 'step.discarded', reason: 'owner_lost' })
