@@ -27,8 +27,8 @@ const DEFAULT_MAX_TOKENS = 32_000
 
 /** `oauth`: the request goes out with a bearer token. */
 export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRequest {
-  const notes = new Set<string>()
-  const note = (text: string) => void notes.add(text)
+  const notes: string[] = []
+  const note = (text: string) => void notes.push(text)
   const family = familyOf(request.model, request.reported)
   const max_tokens = maxTokens(request, family, note)
   const plan = planThinking(request, family, max_tokens, note)
@@ -56,7 +56,7 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
     path: oauth ? '/v1/messages?beta=true' : '/v1/messages',
     headers: sent,
     body: { ...body },
-    notes: [...notes],
+    notes,
   }
 }
 

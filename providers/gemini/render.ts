@@ -83,9 +83,7 @@ export function renderBody(
   form: Form,
 ): { body: Record<string, unknown>; notes: string[] } {
   const notes: string[] = []
-  const note = (text: string) => {
-    if (!notes.includes(text)) notes.push(text)
-  }
+  const note = (text: string) => void notes.push(text)
   const leading = form.oauth ? request.options.system_blocks : []
   const system = [...leading, request.instructions].filter((text) => text.trim() !== '')
   const tools = declareTools(request.tools, form.bothSpellings)
