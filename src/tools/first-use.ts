@@ -6,12 +6,8 @@ import type { Pins } from './registries.ts'
 
 type ToolPins = ReadonlyMap<string, string>
 
-interface FirstUse {
-  /** The hashes that are accepted of a connector's tools, by tool; `pins` as they were before. */
-  pinned(connector: string, tools: readonly McpTool[] | null, pins: Pins): Promise<ToolPins>
-}
-
-export function createFirstUse(store: Pick<Store, 'connectors'>): FirstUse {
+/** The answer gives the hashes that are accepted of a connector's tools, by tool; `pins` as they were before. */
+export function createFirstUse(store: Pick<Store, 'connectors'>) {
   /** Those that are being written, by list: sessions share lists */
   const underWay = new Map<readonly McpTool[], Promise<ToolPins>>()
 
@@ -25,13 +21,11 @@ export function createFirstUse(store: Pick<Store, 'connectors'>): FirstUse {
     return new Map([...known, ...all.map(({ tool, hash }) => [tool, hash] as const)])
   }
 
-  return {
-    async pinned(connector, tools, pins) {
-      const known: ToolPins = pins.get(connector) ?? new Map()
-      if (!tools || tools.every(({ name }) => known.has(name))) return known
-      const writing = underWay.get(tools) ?? pinFirst(connector, tools, known)
-      underWay.set(tools, writing)
-      return writing.finally(() => underWay.delete(tools))
-    },
+  return async (connector: string, tools: readonly McpTool[] | null, pins: Pins): Promise<ToolPins> => {
+    const known: ToolPins = pins.get(connector) ?? new Map()
+    if (!tools || tools.every(({ name }) => known.has(name))) return known
+    const writing = underWay.get(tools) ?? pinFirst(connector, tools, known)
+    underWay.set(tools, writing)
+    return writing.finally(() => underWay.delete(tools))
   }
 }

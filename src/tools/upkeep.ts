@@ -63,7 +63,7 @@ const MOST_KNOWN = 100_000
 export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
   const madeOf = new BoundedMap<MadeOf>(MOST_KNOWN, ({ bound }) => 1 + bound.length)
-  const firstUse = createFirstUse(store)
+  const pinned = createFirstUse(store)
   const batches = createBatches({
     weightOf: registries.weightOf,
     together: (sessions) => registries.changeTogether(sessions, remake),
@@ -85,7 +85,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     const pinning = servers.map(async (server, i): Promise<KnownServer> => {
       const { connector, tools } = server
       const off = bindings[i]?.off ?? []
-      return { ...server, off, pins: await firstUse.pinned(connector.id, tools, pins) }
+      return { ...server, off, pins: await pinned(connector.id, tools, pins) }
     })
     const known = await Promise.all(pinning)
     const next = nextRegistry(row.tools, known, rules.builtins, rules.policy, new Date().toISOString())

@@ -21,7 +21,7 @@ function setUp(held: Record<string, string> = {}) {
     },
     pins: async () => [...pins].map(([tool, hash]) => ({ tool, hash, definition: null })),
   }
-  const { pinned } = createFirstUse({ connectors } as unknown as Pick<Store, 'connectors'>)
+  const pinned = createFirstUse({ connectors } as unknown as Pick<Store, 'connectors'>)
   return { pinned, asked }
 }
 
