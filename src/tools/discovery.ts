@@ -110,9 +110,9 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
 
   function markOf({ connector, alias }: Bound): string | null {
     const watch = latest.get(connector.id)
-    const isSame = watch?.connector.config_revision === connector.config_revision
-    const list = isSame ? watch?.current() : null
-    return watch && list ? `${watch.spec.key} ${alias ?? ''} ${connector.updated_at} ${list.hash}` : null
+    if (watch?.connector.config_revision !== connector.config_revision) return null
+    const list = watch.current()
+    return list && `${watch.spec.key} ${alias ?? ''} ${connector.updated_at} ${list.hash}`
   }
 
   mcp.onListChanged((key) => watches.get(key)?.noteChange())

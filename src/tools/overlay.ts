@@ -6,7 +6,7 @@ import { BoundedMap } from '../bounded-map.ts'
 import type { AssistantPart, MessageInput, Part } from '../chat/message.ts'
 import { exposedName } from '../chat/names.ts'
 import { once } from '../chat/once.ts'
-import type { Deployment, JsonSchema, SchemaProfile, ToolDeclaration } from '../provider.ts'
+import type { Deployment, SchemaProfile, ToolDeclaration } from '../provider.ts'
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
 import type { DeclaredTool } from './execute.ts'
 import { isPlaceholder } from './registry.ts'
@@ -79,7 +79,7 @@ function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
   const key = isPlaceholder(tool) ? '' : tool.hash
   const found = known.get(key)
   if (found) return found
-  const fresh = adapt(tool.parameters as JsonSchema, deployment.schema)
+  const fresh = adapt(tool.parameters, deployment.schema)
   known.put(key, fresh)
   return fresh
 }
