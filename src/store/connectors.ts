@@ -4,8 +4,8 @@ import { connectorGone, createBindings, type StoredConnector, toConnector } from
 import { createClaims } from './claims.ts'
 import { type Db, matched, type Param, type Queries, type Querying, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
-import { readCursor, toPage } from './page.ts'
-import { seenBy, setList, visibleTo } from './sql.ts'
+import { isCut, PAGE_BYTES, readCursor, toPage } from './page.ts'
+import { bulkOf, seenBy, setList, visibleTo, withinBytes } from './sql.ts'
 import type { Connector, Connectors, NewConnector, Scope } from './store.ts'
 
 /** What a patch may write. */
@@ -75,20 +75,23 @@ function rows(db: Db) {
     /** The configuration's are the oldest, whatever their ids: they were there before any caller. */
     async list(scope, page) {
       const [, origin = null, after = null] = PLACE.exec(readCursor('connectors', page, PLACE) ?? '') ?? []
-      const found = await values<StoredConnector>(
+      const of = bulkOf('connector')
+      const listed = `
+        (select ${of}, 1 as place from connector
+          where origin = 'api' and ${seenBy(scope, 2)} and ($1::text is null or $4::text = 'api' and id < $1)
+          order by id desc limit $3)
+        union all
+        (select ${of}, 0 from connector
+          where origin = 'config' and ($1::text is null or $4::text = 'api' or id < $1)
+          order by id desc limit $3)
+        order by place desc, id desc limit $3`
+      const found = await values<StoredConnector | null>(
         db,
-        `select found from (
-           (select connector_json(c) as found, 1 as place, id from connector c
-             where origin = 'api' and ${seenBy(scope, 2)} and ($1::text is null or $4::text = 'api' and id < $1)
-             order by id desc limit $3)
-           union all
-           (select connector_json(c), 0, id from connector c
-             where origin = 'config' and ($1::text is null or $4::text = 'api' or id < $1)
-             order by id desc limit $3)
-         ) seen order by place desc, id desc limit $3`,
-        [after, visibleTo(scope), page.limit + 1, origin],
+        withinBytes('connector', listed, 'place desc, id desc', 5),
+        [after, visibleTo(scope), page.limit + 1, origin, page.bytes ?? PAGE_BYTES],
       )
-      return toPage('connectors', page, found.map(toConnector), ({ origin, id }) => `${origin}-${id}`)
+      const rows = found.flatMap((stored) => (stored ? [toConnector(stored)] : []))
+      return toPage('connectors', page, rows, ({ origin, id }) => `${origin}-${id}`, isCut(found))
     },
     update(scope, { id, config_revision, secret }, patch, entry) {
       const params: Param[] = [id, visibleTo(scope), config_revision, secret]

@@ -21,10 +21,13 @@ const ID = /^[\w-]{1,200}$/
 /** `keys` of a list that is ordered by a number. */
 export const SEQ = /^\d{1,15}$/
 
-/** Of JSON in a page of what may be large, unless it is a single row: within_bytes in the schema. */
+/**
+ * In a page of rows that may be large, unless it is a single one: of messages and turns within_bytes in the schema counts
+ * their JSON, of other rows `withinBytes` (sql.ts) what is large in them.
+ */
 export const PAGE_BYTES = 32 << 20
 
-/** Whether such a page ended early. Of an empty one the only row is null. */
+/** Whether such a page ended early: a null stands behind its rows. An empty page may be a single null. */
 export const isCut = (rows: readonly unknown[]): boolean => rows.length > 1 && rows.at(-1) === null
 
 /** Of one row more than the page holds, if there is one: the page, and whether there is a next one. `isCut`: there is. */

@@ -1,7 +1,7 @@
 /** Small pieces of SQL that several nouns share. */
 import { type Param, type Querying, value, values } from './db.ts'
 import { document } from './json.ts'
-import { readCursor, toPage } from './page.ts'
+import { isCut, PAGE_BYTES, readCursor, toPage } from './page.ts'
 import type { Page, PageRequest, Scope } from './store.ts'
 
 /** For `($n::text is null or owner = $n)`: whose rows a verb may see, null for everyone's. */
@@ -24,6 +24,24 @@ export const ownRow = <Stored>(
     [id, visibleTo(scope)],
   )
 
+/** What may be megabytes of a row, in bytes. */
+const BULK = {
+  session: 'octet_length(instructions)',
+  connector: `octet_length(args::text) + octet_length(allow_tools::text) + octet_length(deny_tools::text)
+    + coalesce(octet_length(secret), 0)`,
+  credential: 'octet_length(secret)',
+  api_key: '0',
+} as const
+
+/**
+ * The rows that `listed` selects by `order`, as `bulkOf` has it of each: as the schema's `<table>_json` gives them, until
+ * they are more than `$n` bytes (the first is given in any case), and null from there on, which `isCut` sees.
+ */
+export const withinBytes = (table: keyof typeof BULK, listed: string, order: string, n: number): string =>
+  `select case when sum <= $${n} or sum = bytes then (select ${table}_json(r) from ${table} r where r.id = page.id) end
+     from (select *, sum(bytes) over (order by ${order}) from (${listed}) listed) page order by ${order}`
+export const bulkOf = (table: keyof typeof BULK): string => `id, (${BULK[table]})::bigint as bytes`
+
 /** All that are to be seen, newest first, each as `toRow` makes it. `list` is their name in cursors. */
 export async function ownPage<Stored, Row extends { id: string }>(
   db: Querying,
@@ -32,13 +50,16 @@ export async function ownPage<Stored, Row extends { id: string }>(
   page: PageRequest,
   toRow: (stored: Stored) => Row,
 ): Promise<Page<Row>> {
-  const found = await values<Stored>(
-    db,
-    `select ${table}_json(r) from ${table} r
-      where ${seenBy(scope, 1)} and ($2::text is null or id < $2) order by id desc limit $3`,
-    [visibleTo(scope), readCursor(list, page), page.limit + 1],
-  )
-  return toPage(list, page, found.map(toRow), ({ id }) => id)
+  const listed = `select ${bulkOf(table)} from ${table}
+    where ${seenBy(scope, 1)} and ($2::text is null or id < $2) order by id desc limit $3`
+  const found = await values<Stored | null>(db, withinBytes(table, listed, 'id desc', 4), [
+    visibleTo(scope),
+    readCursor(list, page),
+    page.limit + 1,
+    page.bytes ?? PAGE_BYTES,
+  ])
+  const rows = found.flatMap((stored) => (stored ? [toRow(stored)] : []))
+  return toPage(list, page, rows, ({ id }) => id, isCut(found))
 }
 
 /**

@@ -115,6 +115,8 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     }
     const mine = await seenBy(scope)
     t.strictSame(mine.slice(0, 3), made)
+    const cut = await allPages((page) => store.connectors.list(scope, { ...page, bytes: 1 }), 100)
+    t.strictSame([cut.rows.map(({ id }) => id), cut.pages], [mine, mine.length], 'large ones one by one')
     const all = await seenBy(ADMIN)
     t.strictSame(
       all.filter((id) => mine.includes(id)),

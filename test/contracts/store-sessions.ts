@@ -130,6 +130,26 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     t.ok(mine.every((session) => seen.rows.some((row) => row.id === session)))
   })
 
+  await t.test(
+    'a page of sessions with long instructions ends before it is too long, and has one at least',
+    async (t) => {
+      const scope = owner()
+      const made: string[] = []
+      for (const length of [100, 9000, 2000, 2000, 2000]) {
+        const { id } = await newSession(store, scope)
+        await store.sessions.update(scope, id, { instructions: 'x'.repeat(length) })
+        made.unshift(id)
+      }
+      const pages: string[][] = []
+      await allPages(async (page) => {
+        const read = await store.sessions.list(scope, { ...page, bytes: 4000 })
+        pages.push(read.data.map(({ id }) => id))
+        return read
+      }, 100)
+      t.strictSame(pages, [made.slice(0, 2), made.slice(2, 3), made.slice(3, 4), made.slice(4)])
+    },
+  )
+
   await t.test('a cursor that the list did not give out is refused', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)

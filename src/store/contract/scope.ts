@@ -12,7 +12,7 @@ export interface PageRequest {
   limit: number
   /** Opaque, from the page before */
   cursor?: string
-  /** Of JSON; messages and turns may be large, so that a page of them ends before it has more, if not with its first (32 MiB) */
+  /** A page of rows that may be large ends before it has more than this, if not with its first row; 32 MiB where absent */
   bytes?: number
 }
 export interface Page<T> {
