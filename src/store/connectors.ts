@@ -87,7 +87,7 @@ function rows(db: Db) {
         order by place desc, id desc limit $3`
       const found = await values<StoredConnector | null>(
         db,
-        withinBytes('connector', listed, 'place desc, id desc', 5),
+        withinBytes('connector', listed, 'place desc, id desc', '$5'),
         [after, visibleTo(scope), page.limit + 1, origin, page.bytes ?? PAGE_BYTES],
       )
       const rows = found.flatMap((stored) => (stored ? [toConnector(stored)] : []))

@@ -2,9 +2,9 @@
 import type { ToolResultPart } from '../chat/message.ts'
 import { type Db, type Param, value, values } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
-import { readCursor, toPage } from './page.ts'
+import { isCut, PAGE_BYTES, readCursor, toPage } from './page.ts'
 import type { Lost, Parts } from './parts.ts'
-import { ownRow, visibleTo } from './sql.ts'
+import { bulkOf, ownRow, visibleTo, withinBytes } from './sql.ts'
 import {
   type Execution,
   type ExecutionFilter,
@@ -36,15 +36,17 @@ export function createExecutions(db: Db, parts: Parts): Executions {
     async list(scope, filter, page) {
       const params: Param[] = []
       const where = conditions(scope, filter, params)
-      params.push(readCursor('executions', page), page.limit + 1)
-      const rows = await values<StoredExecution>(
+      const [cursor, limit, bytes] = [1, 2, 3].map((n) => params.length + n)
+      params.push(readCursor('executions', page), page.limit + 1, page.bytes ?? PAGE_BYTES)
+      const listed = `select ${bulkOf('execution')} from execution
+        where ${where} and ($${cursor}::text is null or id < $${cursor}) order by id desc limit $${limit}`
+      const found = await values<StoredExecution | null>(
         db,
-        `select execution_json(e) from execution e
-          where ${where} and ($${params.length - 1}::text is null or id < $${params.length - 1})
-          order by id desc limit $${params.length}`,
+        withinBytes('execution', listed, 'id desc', `$${bytes}`),
         params,
       )
-      return toPage('executions', page, rows.map(toShown), ({ id }) => id)
+      const rows = found.flatMap((stored) => (stored ? [toShown(stored)] : []))
+      return toPage('executions', page, rows, ({ id }) => id, isCut(found))
     },
     stats(scope, groupBy, filter) {
       const params: Param[] = []

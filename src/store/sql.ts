@@ -31,14 +31,16 @@ const BULK = {
     + coalesce(octet_length(secret), 0)`,
   credential: 'octet_length(secret)',
   api_key: '0',
+  execution: `octet_length(arguments::text) + coalesce(octet_length(sealed_arguments), 0)
+    + coalesce(octet_length(result::text), 0)`,
 } as const
 
 /**
  * The rows that `listed` selects by `order`, as `bulkOf` has it of each: as the schema's `<table>_json` gives them, until
- * they are more than `$n` bytes (the first is given in any case), and null from there on, which `isCut` sees.
+ * they are more than `most` bytes (the first is given in any case), and null from there on, which `isCut` sees.
  */
-export const withinBytes = (table: keyof typeof BULK, listed: string, order: string, n: number): string =>
-  `select case when sum <= $${n} or sum = bytes then (select ${table}_json(r) from ${table} r where r.id = page.id) end
+export const withinBytes = (table: keyof typeof BULK, listed: string, order: string, most: string): string =>
+  `select case when sum <= ${most} or sum = bytes then (select ${table}_json(r) from ${table} r where r.id = page.id) end
      from (select *, sum(bytes) over (order by ${order}) from (${listed}) listed) page order by ${order}`
 export const bulkOf = (table: keyof typeof BULK): string => `id, (${BULK[table]})::bigint as bytes`
 
@@ -52,7 +54,7 @@ export async function ownPage<Stored, Row extends { id: string }>(
 ): Promise<Page<Row>> {
   const listed = `select ${bulkOf(table)} from ${table}
     where ${seenBy(scope, 1)} and ($2::text is null or id < $2) order by id desc limit $3`
-  const found = await values<Stored | null>(db, withinBytes(table, listed, 'id desc', 4), [
+  const found = await values<Stored | null>(db, withinBytes(table, listed, 'id desc', '$4'), [
     visibleTo(scope),
     readCursor(list, page),
     page.limit + 1,

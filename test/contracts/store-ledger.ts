@@ -306,6 +306,8 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   t.strictSame(await listed({ since: at, until: at }), [fourth.id], 'cut by the start that it shows')
   const paged = await allPages((page) => store.executions.list(scope, {}, page), 3)
   t.strictSame([paged.rows.map((row) => row.id), paged.pages], [all, 2])
+  const cut = await allPages((page) => store.executions.list(scope, {}, { ...page, bytes: 1 }), 100)
+  t.strictSame([cut.rows, cut.pages], [paged.rows, all.length], 'large ones one by one')
 
   t.strictSame(
     await store.executions.stats(scope, 'tool', {}),
