@@ -117,7 +117,8 @@ function createConnection(
     } catch (error) {
       exchange.abort()
       const told = toMcpError(exchange.failure ?? error, spec, exchange)
-      const failure = scrubbedFailure(explain(told, wire, spec), spec)
+      const known = exchange.request === 'held' ? unsent(told, spec) : told
+      const failure = scrubbedFailure(explain(known, wire, spec), spec)
       if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
       if (isForgotten(error, failure, wire, exchange, isProven)) stale.add(failure)
       throw failure
@@ -146,6 +147,13 @@ function createConnection(
     },
   }
 }
+
+/** What ended a request that still waited for its token. */
+const unsent = (failure: McpError, { name }: McpServerSpec): McpError =>
+  failure.but({
+    sent: false,
+    ...(failure.kind === 'timeout' && { message: `${name}: its login was not renewed in time` }),
+  })
 
 async function callTool(client: Client, call: CallRequest, signal: AbortSignal): Promise<unknown> {
   const { name, tool, onProgress } = call

@@ -15,6 +15,8 @@ export interface Exchange {
   retryAfterMs?: number
   /** The answer comes as an event stream, so it need not be there when the request's promise settles */
   isStreaming: boolean
+  /** Whether its request was sent, or waits for a token: absent before either, and once a 401 has refused it */
+  request?: 'held' | 'sent' | undefined
   /** Why the exchange failed, where the SDK would report something else */
   failure?: Error
   /** Ends the request at once: the SDK would wait, or fetch the same body again */
@@ -45,6 +47,17 @@ export async function inExchange<T>(exchange: Exchange, work: () => Promise<T>):
   }
 }
 
+/** What a request waits for before it is sent, the first time or once more after a 401. */
+export async function holdingBack<T>(work: () => Promise<T>): Promise<T> {
+  const exchange = exchanges.getStore()
+  // Of one that was sent, it is the stream that is asked for again.
+  if (!exchange || exchange.request === 'sent') return work()
+  exchange.request = 'held'
+  return work().finally(() => {
+    exchange.request = undefined
+  })
+}
+
 /** The authorization that a 401 refused, as it was sent; the SDK does not tell which token that was. */
 export const refusedAuthorization = new WeakMap<Response, string | null>()
 
@@ -64,7 +77,10 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     const exchange = exchanges.getStore()
     if (!exchange) return bounded(await options.fetch(url, init), options.maxBytes)
     const signal = init.signal ? AbortSignal.any([init.signal, exchange.signal]) : exchange.signal
+    const isPost = init.method === 'POST'
+    if (isPost) exchange.request = 'sent'
     const response = await options.fetch(url, { ...init, signal })
+    if (isPost && response.status === 401) exchange.request = undefined
     exchange.status = response.status
     exchange.isStreaming = isEventStream(response)
     const retryAfter = retryAfterOf(response)

@@ -85,7 +85,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
         link.health.succeeded()
         return scrubbedResult(readResult(raw), spec)
       } catch (error) {
-        const failure = deadline.failure() ?? error
+        const failure = failureOf(deadline.failure(), error)
         // A connection that was let go has a successor by now, of which its failure tells nothing.
         if (failure instanceof McpError && link.isHeld(used)) link.failed(failure, 'call')
         throw failure
@@ -123,6 +123,12 @@ async function askedForList(link: Link, spec: McpServerSpec) {
     if (error instanceof McpError && link.isHeld(used)) link.failed(error, 'attempt')
     throw error
   }
+}
+
+/** Why the caller's patience ended counts, and whether the call had left by then. */
+function failureOf(ended: McpError | null, error: unknown): unknown {
+  if (!ended) return error
+  return error instanceof McpError && !error.sent ? ended.but({ sent: false }) : ended
 }
 
 /** Without the list that a call needs, the call is not sent. */

@@ -12,7 +12,7 @@ import {
 import { LONGEST_MS } from '../duration.ts'
 import { challengeIn } from './challenge.ts'
 import type { ElicitHandler, McpAuth, McpServerSpec } from './contract.ts'
-import { createMcpFetch, refusedAuthorization } from './http.ts'
+import { createMcpFetch, holdingBack, refusedAuthorization } from './http.ts'
 import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import type { Watchdog } from './watchdog.ts'
@@ -88,10 +88,10 @@ function hearing(fetch: ConnectionSettings['fetch'], auth: McpAuth | undefined):
 
 /** Tells which token was refused: of calls that are refused together the first renews it for all. */
 const providerOf = ({ token, onUnauthorized }: McpAuth): AuthProvider => ({
-  token,
+  token: () => holdingBack(token),
   ...(onUnauthorized && {
     onUnauthorized: ({ response }) =>
-      onUnauthorized(refusedAuthorization.get(response)?.replace(/^Bearer /, '')),
+      holdingBack(() => onUnauthorized(refusedAuthorization.get(response)?.replace(/^Bearer /, ''))),
   }),
 })
 

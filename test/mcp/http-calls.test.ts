@@ -197,6 +197,59 @@ t.test('a hung call ends at its limits and with its caller, and the server is to
   t.equal(rig.count('tools/call'), 3, 'a call given up beforehand is not sent')
 })
 
+t.test('a call that waits for its token has not left, and does not leave once it was given up', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  let held: Promise<unknown> = Promise.resolve()
+  let release = (): void => {}
+  const hold = () => {
+    held = new Promise<void>((resolve) => {
+      release = resolve
+    })
+  }
+  const auth = { token: async () => held.then(() => 'token'), onUnauthorized: async () => void (await held) }
+  const spec = specOf(rig, { auth })
+  const unsent = { kind: 'timeout', sent: false, message: /not renewed in time|no answer within/ }
+  await call(mcp, spec)
+
+  for (const limit of [{ timeoutMs: 50 }, { maxTotalMs: 50 }]) {
+    hold()
+    await fails(t, call(mcp, spec, 'tool', {}, limit), unsent, Object.keys(limit).join())
+    release()
+  }
+  const leaving = new AbortController()
+  hold()
+  const left = call(mcp, spec, 'tool', {}, { signal: leaving.signal })
+  await sleep(20)
+  leaving.abort()
+  await fails(t, left, { kind: 'cancelled', sent: false })
+  release()
+  await rig.arrival('notifications/cancelled', 3)
+  t.equal(rig.count('tools/call'), 1)
+
+  hold()
+  release()
+  rig.on('tools/call', ({ status }) => {
+    hold()
+    status(401)
+  })
+  await fails(t, call(mcp, spec, 'tool', {}, { maxTotalMs: 200 }), unsent, 'it was refused')
+  release()
+
+  rig.on('tools/call', ({ stream, response }) => {
+    hold()
+    stream().raw('id: e1\ndata: \n\n')
+    response.end()
+  })
+  await fails(
+    t,
+    call(mcp, spec, 'tool', {}, { maxTotalMs: 200 }),
+    { kind: 'timeout', sent: true },
+    'it began',
+  )
+  release()
+})
+
 t.test('a call that is over holds no socket, and hung calls do not starve others', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
