@@ -47,7 +47,9 @@ export async function begin(
   { login, challenge, redirect_url, client_metadata_url, state }: BeginLogin,
   context: StepContext,
 ): Promise<{ authorization_url: string; pending: McpPending }> {
-  const known = challenge ?? (await challengeOf(target, context))
+  // Some servers name their metadata to whoever comes without a token, and not where a scope is lacking.
+  const first = challenge?.resource_metadata === undefined ? await challengeOf(target, context) : null
+  const known = (first || challenge) && { ...first, ...challenge }
   const desk = deskOf(givenIn(login), { redirect_url, client_metadata_url, state })
   // A step up asks for what was granted, too: else it would be lost.
   const scope = login?.scope ?? computeScopeUnion(scopeIn(login), login?.lacking, known?.scope)
@@ -66,9 +68,17 @@ export async function begin(
   // A browser is sent there, so it must be a page.
   if (!url || !/^https?:$/.test(url.protocol)) throw rejected(target, 'it names no page to log in at')
   const { login: kept, verifier, discovery } = desk
+  const asked = url.searchParams.get('scope')
   return {
     authorization_url: url.href,
-    pending: { login: kept, verifier, discovery, redirect_url, challenge: known },
+    pending: {
+      login: kept,
+      verifier,
+      discovery,
+      redirect_url,
+      challenge: known,
+      ...(asked !== null && { scope: asked }),
+    },
   }
 }
 
@@ -99,14 +109,17 @@ export async function finish(
       ...metadataUrl(pending.challenge),
     }),
   )
-  if (!desk.login.tokens) throw rejected(target, 'it gave no token')
+  const { tokens } = desk.login
+  if (!tokens) throw rejected(target, 'it gave no token')
   const found = desk.discovery
   const metadata: McpMetadata = {
     ...(found?.resourceMetadataUrl && { resource_metadata: found.resourceMetadataUrl }),
     has_resource: found?.resourceMetadata !== undefined,
     has_issuer: found?.authorizationServerMetadata !== undefined,
   }
-  return { ...desk.login, metadata }
+  // A service that names no scope has granted what was asked for (RFC 6749 5.1).
+  const { scope } = pending
+  return { ...desk.login, tokens: { ...(scope !== undefined && { scope }), ...tokens }, metadata }
 }
 
 /** Codes after which only a person can help (RFC 6749 5.2). */
@@ -297,7 +310,7 @@ const metadataUrl = (challenge: Pick<McpChallenge, 'resource_metadata'> | null) 
 }
 
 /**
- * What the server asks for, where nobody heard it yet: any request without a token is answered with it. Some servers
+ * What the server asks for, where not all of it was heard yet: any request without a token is answered with it. Some servers
  * refuse a GET as such before they ask who calls, so that a POST follows it.
  */
 async function challengeOf({ url }: McpLoginTarget, context: StepContext): Promise<McpChallenge | null> {

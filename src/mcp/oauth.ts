@@ -57,6 +57,8 @@ export interface McpPending {
   discovery: unknown
   redirect_url: string
   challenge: McpChallenge | null
+  /** What was asked for; not known of logins that a former version began */
+  scope?: string
 }
 /** The server that a login is for. */
 export type McpLoginTarget = Pick<McpServerSpec, 'name' | 'allowPrivate'> & { url: string }

@@ -121,6 +121,19 @@ t.test('a challenge is heard where the server knows no GET', async (t) => {
   t.not(await tokenNow(), first, 'a renewal finds its metadata, too')
 })
 
+t.test(
+  'metadata are found, too, where a refusal for lack of a scope does not say where they are',
+  async (t) => {
+    const guarded = await guardedServer(t, { hidden: '/metadata' })
+    const { replica, logIn, read } = await bench(t, guarded)
+    const connector = await logIn()
+    const one = replica()
+    one.authFor(connector).onChallenge?.({ scope: 'write' })
+    const asked = new URL((await one.begin(ANN, await read())).authorization_url).searchParams
+    t.match(Object.fromEntries(asked), { resource: guarded.url, scope: 'tools write' })
+  },
+)
+
 t.test('Google is asked for a refresh token in its own words', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, read } = await bench(t, guarded)

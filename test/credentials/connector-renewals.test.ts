@@ -240,6 +240,17 @@ t.test('what a server finds lacking is asked for by a login on any replica', asy
   )
 })
 
+t.test('what was asked for is what was granted, where the service does not say', async (t) => {
+  const guarded = await guardedServer(t)
+  guarded.told(({ scope: _, ...answer }) => answer)
+  const { replica, logIn, read } = await bench(t, guarded)
+  const one = replica()
+  one.authFor(await logIn()).onChallenge?.({ scope: 'write' })
+  t.match(openConnector(vault, await read()).oauth?.tokens, { scope: 'tools' })
+  const { authorization_url } = await one.begin(ANN, await read())
+  t.equal(new URL(authorization_url).searchParams.get('scope'), 'tools write', 'so that it is not lost')
+})
+
 t.test('another process’s claim is waited for within a bound, and by none that closes', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time } = await bench(t, guarded)
