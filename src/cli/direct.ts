@@ -6,6 +6,7 @@ import { createKey, revokeKey } from '../auth.ts'
 import { openBus } from '../bus/open.ts'
 import type { Config } from '../config/config.ts'
 import { configConnectors } from '../connectors/input.ts'
+import { createConnectorRenewals } from '../credentials/connector-renewals.ts'
 import { connectorSpec } from '../credentials/connector-secret.ts'
 import { createCredentials } from '../credentials/credentials.ts'
 import { rotateEncryption } from '../credentials/key-rotation.ts'
@@ -16,6 +17,7 @@ import { openVault, type Vault, verifyKeys } from '../credentials/vault.ts'
 import { inFull } from '../errors.ts'
 import { McpError } from '../mcp/contract.ts'
 import { createMcp } from '../mcp/mcp.ts'
+import { createMcpOAuth } from '../mcp/oauth.ts'
 import { openStore } from '../store/open.ts'
 import { all, type Connector, EVERYONE, type Store } from '../store/store.ts'
 import { unforeseenIn } from '../tools/startup.ts'
@@ -85,10 +87,14 @@ async function problems(config: Config, store: Store): Promise<string[]> {
 
 async function* tryConnectors(config: Config, store: Store, vault: Vault): AsyncGenerator<TriedServer> {
   const policy = createToolboxPolicy(config.toolbox)
-  const mcp = createMcp({ version: VERSION, proxy: config.connectorProxy, sandbox: await sandboxOf(config) })
+  const { connectorProxy: proxy, connectorsAllowPrivate: allowPrivate } = config
+  const mcp = createMcp({ version: VERSION, proxy, sandbox: await sandboxOf(config) })
+  const oauth = createMcpOAuth({ proxy })
+  // As at a gateway: of a server that nobody has called for an hour, the token is over and the login is not.
+  const logins = createConnectorRenewals({ store, vault, oauth, allowPrivate })
   try {
     for (const connector of await connectorsOf(config, store, vault)) {
-      const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)
+      const spec = () => connectorSpec(connector, vault, allowPrivate, logins.authFor)
       let offered: string[] = []
       const error = await attempt(async () => {
         const { tools } = await mcp.list(spec(), { refresh: true })
@@ -99,6 +105,8 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault): Async
     }
   } finally {
     await mcp.close()
+    await logins.close()
+    await oauth.close()
   }
 }
 
