@@ -23,6 +23,8 @@ export interface TriedServer {
 export interface Access {
   /** In words: where it works */
   readonly place: string
+  /** What `baton login` needs behind it, so that the login becomes this owner's */
+  loginFor(owner: string): string
   createKey(input: NewKey): Promise<ApiKey & { key: string }>
   keys(page: PageRequest): Promise<Page<ApiKey>>
   revokeKey(id: string): Promise<void>

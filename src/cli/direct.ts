@@ -43,6 +43,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
   const scope = owner === null ? EVERYONE : { owner, admin: false }
   return {
     place: databaseUrl === null ? `the store in ${dataDir}` : 'the PostgreSQL server',
+    loginFor: (whose) => (whose === caller.owner ? '' : ` --owner ${whose}`),
     createKey: (input) => createKey(store, 'cli', input),
     keys: (page) => store.keys.list(scope, page),
     revokeKey: (id) => revokeKey(store, 'cli', scope, id),

@@ -5,7 +5,7 @@ import type { CredentialView } from '../credentials/credentials.ts'
 import { inFull } from '../errors.ts'
 import { all } from '../store/store.ts'
 import { oneLine } from '../text.ts'
-import type { TriedServer } from './access.ts'
+import type { Access, TriedServer } from './access.ts'
 import { type Command, type Given, TARGET, UsageError, whyNot } from './command.ts'
 
 const ONLINE_MS = 10_000
@@ -79,7 +79,7 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
     for (const problem of problems) report.bad(problem)
     if (problems.length > 0) return
     report.ok(`store and bus, by ${access.place}`)
-    for (const credential of await all((page) => access.credentials(page))) judge(credential, report)
+    for (const credential of await all((page) => access.credentials(page))) judge(credential, access, report)
     for await (const tried of access.connectors()) judgeServer(tried, report)
   } catch (failure) {
     if (failure instanceof UsageError) throw failure
@@ -91,10 +91,15 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
 /** Most errors of a server begin with its name, and some end with a full stop. */
 const withoutName = (name: string, error: string) => error.replace(new RegExp(`^${name}:? |\\.$`, 'g'), '')
 
-function judge({ id, provider, state, reason }: CredentialView, report: Report): void {
+function judge(
+  { id, owner, provider, state, reason }: CredentialView,
+  { loginFor }: Pick<Access, 'loginFor'>,
+  report: Report,
+): void {
   if (state === 'active') return report.ok(`credential ${id} for ${provider}`)
   if (state === 'disabled') return report.hint(`credential ${id} for ${provider} is disabled`)
-  report.bad(`credential ${id} for ${provider} needs its login anew (${reason}): baton login ${provider}`)
+  const command = `baton login ${provider}${loginFor(owner)}`
+  report.bad(`credential ${id} for ${provider} needs its login anew (${reason}): ${command}`)
 }
 
 function judgeServer({ name, error, unforeseen }: TriedServer, report: Report): void {

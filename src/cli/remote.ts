@@ -82,6 +82,8 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
 
   return {
     place: `the gateway at ${root}`,
+    // Without keys everything is local's.
+    loginFor: (whose) => (whose === 'local' ? '' : ` --key <a key of ${whose}>`),
     createKey: (input) => call('POST', '/v1/keys', input),
     keys: (page) => list('/v1/keys', page),
     revokeKey: (id) => call('DELETE', `/v1/keys/${at(id)}`),

@@ -1,4 +1,4 @@
-/** What the doctor finds of servers that want a login, on the store itself. */
+/** What the doctor finds of logins, and what it says to do. */
 import t from 'tap'
 import { guardedServer } from '../credentials/connector-world.ts'
 import { visit } from '../credentials/world.ts'
@@ -29,4 +29,37 @@ t.test('the doctor renews the login at a server, as a gateway does, before it sp
     code: 1,
     out: [/^ok/, /^ok/, /^BAD {3}MCP server docs: needs a login: POST \/v1\/connectors\/con_.*invalid_grant/],
   })
+})
+
+t.test('the doctor says how a login becomes that of whom it is for', async (t) => {
+  const env = {
+    BATON_DATA_DIR: scratch(t),
+    BATON_DRAIN_SECONDS: '0',
+    BATON_AUTH: 'keys',
+    BATON_ADMIN_KEY: 'the-bootstrap-admin-key',
+    BATON_ENABLE_OAUTH: 'anthropic',
+  }
+  const gateway = await wholeGateway(t, env)
+  const url = await gateway.listen()
+  const api = createClient(url)
+  const as = (key: string, path: string, body: object) =>
+    api.call('POST', path, body, { authorization: `Bearer ${key}` })
+  const { key } = (await as(env.BATON_ADMIN_KEY, '/v1/keys', { owner: 'ann', scopes: ['chat'] })).body
+  const ended = {
+    provider: 'anthropic',
+    kind: 'oauth',
+    access_token: 'spent',
+    expires_at: '2020-01-01T00:00:00Z',
+  }
+  for (const owner of [key, env.BATON_ADMIN_KEY]) await as(owner, '/v1/credentials', ended)
+  const said = async (line: string) => (await run(env, line)).out.slice(-3, -1)
+  t.match(await said(`doctor --url ${url}`), [
+    /needs its login anew .*: baton login anthropic --key <a key of admin>$/,
+    /needs its login anew .*: baton login anthropic --key <a key of ann>$/,
+  ])
+  await gateway.close()
+  t.match(await said('doctor'), [
+    /needs its login anew .*: baton login anthropic$/,
+    /needs its login anew .*: baton login anthropic --owner ann$/,
+  ])
 })
