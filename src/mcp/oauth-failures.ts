@@ -52,12 +52,17 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
   if (failure instanceof OAuthClientFlowError) return rejected(target, failure.name)
   const words = failure instanceof Error ? failure.message : ''
   if (/dynamic client registration/.test(words)) return byHand(target, 'lets no client register itself')
-  if (/resource .* does not match/.test(words)) return rejected(target, 'its metadata is for another server')
+  const [, resource] = FOREIGN.exec(words) ?? []
+  if (resource !== undefined)
+    return rejected(target, `its metadata is for another server${told(resource)} than the connector's url`)
+  if (failure instanceof Error && failure.name === 'ZodError')
+    return rejected(target, `what it answered is not valid${misfit(failure)}`)
   const [, lack] = INCOMPATIBLE.exec(words) ?? []
   return lack === undefined ? away(target, failure) : rejected(target, `it does not support ${lack}`)
 }
 
-/** The SDK's own words */
+/** The SDK's own words, as those that follow */
+const FOREIGN = /^Protected resource (\S+) does not match/
 const INCOMPATIBLE =
   /^Incompatible auth server: does not support ((?:response type|code challenge method) \w+)$/
 
@@ -76,8 +81,20 @@ const byHand = (target: McpLoginTarget, why: string) =>
 
 function mismatch({ kind, expected, received }: IssuerMismatchError): string {
   if (kind !== 'metadata') return 'its issuer is not the one expected'
-  const told = URL.canParse(received ?? '') ? ` (${new URL(received ?? '').href.slice(0, 300)})` : ''
-  return `the metadata of ${expected} is that of another issuer${told}; if that is right, give it as auth.issuer`
+  const other = told(received ?? '')
+  return `the metadata of ${expected} is that of another issuer${other}; if that is right, give it as auth.issuer`
+}
+
+/** An address that a stranger named, in brackets; nothing where it is none. */
+const told = (address: string): string =>
+  URL.canParse(address) ? ` (${new URL(address).href.slice(0, 300)})` : ''
+
+/** Which member of an answer the SDK's schema refused first, in brackets. */
+function misfit(failure: Error): string {
+  const issues = 'issues' in failure && Array.isArray(failure.issues) ? failure.issues : []
+  const path: unknown = issues[0]?.path
+  const member = Array.isArray(path) ? errorCodeIn(path.join('.')) : undefined
+  return member === undefined ? '' : ` (${member})`
 }
 
 /** It may work later. */

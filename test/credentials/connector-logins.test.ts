@@ -234,7 +234,13 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   const plain = { ...metadata, code_challenge_methods_supported: ['plain'] }
   guarded.instead(issuer, { status: 200, body: JSON.stringify(plain) })
   await t.rejects(begin(), { code: 'upstream_rejected', message: /not support code challenge method S256/ })
+  guarded.instead(issuer, { status: 200, body: JSON.stringify({ ...metadata, token_endpoint: '/token' }) })
+  await t.rejects(begin(), { code: 'upstream_rejected', message: /answered is not valid \(token_endpoint\)/ })
   guarded.instead(issuer, null)
+  guarded.metadata({ resource: `${guarded.url}/`, authorization_servers: [guarded.origin] })
+  const withSlash = /for another server \(http:.*\/mcp\/\) than the connector's url/
+  await t.rejects(begin(), { code: 'upstream_rejected', message: withSlash })
+  guarded.metadata(null)
 
   const denied = await begin()
   denied.searchParams.delete('code')
