@@ -7,6 +7,17 @@ export async function within<T>(ms: number, answer: Promise<T>): Promise<T | nul
   return Promise.race([answer, over]).finally(() => clearTimeout(timer))
 }
 
+/** The answer, or the reason of a signal that is aborted before: the work goes on then, for others who wait for it. */
+export async function unlessAborted<T>(signal: AbortSignal, answer: Promise<T>): Promise<T> {
+  let leave = () => {}
+  const left = new Promise<never>((_, reject) => {
+    leave = () => reject(signal.reason)
+    if (signal.aborted) leave()
+    else signal.addEventListener('abort', leave, { once: true })
+  })
+  return Promise.race([answer, left]).finally(() => signal.removeEventListener('abort', leave))
+}
+
 /**
  * A signal that aborts after so many milliseconds, but not before what has arrived by then was read. Where the whole process
  * was suspended, its timers are due before the answers that came meanwhile: AbortSignal.timeout throws those away.

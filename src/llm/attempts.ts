@@ -3,6 +3,7 @@ import type { ModelEvent } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { ModelCall } from '../llm.ts'
 import type { ModelRequest, ReportedModel, UpstreamFailure } from '../provider.ts'
+import { unlessAborted } from '../within.ts'
 import { readAnswer } from './answer.ts'
 import { bodyBytes } from './body.ts'
 import type { ResponseHead } from './exchange.ts'
@@ -97,7 +98,8 @@ export class Attempts {
     this.count++
     this.#isStreaming = false
     const { path, headers, body } = deployment.render(this.#request)
-    const secret = await this.#call.secret()
+    // A login may have to be renewed for it, which takes a minute at worst.
+    const secret = await unlessAborted(signal, this.#call.secret())
     const exchange = this.#deps.requests.send(deployment, {
       secret,
       facts: this.#request.credential,
@@ -136,7 +138,7 @@ export class Attempts {
     const isCurable = error.code === 'upstream_auth' && renewOn.includes(failure.status)
     if (!isCurable || !this.#call.onUnauthorized || this.#isRenewed) return false
     this.#isRenewed = true
-    return this.#call.onUnauthorized()
+    return unlessAborted(this.#call.signal, this.#call.onUnauthorized())
   }
 
   /** The deployment has another request to send instead of the refused one. */

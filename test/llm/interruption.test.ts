@@ -114,6 +114,28 @@ t.test('cancellation', async (t) => {
     t.equal(server.requests.length, 1)
   })
 
+  t.test('while the credential is renewed', async (t) => {
+    const server = await upstreamServer(t, status(401))
+    const abort = new AbortController()
+    const { signal } = abort
+    const renewal = () => {
+      setImmediate(() => abort.abort('no longer wanted'))
+      return new Promise<never>(() => {})
+    }
+    const before = await collect(bench(t, server.url).call({ signal, secret: renewal }))
+    t.equal(before.thrown, 'no longer wanted')
+    t.equal(server.requests.length, 0)
+    const again = new AbortController()
+    const onUnauthorized = () => {
+      setImmediate(() => again.abort('nor now'))
+      return new Promise<never>(() => {})
+    }
+    const after = await collect(bench(t, server.url).call({ signal: again.signal, onUnauthorized }))
+    t.equal(after.thrown, 'nor now')
+    t.equal(server.requests.length, 1)
+    t.strictSame(getEventListeners(again.signal, 'abort'), [])
+  })
+
   t.test('by a fault of whoever takes the events closes the socket too', async (t) => {
     const { opened: closed, open: gone } = gate()
     const server = await upstreamServer(t, (response) => {
