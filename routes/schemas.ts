@@ -169,35 +169,49 @@ const Provenance = Type.Object(
     opaque: Type.Optional(Type.String()),
     prefix: Type.Optional(Type.String()),
   },
-  { ...closed, title: 'Provenance', description: 'Where an assistant part came from' },
+  {
+    ...closed,
+    title: 'Provenance',
+    description: 'Where an assistant part came from',
+    examples: [{ provider: 'anthropic', model: 'claude-opus-5-5', credential_id: 'cred_01j9z' }],
+  },
 )
 const provenance = { provenance: Type.Optional(Provenance) }
 
-const part = <const K extends string, P extends TProperties>(type: K, fields: P) =>
-  Type.Object({ type: Type.Literal(type), ...fields }, closed)
+/** The example is for pages of the document: they would make up their own, and of a pattern they make noise. */
+const part = <const K extends string, P extends TProperties>(type: K, fields: P, example?: object) =>
+  Type.Object(
+    { type: Type.Literal(type), ...fields },
+    { ...closed, ...(example && { examples: [{ type, ...example }] }) },
+  )
 
-const media = <const K extends string>(type: K, family: string) =>
-  part(type, {
-    media_type: Type.String({
-      maxLength: 128,
-      // With parameters, as HTTP and browsers name the type of a text.
-      pattern: `^${family}/[A-Za-z0-9][A-Za-z0-9.+-]*( *; *[A-Za-z0-9.+-]+=([A-Za-z0-9.+_-]+|"[^"]*"))*$`,
-      description: `Such as ${family === 'image' ? 'image/png' : family === 'audio' ? 'audio/wav' : 'application/pdf or text/plain; charset=utf-8'}`,
-    }),
-    data: Type.Optional(Type.String({ format: 'byte', minLength: 4, description: 'Base64; or `url`' })),
-    url: Type.Optional(Type.String({ maxLength: 8192, description: 'http or https; or `data`' })),
-    name: Type.Optional(text(1, 256)),
-  })
+/** `known`: media types to name */
+const media = <const K extends string>(type: K, family: string, ...known: string[]) =>
+  part(
+    type,
+    {
+      media_type: Type.String({
+        maxLength: 128,
+        // With parameters, as HTTP and browsers name the type of a text.
+        pattern: `^${family}/[A-Za-z0-9][A-Za-z0-9.+-]*( *; *[A-Za-z0-9.+-]+=([A-Za-z0-9.+_-]+|"[^"]*"))*$`,
+        description: `Such as ${known.join(' or ')}`,
+      }),
+      data: Type.Optional(Type.String({ format: 'byte', minLength: 4, description: 'Base64; or `url`' })),
+      url: Type.Optional(Type.String({ maxLength: 8192, description: 'http or https; or `data`' })),
+      name: Type.Optional(text(1, 256)),
+    },
+    { media_type: known[0], data: 'AAAA' },
+  )
 
 const Text = part('text', { text: Type.String(), ...provenance })
 const PlainText = part('text', { text: Type.String() })
-const Image = media('image', 'image')
-const Audio = media('audio', 'audio')
-const File = media('file', '[a-z]+')
+const Image = media('image', 'image', 'image/png')
+const Audio = media('audio', 'audio', 'audio/wav')
+const File = media('file', '[a-z]+', 'application/pdf', 'text/plain; charset=utf-8')
 const Notice = part('notice', { text: Type.String() })
 
 const CallId = Type.String({ minLength: 1, maxLength: 256 })
-const ToolName = text(1, 512)
+const ToolName = Type.String({ ...text(1, 512), examples: ['files.read_file'] })
 
 export const ContentPart = taggedBy('type', 'ContentPart', PlainText, Image, Audio, File)
 const Reasoning = part('reasoning', { text: Type.String(), provenance: Provenance })
