@@ -195,6 +195,22 @@ t.test('the proxy waits for what is silent for long', async (t) => {
   t.notMatch('/v1/turns/turn_1/events', new RegExp(location), 'streams ping')
 })
 
+t.test(
+  'what is too large is refused by Baton, in words that a page can read, and not kept by its proxies',
+  async (t) => {
+    const server = read('deploy/nginx/baton.conf')
+    t.match(server, /^ {2}client_max_body_size 0;$/m)
+    const passing = [...server.matchAll(/location [^{]*\{([^}]*proxy_pass[^}]*)\}/g)]
+    t.equal(passing.length, 2)
+    for (const [, location] of passing) t.match(location, 'proxy_request_buffering off;')
+    const { annotations } = parse(read('deploy/kubernetes/ingress.yaml')).metadata
+    t.match(annotations, {
+      'nginx.ingress.kubernetes.io/proxy-body-size': '0',
+      'nginx.ingress.kubernetes.io/proxy-request-buffering': 'off',
+    })
+  },
+)
+
 t.test('a Service named baton sets no setting of its pods', async (t) => {
   // It would set BATON_PORT to a URL.
   const pods = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
