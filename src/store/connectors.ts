@@ -25,7 +25,10 @@ const PATCHABLE = {
   pin: 'text',
   secret: 'bytea',
 } as const
-const COLUMNS = { id: 'text', owner: 'text', origin: 'text', ...PATCHABLE } as const
+const COLUMNS = { id: 'text', owner: 'text', origin: 'text', ...PATCHABLE } as const satisfies Record<
+  keyof NewConnector,
+  string
+>
 type Column = keyof typeof COLUMNS
 
 /** The sort key of the list */

@@ -2,7 +2,7 @@
 import { type Db, type Param, value } from './db.ts'
 import { document, record } from './json.ts'
 import { ownPage, ownRow, setList, visibleTo } from './sql.ts'
-import type { Session, Sessions } from './store.ts'
+import type { Session, SessionPatch, Sessions } from './store.ts'
 
 export function createSessions(db: Db): Sessions {
   return {
@@ -48,4 +48,4 @@ const COLUMNS = {
   settings: 'json',
   title: 'text',
   metadata: 'json',
-} as const
+} as const satisfies Record<keyof SessionPatch, string>
