@@ -211,6 +211,16 @@ t.test(
   },
 )
 
+t.test(
+  'after a restart of the machine all of Compose’s services come back, the two servers, too',
+  async (t) => {
+    const { services } = parse(read('docker-compose.yml'))
+    for (const [name, { restart }] of Object.entries<{ restart?: string }>(services))
+      t.equal(restart, 'unless-stopped', name)
+    t.ok(services.postgres && services.redis)
+  },
+)
+
 t.test('a Service named baton sets no setting of its pods', async (t) => {
   // It would set BATON_PORT to a URL.
   const pods = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
