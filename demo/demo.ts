@@ -1,20 +1,19 @@
 /**
  * The main job on screen: one conversation, every provider path, a real MCP server, tools that come in
  * mid-chat. The models are emulated on this machine; the gateway and the MCP servers are real.
- *
- *   npm run demo             walks through it and ends with status 0
- *   npm run demo -- --keep   leaves everything running, and tells how to go on with curl
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { parseArgs } from 'node:util'
 import { closeVendors, rootsOf, startVendors, type Vendors } from '../test/emulators/vendors.ts'
 import { freePort } from '../test/servers.ts'
 import { createClient } from './client.ts'
+import { flag } from './flag.ts'
 import { memoryServer, startBaton, startEverything, stopAll } from './processes.ts'
 
-const { values } = parseArgs({ options: { keep: { type: 'boolean', default: false } } })
+const USAGE = `npm run demo             walks through it and ends with status 0
+npm run demo -- --keep   leaves everything running, and tells how to go on with curl`
+const isKept = flag('keep', USAGE)
 
 /** The paths to a model. The secrets are made up: only the emulators know them. */
 const PATHS = {
@@ -75,7 +74,7 @@ process.exitCode = 1
 try {
   await walk()
   process.exitCode = 0
-  if (values.keep) await new Promise(() => setInterval(() => {}, 1 << 30))
+  if (isKept) await new Promise(() => setInterval(() => {}, 1 << 30))
 } catch (failure) {
   // What was told to end breaks off: no failure.
   if (!closed) console.error(failure)
@@ -123,7 +122,7 @@ async function walk(): Promise<void> {
   await handOver(api, targets)
   await addTool(api, targets)
   title('Done: every path called a real tool, a chat changed hands, a tool came in while the model spoke.')
-  if (!values.keep) return
+  if (!isKept) return
   say(`\nStill running; Ctrl-C ends it. Go on with curl:\n`)
   say(`  curl -s ${baton}/v1/sessions | head -c 400`)
   say(`  S=$(curl -s ${baton}/v1/sessions -H 'content-type: application/json' \\`)

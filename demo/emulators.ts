@@ -1,18 +1,17 @@
 /**
  * The emulated model services on fixed ports, so that the README's walk can be tried without an account.
- *
- *   npm run emulators                    serves them until Ctrl-C
- *   npm run -s emulators -- --settings   prints the settings that lead Baton to them, for the shell's `eval`
  */
-import { parseArgs } from 'node:util'
 import { createAnthropicEmulator } from '../test/emulators/anthropic.ts'
 import { createGeminiEmulator } from '../test/emulators/gemini.ts'
 import { createOpenAiEmulator } from '../test/emulators/openai.ts'
+import { flag } from './flag.ts'
 
-const { values } = parseArgs({ options: { settings: { type: 'boolean', default: false } } })
+const USAGE = `npm run emulators                    serves them until Ctrl-C
+npm run -s emulators -- --settings   prints the settings that lead Baton to them, for the shell's \`eval\``
+const isForShell = flag('settings', USAGE)
 const PORTS = { openai: 8791, anthropic: 8792, gemini: 8793 }
 
-if (values.settings) {
+if (isForShell) {
   const [openai, anthropic, gemini] = Object.values(PORTS).map((port) => `http://127.0.0.1:${port}`)
   const settings = {
     BATON_OPENAI_BASE_URL: `${openai}/v1`,
