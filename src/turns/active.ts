@@ -12,14 +12,14 @@ export const DRAINING = Symbol('draining')
 export const TOOL_REMOVED = Symbol('tool removed')
 
 /**
- * `preparing`: nothing has left, the newest tools are read anyway · `model`: a request is out · `committing`,
+ * `preparing`: no request has left, and the newest tools are read anyway · `model`: a request is out · `committing`,
  * `tools`: nothing to restart
  */
 export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools'
 
-/** How this process came to own a turn; one that another had brings what that one may not have said. */
+/** How this process came to own a turn. `announce`: events that its former owner committed and may not have said. */
 export type Entry =
-  /** `start`: it begins right where it was opened, and its first step need not read anything; null: it has to */
+  /** `start`: the turn begins right where it was opened, and its first step need not read anything; null: it has to read */
   | { kind: 'fresh'; start: TurnStart | null }
   | { kind: 'resumed'; announce: AnnouncedEvent[] }
   | { kind: 'recovered'; announce: AnnouncedEvent[]; was_handed_over: boolean }
@@ -29,7 +29,7 @@ export interface ActiveTurn {
   readonly fence: Fence
   readonly session: Session
   phase: Phase
-  /** Of the credential that serves it, once that is chosen */
+  /** The id of the credential that serves the turn, once it is chosen */
   credentialId: string | null
   /** Aborted for a cancel, a lost lease, or a drain at a step's border */
   readonly stop: AbortController
@@ -37,9 +37,9 @@ export interface ActiveTurn {
   model: AbortController | null
   /** A restart was asked for and the step's new request has not left yet */
   restartPending: boolean
-  /** Of the request that left last: its registry, and whether a restart is why it was made */
+  /** The request that left last: the revision of its tools, and whether a restart made it */
   sent: { revision: number; isRestart: boolean } | null
-  /** Announced, and not known to be in the stream yet: kept with the next commit too */
+  /** Events that a commit announced and that are not known to be in the stream yet: the next commit keeps them, too */
   unsaid: AnnouncedEvent[]
   /** Tool calls in flight by call id, each with what stops it alone */
   readonly calls: Map<string, { tool: string; abort: AbortController }>
@@ -76,9 +76,10 @@ export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
  * Restarts the model call in flight, for a change of tools or for its own sake. Several wishes become one restart: while
  * one is pending, the step will read the newest tools anyway.
  *
- * `revision`: the registry's after the change. A request that left with it, or with a newer one, has the change and is
- * let be; without a revision every request is made anew. `isMoved`: the change changed something. If so, and a restart
- * made the request that has it, that restart was for this change too, and the answer is `restarting`.
+ * `revision`: the registry's revision after the change. A request that left with this revision, or with a newer one,
+ * has the change and is left alone; without a revision every request is made anew. `isMoved`: the wish did change
+ * something. If so, and a restart made the request that has the change, that restart was for this wish, too: the answer
+ * is `restarting`.
  */
 export function requestRestart(
   active: ActiveTurn,
@@ -99,7 +100,7 @@ export function requestRestart(
   return 'restarting'
 }
 
-/** The first reason counts. The signals of the model call and of tool calls follow it, whether they are in flight or come yet. */
+/** The first reason counts. The signals of model calls and tool calls follow it, those in flight and later ones. */
 export function requestStop(active: ActiveTurn, reason: symbol): void {
   active.stop.abort(reason)
 }

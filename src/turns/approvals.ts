@@ -1,4 +1,7 @@
-/** A person's word on a tool call that waits: checked, then written where whoever resumes the turn reads it. */
+/**
+ * A person's decision on a tool call that waits: checked, then written to the ledger, where the process that resumes
+ * the turn reads it.
+ */
 import { BatonError, invalid } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
 import { EVERYONE, type Execution, type Store, type Turn } from '../store/store.ts'
@@ -22,21 +25,21 @@ export async function recordDecision(
   const { decision, reason = null } = given
   const answer = await store.executions.decide(caller, turn.id, call, {
     decision,
-    // The ledger holds it, and the model is told what the ledger holds.
+    // Redacted, since it goes into the ledger, and from there to the model.
     reason: reason === null ? null : await redactText(reason),
     sealed_arguments: edited ? sealed.seal(edited, row.id) : null,
     ...(edited ? { arguments: await redactJson(edited) } : {}),
     by: caller.key_id ?? caller.owner,
   })
   if (answer === 'decided') return
-  // Whoever decided may have lost the answer, and reads here what counts.
+  // A caller who decided before and lost our answer reads here which decision counts.
   throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`, {
     ...(row.approval ? { details: { decision: row.approval.decision } } : {}),
   })
 }
 
 /**
- * Marks the calls that wait for a person and whose tools are gone as expired; whoever resumes the turn settles
+ * Marks as expired the calls that wait for a person and whose tools are gone; the process that resumes the turn settles
  * them. True: there were any.
  */
 export async function expireRemoved(
@@ -59,7 +62,7 @@ export async function expireRemoved(
   return waiting.length > 0
 }
 
-/** A tool that is gone since has no schema to hold them against: the call will be settled in words. */
+/** A tool that is gone by now has no schema to check the arguments against: its call will be settled without a run. */
 async function assertFitting(
   deps: Pick<EngineDeps, 'tools' | 'executor'>,
   row: Execution,

@@ -1,7 +1,7 @@
 /**
- * The tool phase of a step: run its calls in parallel, settle each truthfully, and commit the results in
- * call order as one message. The ledger row of a call is committed before the call and settled after it;
- * whoever takes the turn over reads there what becomes of it (fate.ts).
+ * The tool phase of a step: run its calls in parallel, settle each truthfully, and commit the results in call order as
+ * one message. The ledger row of a call is committed before the call and settled after it; a process that takes the
+ * turn over reads there what becomes of the call (fate.ts).
  */
 import { newId } from '../chat/ids.ts'
 import { type ToolCallPart, toolCalls } from '../chat/message.ts'
@@ -54,8 +54,9 @@ export async function runCalls(run: Run, jobs: Job[]): Promise<boolean> {
 }
 
 /**
- * The calls of a turn that waited or lost its owner, each as its ledger row has it (fate.ts). Null when its last step
- * left none open; else as runCalls. Of one that waited, the commit that made it wait has said what was settled.
+ * Takes up the calls of a turn that waited or lost its owner, each as its ledger row says (fate.ts). Null: its last
+ * step left none open; else as runCalls. If the turn waited, the commit that made it wait has said which calls were
+ * settled.
  */
 export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Promise<boolean | null> {
   const open = openCalls(run)
@@ -119,7 +120,7 @@ async function ledgerOf(
   return new Map(rows.map((row) => [row.call_id, row]))
 }
 
-/** Without an overlay: of a call that is not to run. */
+/** No overlay: the call is not to run. */
 function newJob(
   call: ToolCallPart,
   exec_id: string,
@@ -131,7 +132,7 @@ function newJob(
   return { call, exec_id, declared, connector, waits: false }
 }
 
-/** The job as its fate makes it; one that is to run stays as it is. */
+/** Writes the fate into the job; a job that is to run stays as it is. */
 async function applyFate({ deps }: Pick<Run, 'deps'>, job: Job, fate: Fate): Promise<void> {
   const { call, exec_id } = job
   if (fate.kind === 'waits') job.waits = true
@@ -142,7 +143,7 @@ async function applyFate({ deps }: Pick<Run, 'deps'>, job: Job, fate: Fate): Pro
   }
 }
 
-/** The job goes on as its fate has it; its row counts as begun where it is to run. */
+/** Applies the fate to the job. If the call is to run, its row is marked as begun. */
 async function takeUp(run: Run, job: Job, row: Execution | undefined, fate: Fate): Promise<Fate['kind']> {
   job.waits = false
   await applyFate(run, job, fate)
@@ -150,7 +151,7 @@ async function takeUp(run: Run, job: Job, row: Execution | undefined, fate: Fate
   return fate.kind
 }
 
-/** An approved edit is what runs, a second time too. It is opened first: after `begin` the call counts as run. */
+/** An approved edit is what runs, also the second time. It is opened first: after `begin` the call counts as run. */
 async function begin({ deps, active }: Run, job: Job, { id, approval }: Execution): Promise<void> {
   const edit = approval?.sealed_arguments
   if (edit) job.edited = deps.sealed.open(edit, id)
@@ -187,8 +188,8 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
 }
 
 /**
- * All calls that waited may have been decided while others ran: then they go on at once, since whoever waits for the
- * turn must not hear that it waits for nothing. False while one is undecided.
+ * All calls that waited may have been decided while others ran. Then they go on at once: clients must not hear that the
+ * turn waits where nothing is left to decide. False while one is undecided.
  */
 async function takeUpDecided(run: Run, jobs: readonly Job[]): Promise<boolean> {
   const rows = await ledgerOf(run)
@@ -231,7 +232,8 @@ async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   const { active, deps } = run
   const waits = announced(active.turn, run.index, `awaiting:${run.index}`, { type: 'turn.awaiting_input' })
   active.turn.state = 'awaiting_input'
-  // Nobody enters the turn again before a person has answered: what is not in the stream would die with its owner.
+  // Nobody enters the turn again before a person has answered: events that are not in the stream would die with this
+  // owner.
   await run.writer.flush()
   const before = jobs.flatMap((job) =>
     job.result ? unsaidCompletion(run, job) : job.isAsked ? [] : question(run, job),
@@ -248,7 +250,7 @@ function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Jo
   return announced(active.turn, index, `approval:${call_id}`, body)
 }
 
-/** Its completion, where that is not known to be in the stream. */
+/** The call's completion, unless it is known to be in the stream. */
 const unsaidCompletion = (run: Pick<Run, 'active' | 'index'>, job: Job): AnnouncedEvent[] =>
   job.isSaid ? [] : completion(run, job)
 

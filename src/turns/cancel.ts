@@ -1,6 +1,6 @@
 /**
- * Cancels a turn, wherever it runs, waits or is queued. The mark in the store comes first: whoever has the turn, or
- * takes it later, sees it there, whether or not it hears.
+ * Cancels a turn, wherever it runs, waits or is queued. The mark in the store comes first: the process that owns the
+ * turn, or takes it later, sees the mark there even if no message reaches it.
  */
 import type { Caller, Turns } from '../ports.ts'
 import type { Turn } from '../store/store.ts'
@@ -13,7 +13,7 @@ import { findTurn, type Wait } from './wait.ts'
 
 /** How long a waiting cancel gives the running turn to end. */
 const WAIT_SECONDS = 30
-/** A cancelled turn that is not over by then is taken from its owner, alive or not. */
+/** A cancelled turn that is not over after this time is taken from its owner, alive or not. */
 const DEADLINE_MS = 10_000
 
 /** `noteEndAnnounced`: the end of this turn is in the stream. */
@@ -26,7 +26,7 @@ export function createCancel(
   /** Turns whose owner has been told to end them and has until a deadline */
   const watched = new Set<string>()
 
-  /** An owner that does not act on a cancel in time loses the turn; whoever takes it only ends it. */
+  /** An owner that does not act on a cancel in time loses the turn; the process that takes it over only ends it. */
   function breakLater({ id, session_id }: Turn, epoch: number): void {
     if (watched.has(id)) return
     watched.add(id)

@@ -1,6 +1,6 @@
 /**
- * What replicas tell and ask each other of turns: the messages of the bus's topic `control`. Any of them may be lost, and
- * nobody answers for an owner that died: then it is not claimed that anything was done.
+ * What replicas tell and ask each other about turns: the messages of the bus's topic `control`. Any of them may be
+ * lost, and nobody answers for an owner that died. Without an answer Baton does not claim that anything was done.
  */
 import type { Bus } from '../bus/bus.ts'
 import { newId } from '../chat/ids.ts'
@@ -12,12 +12,15 @@ export type Control =
   | Wish
   | { op: 'answer'; ask: string; answer: RestartAnswer }
   | { op: 'revision'; session_id: string; revision: number }
-  /** A turn was given away: whoever hears this first may have it */
+  /** A turn was given away: the first replica that hears this may take it */
   | { op: 'handed_over'; session_id: string }
 
 /** What only a turn's owner can do. It answers where there is an id to answer under (`ask`). */
 export type Wish = { session_id: string; ask?: string } & ({ op: 'restart'; turn_id: string } | ToolsWish)
-/** `apply`: replicas of former versions act on no other · `isMoved`: something changed; some of those leave it out */
+/**
+ * `apply`: replicas of former versions act on no other value · `isMoved`: something changed; some former versions leave
+ * it out
+ */
 export type ToolsWish = {
   op: 'tools'
   apply: 'now'
@@ -31,7 +34,7 @@ export const tell = (bus: Pick<Bus, 'publish'>, control: Control): Promise<void>
 
 const ANSWER_MS = 1_000
 
-/** Wishes that only a turn's owner can answer: each is told under an id, with which its answer comes back. */
+/** Wishes that only a turn's owner can answer: each is told with an id, which its answer brings back. */
 export function createAsks(bus: Pick<Bus, 'publish'>) {
   const open = new Map<string, (answer: RestartAnswer) => void>()
   return {

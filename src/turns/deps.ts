@@ -42,7 +42,7 @@ export interface EngineDeps {
     concurrentTurns: number
     /** Turns that may wait for a slot; more are refused */
     waitingTurns: number
-    /** Milliseconds that the event loop may be late for long before new turns are refused */
+    /** Milliseconds that the event loop may be late; if it is later for long, new turns are refused */
     overloadMs: number
     /** Most turns of one owner that run or are queued; null: no limit */
     turnsPerOwner: number | null

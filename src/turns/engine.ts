@@ -29,7 +29,10 @@ import { createRestarts, type Restarts } from './restart.ts'
 import { createRoom, createSlots, watchLateness } from './room.ts'
 import { createWait, findTurn } from './wait.ts'
 
-/** Ends that were said within this time are noted together. What a crash leaves unnoted is said again, and dropped. */
+/**
+ * Ends that were said within this time are noted together. An end that a crash left unnoted is said again, and the bus
+ * drops the copy.
+ */
 const GATHER_MS = 200
 
 export interface Engine
@@ -41,13 +44,13 @@ export interface Engine
   /** No new turns; running ones leave at the next step's border, or at the deadline. */
   drain(ms: number): Promise<void>
   /**
-   * Says on the session's stream that its tools changed, and to the other replicas which revision it is. `turn`: the
-   * one that runs, where it does not run here.
+   * Says on the session's stream that its tools changed, and tells the other replicas their revision. `turn`: the
+   * session's turn that runs, if it runs elsewhere.
    */
   sayToolsChanged(session: string, delta: ToolsDelta, turn: string | null): Promise<void>
 }
 
-/** Until `begin` it runs what it is asked for, and hears of nothing else. */
+/** Until `begin` the engine only runs the turns that it is asked for: it hears no other replica, and scans for nothing. */
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps
   const endsAnnounced = gathering(
@@ -94,7 +97,7 @@ export function createEngine(deps: EngineDeps): Engine {
         return restarts.grant(control)
       case 'answer':
         return restarts.answered(control.ask, control.answer)
-      // A later version may say what this one does not know.
+      // A replica of a later version may send an op that this version does not know.
     }
   }
 

@@ -1,6 +1,6 @@
 /**
  * A turn's events: made, and said. What is true at once is said at once; what follows from a commit is kept with it
- * (run.ts) and said after it, under a key, by whoever owns the turn then.
+ * (run.ts) and said after it, under a key, by the process that owns the turn then.
  */
 import type { Bus } from '../bus/bus.ts'
 import type { Writer } from '../bus/writer.ts'
@@ -19,7 +19,7 @@ interface Speaker {
   index: number | null
 }
 
-/** `id` null: of the session, while none of its turns runs */
+/** `id` null: the event is the session's, while none of its turns runs */
 export const event = (
   { id, session_id }: Pick<Turn, 'session_id'> & { id: string | null },
   step: number | null,
@@ -46,7 +46,10 @@ export function now(): string {
   return `${lastText}${String(ms - second * 1000).padStart(3, '0')}Z`
 }
 
-/** Says something that is true at once and need not survive a crash; under a key once, however often a turn is entered. */
+/**
+ * Says something that is true at once and need not survive a crash. With a key it is said once, however often the turn
+ * is entered.
+ */
 export function say(
   { deps, active: { turn }, writer, index }: Speaker,
   body: TurnEventBody,
@@ -58,7 +61,7 @@ export function say(
   })
 }
 
-/** Says what a commit left to say. Whatever is not known to be in the stream goes with the next one. */
+/** Says what a commit announced. Events that are not known to be in the stream go with the next commit, too. */
 export async function sayAll(
   { active: { unsaid }, writer }: Pick<Speaker, 'active' | 'writer'>,
   announce: readonly AnnouncedEvent[],
@@ -68,7 +71,7 @@ export async function sayAll(
   const said = announce.map(async (one) => {
     const whole = hydrate(one.event, stored)
     if (whole) await writer.emit(whole, one.key, one.lost)
-    // Those before it are in the stream too, or their loss shows there as a gap.
+    // The events before this one are in the stream, too, or their loss shows there as a gap.
     unsaid.splice(0, unsaid.indexOf(one) + 1)
   })
   await Promise.all(said)
@@ -105,7 +108,7 @@ export async function sayDirectly(bus: Pick<Bus, 'append'>, { key, event }: Anno
   await bus.append(session_id, [{ type, turn_id, data: JSON.stringify(event), once: key }])
 }
 
-/** Of a turn that does not begin yet. */
+/** Says that a turn exists which does not begin yet. */
 export async function sayCreated({ bus, log }: Pick<EngineDeps, 'bus' | 'log'>, turn: Turn): Promise<void> {
   const created = announced(turn, null, 'created', { type: 'turn.created' })
   await sayDirectly(bus, created).catch((err: unknown) =>

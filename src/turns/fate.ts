@@ -1,19 +1,22 @@
 /**
- * What becomes of a call that was committed with its step and has no result yet, by its row in the ledger: of a turn
- * that goes on under another owner, or after it waited, and of one that is given up. The row was written before the
- * call and is settled after it.
+ * Tells from its row in the ledger what becomes of a call that was committed with its step and has no result yet. Its
+ * turn goes on, under another owner or after it waited, or is given up. The row was written before the call and is
+ * settled after it.
  */
 import type { Outcome, ToolResultPart } from '../chat/message.ts'
 import type { Execution } from '../store/store.ts'
 import type { Job } from './job.ts'
 
-/** Calls of one step that are run: a model that repeats itself writes thousands, each with a row, a result and its events. */
+/**
+ * Most calls of one step that are run: a model that repeats itself writes thousands, each with a row, a result and its
+ * events.
+ */
 export const MOST_CALLS = 128
 
 export type Fate =
   /** The ledger has its result */
   | { kind: 'settled'; result: ToolResultPart; duration_ms: number }
-  /** It gets a result that no run of it gave */
+  /** It is not run any more, and gets this result */
   | { kind: 'unrun'; outcome: Exclude<Outcome, 'ok'>; text: string }
   /** A person is to say whether it may run */
   | { kind: 'waits' }
@@ -25,7 +28,7 @@ interface GoesOn {
   isCancelled: boolean
 }
 
-/** `place`: among the calls of its step. `turn`: null for one that is given up. */
+/** `place`: the call's place among those of its step. `turn`: null if the turn is given up. */
 export function fateOf(job: Job, row: Execution | undefined, place: number, turn: GoesOn | null): Fate {
   switch (row?.state) {
     case 'settled':
@@ -45,15 +48,18 @@ export function fateOf(job: Job, row: Execution | undefined, place: number, turn
   }
 }
 
-/** Nobody could have run it: no such tool, or no JSON. Of rows without a server only a built-in's may be repeatable. */
+/** Nobody could have run it: no such tool, or no JSON. A repeatable row without a server is a built-in's. */
 const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
   call.arguments_text !== undefined || (row.connector === null && declared === undefined && !row.repeatable)
 
-/** Not where its tool is gone or the turn is to be cancelled: it would be settled as not called, though it had begun. */
+/** Not if its tool is gone or the turn is to be cancelled: the call would be settled as not made, though it had begun. */
 const mayRepeat = (job: Job, row: Execution, turn: GoesOn): boolean =>
   row.repeatable && job.declared !== undefined && !turn.isCancelled && !isOthers(job, row, turn)
 
-/** It was asked of another server: this one took over its name since, or is younger than the call. */
+/**
+ * The call was meant for another server: the one that has the tool now goes by another name, or is younger than the
+ * call.
+ */
 const isOthers = ({ connector }: Job, row: Execution, { asked_at }: GoesOn): boolean =>
   connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
 
@@ -72,7 +78,7 @@ export const TOO_MANY = unrun(
   'error',
   `The call was not run: it is beyond the ${MOST_CALLS} that one step may make. Ask again for what is still needed.`,
 )
-/** Its tool went while it waited for a person. */
+/** The tool went while its call waited for a person. */
 export const TOOL_GONE = unrun(
   'cancelled',
   'The call was not run: its tool was taken out of this conversation while it waited.',

@@ -34,14 +34,14 @@ export function createHistories(most = MOST_KEPT): Histories {
     keep(session, rewrites, messages) {
       const size = sizeOf(messages, histories.get(session))
       const seq = messages.at(-1)?.seq
-      // One giant must not push out everyone else.
+      // One giant chat must not push out all others.
       if (seq === undefined || size > most / 4) histories.drop(session)
       else histories.put(session, { rewrites, seq, messages, size })
     },
   }
 }
 
-/** Only what the list has beyond the one before is measured. */
+/** Measures only the messages that the list kept before does not have. */
 function sizeOf(messages: readonly Message[], before: KeptHistory | undefined): number {
   const count = before?.messages.length ?? 0
   const goesOn = before !== undefined && messages[count - 1] === before.messages[count - 1]
@@ -52,7 +52,7 @@ function sizeOf(messages: readonly Message[], before: KeptHistory | undefined): 
   )
 }
 
-/** Of a message beside its parts. */
+/** What a message takes beside its parts. */
 const OVERHEAD = 300
 
 /** All messages of a session whose turn begins, in a list of its own. */

@@ -24,7 +24,7 @@ export interface Job {
   edited?: Record<string, unknown>
   /** A person is to say whether it may run */
   waits: boolean
-  /** … who is known to be asked in the stream */
+  /** The question to that person is known to be in the stream */
   isAsked?: boolean
   /** Not in the ledger yet: it travels with the next commit */
   settlement?: Settlement
@@ -37,7 +37,7 @@ export interface Job {
   isSaid?: boolean
 }
 
-/** Its tool as the ledger and the log have it: a name that a model made up may hold a secret. */
+/** The tool's name for the ledger and the log: one that a model made up may hold a secret. */
 export const toolOf = async ({ call, declared }: Job): Promise<string> =>
   declared ? call.name : redactText(call.name)
 
@@ -56,7 +56,8 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   active.calls.delete(call.call_id)
   const travels = isLast()
   const { reason } = active.stop.signal
-  // A call that a drain cut short has no result here: the next owner judges it. One that came home is settled for that owner.
+  // A call that a drain cut short has no result here: the next owner judges it. A call that came home is settled for
+  // that owner.
   if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
   job.result = result
   job.duration_ms = settlement.duration_ms
@@ -69,14 +70,17 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   sayCompleted(run, job)
 }
 
-/** Counts and logs a call's end, once the ledger has it: what the ledger lacks, the next owner settles, and counts, anew. */
+/**
+ * Counts and logs a call's end, once the ledger has it: an end that the ledger lacks is settled and counted by the next
+ * owner.
+ */
 export async function recordEnd(
   { active, deps }: Pick<Run, 'active' | 'deps'>,
   job: Job,
   { outcome, duration_ms }: Settlement,
 ): Promise<void> {
   const { call, exec_id, declared, isUnrun } = job
-  // Not declared: names that models make up would leave no room for those of tools.
+  // Undeclared names count as one: those that models make up would leave no room for those of tools.
   deps.metrics.toolEnded(declared ? call.name : 'unknown', outcome, isUnrun ? null : duration_ms)
   logLine(deps.log, 'tool call ended', {
     session_id: active.session.id,
@@ -97,7 +101,7 @@ export function sayCompleted(run: Run, job: Job): void {
   }
 }
 
-/** Said at once; the commit that follows says it again unless it is known by then to be in the stream. */
+/** Says an event at once. The commit that follows says it again, unless it is known by then to be in the stream. */
 export function sayAhead(
   { deps, active, writer }: Run,
   { key, event }: AnnouncedEvent,
@@ -108,7 +112,7 @@ export function sayAhead(
   })
 }
 
-/** Of the same server: not one of another server that took over its name. */
+/** Whether it is still the same server's tool: another server may have taken over its name. */
 export const isSameTool = (declared: RegistryTool, newest: RegistryTool | undefined): boolean =>
   newest?.canonical_name === declared.canonical_name && newest.connector_id === declared.connector_id
 

@@ -10,7 +10,7 @@ import { createRescue, type Rescue, type RescueDeps } from './rescue.ts'
 export interface Leases extends Pick<Rescue, 'leave'> {
   /** Looks for work now: somebody said that there is some */
   look(): Promise<void>
-  /** A turn is to be cancelled, for which nobody has to read it: looks for it if it was left */
+  /** A turn is to be cancelled, which needs no reading: looks for it if it was left as unreadable */
   retry(turn: string): void
   stop(): void
 }
@@ -29,9 +29,10 @@ export function startLeases(deps: RescueDeps, owned: Owned): Leases {
   const beat = oneAtATime(() => heartbeat(deps, owned), failed('heartbeat failed'))
   const look = oneAtATime(async () => {
     if (owned.isDraining()) return
-    // A process that was frozen wakes here: it must not take its own turns for somebody's.
+    // A process that was frozen may wake here. Its leases come first, so that the scan does not take its own turns for
+    // lost ones.
     await heartbeat(deps, owned)
-    // Nobody could prolong a lease while the store was away: its owners come first.
+    // Nobody could prolong a lease while the store was away: owners get the time to do so first.
     await owned.track(rescue.scan(performance.now() - storeAwayAt >= leaseMs))
   }, failed('scan failed'))
 
@@ -50,7 +51,7 @@ export function startLeases(deps: RescueDeps, owned: Owned): Leases {
   }
 }
 
-/** Does the work once more for all that asked meanwhile: a slow store must not pile up scans. */
+/** Does the work once more for all calls that came meanwhile: a slow store must not pile up scans. */
 function oneAtATime(work: () => Promise<void>, failed: (err: unknown) => void): () => Promise<void> {
   let isBusy = false
   let isAskedAgain = false
@@ -77,7 +78,7 @@ async function heartbeat(
   { store, settings }: Pick<RescueDeps, 'store' | 'settings'>,
   { active }: Pick<Owned, 'active'>,
 ): Promise<void> {
-  // Those of this moment: one that begins while the store answers has a lease of its own.
+  // The turns of this moment: a turn that begins while the store answers has a fresh lease.
   const running = [...active]
   if (running.length === 0) return
   const sessions = running.map(([session]) => session)
@@ -86,7 +87,7 @@ async function heartbeat(
   for (const [session, mine] of running) {
     const row = kept.get(session)
     if (!row) requestStop(mine, OWNER_LOST)
-    // Whoever asked for it could not reach this process over the bus.
+    // The message may not have reached this process over the bus.
     else if (row.cancelled_turn === mine.turn.id) requestStop(mine, CANCELLED)
   }
 }

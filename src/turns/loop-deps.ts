@@ -1,7 +1,8 @@
 /**
- * What a turn's loop works with. A store that is away for some seconds costs a running turn nothing but time: whatever
- * the loop asks of it, through others too, is asked again until it answers. That may be repeated (a commit knows itself
- * by its messages' ids), and nobody but the turn waits for it. New requests are refused at once instead.
+ * What a turn's loop works with. A store that is away for some seconds costs a running turn nothing but time: what the
+ * loop asks of the store, also through other parts, is asked again until the store answers. These calls may be repeated
+ * (a commit is known by its messages' ids), and nobody but the turn waits for them. New requests are refused at once
+ * instead.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
@@ -9,7 +10,7 @@ import type { Message } from '../chat/message.ts'
 import { isUnavailable } from '../errors.ts'
 import type { EngineDeps } from './deps.ts'
 
-/** Longer than a failover; after it the turn is left to whoever recovers it. */
+/** Longer than a failover; after it the turn is left to the process that recovers it. */
 const PATIENCE_MS = 90_000
 const [FIRST_PAUSE_MS, LONGEST_PAUSE_MS] = [50, 2_000]
 
@@ -21,7 +22,7 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
       return await work()
     } catch (thrown) {
       if (!isUnavailable(thrown) || performance.now() > until) throw thrown
-      // Once: of a thousand turns each would say so every two seconds.
+      // Once a wait: else each of a thousand turns would log it every two seconds.
       if (pause === FIRST_PAUSE_MS) log.debug({ err: thrown }, 'the store is away; the turn waits')
       await sleep(pause)
     }
@@ -32,21 +33,21 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
 interface FromEngine {
   /** The end of this turn is in the stream. */
   noteEndAnnounced(turn: string): void
-  /** For the session's next turn here. */
+  /** Keeps the history for the session's next turn here. */
   keepHistory(session: string, rewrites: number, messages: readonly Message[]): void
 }
 
 export type LoopDeps = ReturnType<typeof createLoopDeps>
 
-/** Of the store the loop has these verbs alone: one more is to be added here. */
+/** The loop has only these verbs of the store: one more must be added here. */
 export function createLoopDeps(deps: EngineDeps, given: FromEngine) {
   const { log, tools, credentials } = deps
   const { sessions, turns, messages, executions, connectors } = deps.store
 
-  /** These of the verbs, each asked again while the store is away. */
+  /** The named verbs, each repeated while the store is away. */
   function patient<Name extends string, Verbs extends Record<Name, Verb>>(verbs: Verbs, ...names: Name[]) {
     const made = names.map((name) => [name, (...args: never[]) => patiently(log, () => verbs[name](...args))])
-    // Of each name the same function.
+    // Under each name is a function with the verb's type.
     return Object.fromEntries(made) as Pick<Verbs, Name>
   }
 
@@ -57,7 +58,7 @@ export function createLoopDeps(deps: EngineDeps, given: FromEngine) {
       sessions: patient(sessions, 'ofTurn'),
       turns: {
         ...patient(turns, 'commit', 'readStep'),
-        // Never asked again: the scan does it as well.
+        // Not repeated: the scan does it as well.
         forgetAnnouncements: turns.forgetAnnouncements,
       },
       messages: patient(messages, 'after'),

@@ -20,8 +20,8 @@ import { commit, committedSteps, connectorsIn, endedStep, type Run } from './run
 import { discard, modelStep } from './step.ts'
 
 /**
- * Whatever happens to the turn is written down, or left to its next owner. Rejects with Unreadable alone, for one that is
- * to be handed back.
+ * Whatever happens to the turn is written down, or left to its next owner. Rejects only with Unreadable, when the turn
+ * is to be handed back.
  */
 export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry): Promise<void> {
   const { turn } = active
@@ -52,8 +52,8 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
 
 async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<void> {
   const { turn } = active
-  // After the first commit both are in the stream. Said again in a log that was lost since, `turn.created` would make
-  // it look whole, where later readers must get a gap.
+  // After the first commit both events are in the stream. If the log was lost since, a second `turn.created` would make
+  // the new log look whole, where later readers must get a gap.
   if (committedSteps(turn) === 0) {
     const whole = { deps, active, writer, index: null }
     say(whole, { type: 'turn.created' }, 'created')
@@ -71,11 +71,11 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   }
   try {
     if (entry.kind !== 'fresh') await reenter(run, entry)
-    // Its calls may have ended it (the last step that it may take), or made it wait: its state says so.
+    // Its calls may have ended the turn (at the last step that it may take), or made it wait: its state says so.
     if (turn.state === 'running') await steps(run)
   } catch (thrown) {
     if (isLeft(active, entry, thrown)) throw thrown
-    // What a step has streamed goes with it; the next owner cannot know whether there was one.
+    // A step in flight is lost with what it streamed. This is said here, since the next owner cannot know of the step.
     if (run.active.stop.signal.reason === DRAINING) await discard(run, 'owner_lost')
     await fail(run, thrown)
   }
@@ -85,14 +85,14 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
 }
 
 /**
- * This process must not end the turn: another owns it now, or one with its key will continue it. A turn that began here
- * fails and says why; cancelling needs no key.
+ * This process must not end the turn: another process owns it now, or one that has its key will continue it. An
+ * unreadable turn that began here fails and says why; a cancelled one is ended, which needs no key.
  */
 const isLeft = ({ stop }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
   thrown instanceof StaleOwner ||
   (thrown instanceof Unreadable && entry.kind !== 'fresh' && stop.signal.reason !== CANCELLED)
 
-/** What the end of a turn needs that could not be loaded: it may have waited, or been lost, with calls open. */
+/** What is needed to end a turn that could not be loaded: it may have waited, or lost its owner, with calls open. */
 async function endingUnloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
   const { turn } = active
   const history = await deps.store.messages.after(turn.session_id, turn.base_seq, 'told')
@@ -100,8 +100,8 @@ async function endingUnloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer
 }
 
 /**
- * With the facts that only the vendor knows, asked for at the login's first use. That may take minutes, and goes on for
- * the next turn where this one is told to stop.
+ * The credential with the facts that only the vendor knows, which are asked for at the login's first use. Asking may
+ * take minutes, and goes on for the next turn if this one is told to stop.
  */
 async function completed(credential: ChosenCredential, stop: AbortSignal): Promise<ChosenCredential> {
   if (!credential.complete) return credential
@@ -158,7 +158,7 @@ async function fromStart({ tools }: LoopDeps, { session }: ActiveTurn, start: Tu
   const revision = tools.keptRevision(session.id)
   const waited = await tools.bringUpToDate(session.id, SERVER_WAIT_MS, bindings)
   const registry = await tools.current(session.id)
-  // What moved the registry meanwhile may have been another binding.
+  // If the registry moved meanwhile, a new binding may be the cause.
   const connectors = registry.revision === revision ? connectorsIn(bindings, revision, bound) : null
   return { history, registry, connectors, bound, serverWaitMs: SERVER_WAIT_MS - waited }
 }
@@ -194,15 +194,15 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
   }
   const goesOn = await resumeCalls(run, entry.kind)
   if (entry.kind !== 'recovered' || goesOn !== null) return
-  // The turn may have lost its owner in a model call, and what that streamed is in nobody's history. An owner that handed
-  // the turn over has said so itself; not so one that took it from a lost owner and could not read it, nor one from which
-  // a cancel took it.
+  // The turn may have lost its owner in a model call, and what that streamed is in nobody's history. An owner that
+  // handed the turn over has said so itself. Two kinds of owner have not: one that took the turn from a lost owner and
+  // could not read it, and one from which a cancel took it.
   const { recoveries, cancel_requested } = active.turn
   if (!entry.was_handed_over || recoveries > 0 || cancel_requested)
     say(run, { type: 'step.discarded', reason: 'owner_lost' })
 }
 
-/** What its last owner committed and may not have said. */
+/** Says what the turn's last owner committed and may not have said. */
 async function sayLeft(run: Ending, announce: AnnouncedEvent[]): Promise<void> {
   await sayAll(run, announce, run.history).catch((err: unknown) =>
     run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'announcements are left to the next commit'),

@@ -11,7 +11,7 @@ import { type Histories, wholeHistory } from './histories.ts'
 /** A turn that exists now, or did before. */
 export type Accepted = Exclude<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
 
-/** Throws what refuses it: session_not_found, no_credential, turn_in_progress, … */
+/** Throws why the turn is refused: session_not_found, no_credential, turn_in_progress, … */
 type Opening = (caller: Caller, session: string, request: StartTurn) => Promise<Accepted>
 
 export function createOpening(
@@ -22,19 +22,19 @@ export function createOpening(
 
   async function open(caller: Caller, row: OpenTurn): Promise<Opened | null> {
     const { session_id, context, provider, model } = row.turn
-    // Else the session's own is needed: to refuse a provider without a model, or to fill in what was not named.
+    // Else the session has to be read: to refuse a provider without a model, or to fill in what was not named.
     const isWhole = model === null ? provider === null : provider !== null || row.on_busy === 'reject'
     const isPlain = context.length === 0 && isWhole
     if (!isPlain || settings.turnsPerOwner !== null) {
       const ground = await store.turns.ground(caller, session_id, provider)
       return ground && openOn(ground, caller, row)
     }
-    // Nothing but a credential is to be looked at first: the statement that opens the turn does it.
+    // Only a credential has to be looked up first, and the statement that opens the turn does that.
     const opened = await store.turns.openSurely(caller, row, credentials.environment)
     return opened?.kind === 'unsure' ? openOn(opened.ground, caller, row) : opened
   }
 
-  /** Looks at all that may refuse it, and opens it. */
+  /** Checks all that may refuse the turn, and opens it. */
   async function openOn(ground: TurnGround, caller: Caller, given: OpenTurn): Promise<Opened | null> {
     const row = { ...given, turn: wholeChoice(ground.session, given) }
     const { session_id, context, idempotency_key: key, body_hash } = row.turn
@@ -44,14 +44,15 @@ export function createOpening(
       const fits = (history: Message[]) => void applyEdits<MessageInput>(history, context)
       return await store.turns.open(caller, row, context.length > 0 ? fits : undefined)
     } catch (thrown) {
-      // A request that would be refused now may have been taken before: its key brings that turn, whatever has changed since.
+      // A request that would be refused now may have been taken before: its idempotency key brings that turn, whatever
+      // has changed since.
       const known = key === null || isUnavailable(thrown) ? null : await store.turns.ofKey(session_id, key)
       if (!known) throw thrown
       return known.body_hash === body_hash ? { kind: 'replayed', turn: known.turn } : { kind: 'mismatch' }
     }
   }
 
-  /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */
+  /** Requests of one moment may pass together: the limit is there against thousands, not against one more. */
   async function assertRoom({ id: session, owner }: Session, { turn, on_busy }: OpenTurn): Promise<void> {
     const most = settings.turnsPerOwner
     if (most === null) return
@@ -63,7 +64,10 @@ export function createOpening(
     })
   }
 
-  /** What must be refused before a turn exists: no model, no credential. Its edits are held against the history as it opens. */
+  /**
+   * Refuses a turn without a model or a credential before it exists. Its edits are checked against the history as it is
+   * opened.
+   */
   async function check({ session, credentials: known }: TurnGround, turn: NewTurn): Promise<void> {
     assertModel(session, turn)
     await credentials.resolve(session, turn.provider ?? session.provider, known)
@@ -83,7 +87,7 @@ export function createOpening(
   }
 }
 
-/** A provider other than the session's needs a model of its own: the session's is none of its models. */
+/** A turn with another provider than the session's needs its own model: the session's model is none of that provider's. */
 export function assertModel(
   session: Session,
   { provider, model }: Pick<StartTurn, 'provider' | 'model'>,
@@ -93,8 +97,9 @@ export function assertModel(
 }
 
 /**
- * A model that is named without a provider is one of the session's, and so the other way around. The session may have
- * changed its own before a turn that waits begins, so that one keeps both as they were when it was asked for.
+ * A model that is named without a provider is one of the session's provider; the session's provider without a model
+ * means the session's model. The session may change before a waiting turn begins, so such a turn keeps both as they
+ * were when it was asked for.
  */
 function wholeChoice(session: Session, { turn, on_busy }: OpenTurn): NewTurn {
   const { provider, model } = turn

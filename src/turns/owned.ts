@@ -28,7 +28,7 @@ export interface Owned {
   launch(turn: Turn, fence: Fence, entry: Entry): void
   /** Launches the session's next queued turn, where there is one and none runs here. */
   startNext(session: string): Promise<void>
-  /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
+  /** Launches a turn that waits for input, if all that it waits for is there. */
   resume(turn: string): Promise<void>
   /** Work that may bring turns here: a drain waits for it. The answer is the work itself, its failure included. */
   track<T>(work: Promise<T>): Promise<T>
@@ -98,11 +98,12 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     let giveBack = () => {}
     try {
       const isLate = entry.kind === 'fresh' && slots.isFull()
-      // What was read when it was opened is old for a turn that has to wait for a slot.
+      // For a turn that has to wait for a slot, what was read when it was opened will be old.
       const begins: Entry = isLate ? { kind: 'fresh', start: null } : entry
-      // The first event of its log, also for those who speak of it or read it before it has its slot.
+      // Said now, it is the first event of the turn's log even if others read the log, or add to it, before the turn
+      // has a slot.
       if (isLate) void sayCreated(deps, turn)
-      // One that is told to stop while it waits goes on without a slot: it only ends.
+      // A turn that is told to stop while it waits goes on without a slot: it only ends.
       const asked = performance.now()
       giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
       deps.metrics.turnQueued(performance.now() - asked)
@@ -115,12 +116,12 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     }
   }
 
-  /** What the end of its run here leaves to do: for the next turn, for itself, or for another replica. */
+  /** What is left to do when a turn's run here is over: for the next turn, for the turn itself, or for another replica. */
   async function passOn({ turn, fence, stop, hasQueued }: ActiveTurn): Promise<void> {
     const { id, session_id } = turn
-    // Elsewhere, while this process takes no more.
+    // While this process drains, another replica starts the next turn.
     if (hasQueued) await (isDraining ? bus.publish('queue', session_id) : startNext(session_id))
-    // What it waits for may have come while that was written.
+    // What it waits for may have come while the wait was written down.
     if (turn.state === 'awaiting_input') await resume(id)
     if (stop.signal.reason === DRAINING && turn.ended_at === null) {
       await store.turns.handOver(fence)
@@ -151,10 +152,10 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
   }
 }
 
-/** What a process that leaves waits for: turns that are opened, taken, run or given away. */
+/** The work that a leaving process waits for: turns that are opened, taken, run or given away. */
 function createUnderWay() {
   const works = new Set<Promise<unknown>>()
-  /** Those included that come meanwhile: a turn that was being opened is given away. */
+  /** Includes work that comes meanwhile: a turn that was being opened is given away. */
   const all = async () => {
     while (works.size > 0) await Promise.allSettled(works)
   }

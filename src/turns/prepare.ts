@@ -20,7 +20,7 @@ interface Preparation {
   credential: ChosenCredential
   /** What the model is shown */
   history: readonly MessageInput[]
-  /** Everything in the session, with what an edit of the context hides: ids are unique among all of it */
+  /** Everything in the session, also what an edit of the context hides: call ids are unique among all of it */
   stored: readonly MessageInput[]
   registry: RegistryRow
   /** This request is not its turn's first */
@@ -36,7 +36,10 @@ export interface Prepared {
   notes: string[]
 }
 
-/** The request of a turn's step, as the turn stands. No turn waits for a list of models: the next steps have it. */
+/**
+ * The request of a turn's step, as the turn stands. Asks for the provider's list of models without waiting: later steps
+ * have it.
+ */
 export function prepareStep(run: Run, registry: RegistryRow): Prepared {
   const prepared = prepare(run.deps, {
     session: run.active.session,
@@ -90,9 +93,9 @@ export function prepare(
 }
 
 /**
- * A forced tool choice holds for a turn's first request only: repeated after every result it could never
- * end. A tool may be named as models see it, too. The adapters leave one out that is not declared now, and say so in their
- * notes.
+ * A forced tool choice holds for a turn's first request only: repeated after every result, it would never let the turn
+ * end. The choice may name a tool as models see it, too. The adapters leave out a tool that is not declared now, and
+ * say so in their notes.
  */
 function stepSettings(settings: ModelSettings, { byExposed }: Overlay, followUp: boolean): ModelSettings {
   const choice = settings.tool_choice
@@ -107,7 +110,7 @@ function parseContext(
   overlay: Overlay,
   provenance: ParseContext['provenance'],
 ): ParseContext {
-  // Put together with the first call: most answers make none, and histories are long.
+  // Collected at the first call: most answers make none, and histories are long.
   let used: Set<string> | undefined
   return {
     callId(vendorId) {
@@ -126,9 +129,9 @@ function parseContext(
 }
 
 /**
- * What a name may mean, the likeliest first. Models write a canonical name for the exposed one, and models of every
- * vendor put a namespace that nobody declared before it now and then: `functions.` (tontinton/maki#505),
- * `default_api:`, a word of the instructions (google-gemini/cookbook#1374).
+ * What a name may mean, the likeliest first. Models may write a canonical name for the exposed one. Now and then models
+ * of every vendor put a namespace before it that nobody declared: `functions.` (tontinton/maki#505), `default_api:`, a
+ * word of the instructions (google-gemini/cookbook#1374).
  */
 const readings = (name: string): string[] => [
   name,

@@ -18,7 +18,7 @@ export async function renderPreview(
   if (!session) throw noSession(id)
   assertModel(session, request)
   const provider = request.provider ?? session.provider
-  // It may wait for servers; the rest is of the moment after.
+  // This may wait for servers; the rest is read after the wait.
   const registry = await deps.tools.present(id)
   const [credential, messages] = await Promise.all([
     deps.credentials.resolve(session, provider),

@@ -13,17 +13,20 @@ import type { Owned } from './owned.ts'
 const SCAN_LIMIT = 20
 
 /**
- * For so long an announcement is left to its turn's owner: longer than the bus tries an append. From another replica it
- * could come before the owner's last events.
+ * An announcement is left to its turn's owner for this time, which is longer than the bus tries an append. Said by
+ * another replica, it could come before the owner's last events.
  */
 const LEFT_TO_OWNER_MS = 3_000
 
 export interface Rescue {
   /** `mayTakeOver`: owners have had the time to prolong their leases. Throws `unavailable` where the store is away. */
   scan(mayTakeOver: boolean): Promise<void>
-  /** A turn turned out to be unreadable while it ran here: it is said once, and not taken again. */
+  /** A turn turned out to be unreadable while it ran here: that is logged once, and the turn not taken again. */
   leave(turn: string, why: Unreadable): void
-  /** A turn is to be cancelled, for which nobody has to read it: if it was left (the answer), the next scan takes it. */
+  /**
+   * A turn is to be cancelled, which needs no reading: if it was left as unreadable (the answer), the next scan takes
+   * it.
+   */
   retry(turn: string): boolean
 }
 
@@ -31,9 +34,9 @@ export type RescueDeps = Pick<EngineDeps, 'store' | 'bus' | 'settings' | 'log' |
 
 export function createRescue({ store, bus, settings, log, metrics }: RescueDeps, owned: Owned): Rescue {
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
-  /** Of turns that are to be run, and of those whose end, or wait, is to be announced */
+  /** For turns that are to be run, and for those whose end, or wait, is to be announced */
   const [running, announcing] = [createHelp(log), createHelp(log)]
-  /** Announcements that were found unsaid, and when first */
+  /** Announcements that were found unsaid, and when they were found first */
   let unsaidSince = new Map<string, number>()
 
   async function takeOver(): Promise<void> {
@@ -61,10 +64,10 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
     }
   }
 
-  /** What a turn that ended, or waits, committed and, because its owner died or the bus was away, never said. */
+  /** Says what a turn that ended, or waits, committed and never said, because its owner died or the bus was away. */
   async function announceLeftovers(): Promise<void> {
     const leftovers = await store.turns.unannounced(SCAN_LIMIT, [...announcing.unreadable])
-    // A bus that is away would count each try as events lost, and start their sessions' logs over.
+    // While the bus is away, each try would count as lost events, and start the sessions' logs over.
     if (leftovers.length > 0 && !(await isReady(bus))) return
     const now = performance.now()
     const before = unsaidSince
@@ -106,7 +109,7 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
       for (const session of await turns.idleQueues(SCAN_LIMIT))
         await running.help(session, () => owned.startNext(session))
       await expireApprovals()
-      // Lapsed just now; or decided, and whoever took the decision died before it could resume the turn.
+      // These lapsed just now, or the replica that took the decision died before it could resume the turn.
       for (const turn of await turns.resumable(SCAN_LIMIT)) await running.help(turn, () => owned.resume(turn))
       await announceLeftovers()
     },
@@ -115,7 +118,7 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
   }
 }
 
-/** One turn that cannot be helped keeps no other from its help; a store that is away keeps all of them. */
+/** One turn that cannot be helped does not stop the help for others; a store that is away does. */
 function createHelp(log: Logger) {
   /** Turns that could not be decrypted: only a later process, or another, has their keys */
   const unreadable = new Set<string>()
@@ -125,7 +128,7 @@ function createHelp(log: Logger) {
     unreadable.add(turn)
   }
 
-  /** `id`: of the turn or session; null where only what is thrown can tell. */
+  /** `id`: of the turn or session; null if only the thrown error can name it. */
   async function help(id: string | null, work: () => Promise<unknown>): Promise<void> {
     await work().catch((err: unknown) => {
       if (isUnavailable(err)) throw err

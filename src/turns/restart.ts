@@ -21,9 +21,9 @@ export interface Restarts {
   restart: Turns['restart']
   /** A session's tools changed: answers when that takes effect, and restarts the step in flight for `now`. */
   takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
-  /** What another replica wishes: nothing happens, and nobody is answered, where its turn does not run here. */
+  /** Grants another replica's wish. If its turn does not run here, nothing happens, and nobody is answered. */
   grant(wish: Wish): void
-  /** What another replica made of a wish of this one's. */
+  /** Takes another replica's answer to a wish of this one. */
   answered(ask: string, answer: RestartAnswer): void
 }
 
@@ -33,7 +33,10 @@ export function createRestarts(
 ): Restarts {
   const asks = createAsks(bus)
 
-  /** Nobody answered: while the bus works the owner may only be slow. Throws where the store shows that it cannot restart. */
+  /**
+   * Nobody answered: while the bus works, the owner may only be slow. Throws if the store shows that the turn cannot
+   * restart.
+   */
   async function assertMayYet({ id, state, restarts }: Turn): Promise<void> {
     await bus.ready()
     if (restarts >= RESTART_LIMIT) throw refusal('limit')
@@ -65,7 +68,7 @@ export function createRestarts(
     },
     async takeEffect(session, { removed, tools_revision: revision, isMoved }, apply) {
       const last = active.get(session.id)
-      // One that is over stays there until its last words are in the stream.
+      // A turn that is over stays in `active` until its last events are in the stream.
       const mine = last?.turn.ended_at === null ? last : undefined
       const turn = mine?.turn ?? (await begunTurn(session.id))
       if (!turn) return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
@@ -73,7 +76,7 @@ export function createRestarts(
       const wish = { op: 'tools', session_id: session.id, apply, removed, revision, isMoved } as const
       const isElsewhere = !mine && turn.state === 'running'
       const answer = mine ? applyNow(mine, wish) : isElsewhere ? await asks.ask(wish) : null
-      // Also of one that runs: it may have read its tools before the change, and begin to wait after it.
+      // Also for a turn that runs: it may have read its tools before the change, and begin to wait after it.
       if (await expireRemoved(store, turn.id, removed)) await resume(turn.id)
       return effect(turn.id, answer)
     },
@@ -92,7 +95,7 @@ function applyNow(mine: ActiveTurn, { removed, revision, isMoved }: ToolsWish): 
   return requestRestart(mine, revision, isMoved)
 }
 
-/** What a change of tools does to the turn: its owner says so, or nobody. */
+/** What a change of tools does to the turn, by its owner's answer; null: there was none. */
 const effect = (turn_id: string, answer: RestartAnswer | null): Effect =>
   answer === 'restarting'
     ? { effective: { turn_id, from: 'restart' }, restarted_turn_id: turn_id }

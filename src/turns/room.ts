@@ -1,6 +1,6 @@
 /**
- * How many turns this replica runs at once, and whether it takes one more. What it cannot serve soon it refuses at
- * once, so that the turns that it has taken keep their pace.
+ * How many turns this replica runs at once, and whether it takes one more. A turn that it cannot serve soon is refused
+ * at once, so that the turns taken before keep their pace.
  */
 import { BatonError } from '../errors.ts'
 
@@ -10,12 +10,12 @@ export interface Slots {
   take(owner: string, signal: AbortSignal): Promise<() => void>
   running(): number
   waiting(): number
-  /** One that is taken now has to wait. */
+  /** A slot that is asked for now has to be waited for. */
   isFull(): boolean
 }
 
 export function createSlots(limit: number): Slots {
-  /** Waiting by owner; the map's order is the order in which owners are served next */
+  /** Who waits, by owner; the map's order is the order in which owners are served next */
   const queues = new Map<string, (() => void)[]>()
   let used = 0
   let waiting = 0
@@ -68,8 +68,8 @@ interface Room {
 }
 
 /**
- * So few turns are no overload, however late the event loop is: that is a start, a long history, or a machine that is
- * shared, and to refuse one more would spare the others next to nothing.
+ * So few turns are no overload, however late the event loop is. It is late then because of a start, a long history or a
+ * shared machine, and refusing one more turn would spare the others next to nothing.
  */
 const FEW = 32
 
@@ -110,9 +110,9 @@ export interface Lateness {
 const OWN_SHARE = 0.5
 
 /**
- * Watches how late timers are. It is behind when half of the last samples were late: a burst or a garbage collection
- * is shorter. A sample in which the process got little processor time does not count, since to refuse turns would not
- * give it more.
+ * Watches how late timers are. It is behind when half of the last samples were late: a burst or a garbage collection is
+ * shorter. A sample in which the process got little processor time does not count, since refusing turns would not give
+ * it more.
  */
 export function watchLateness(limitMs: number, sampleMs = 50, samples = 20): Lateness {
   const seen: boolean[] = []

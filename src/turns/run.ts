@@ -34,17 +34,23 @@ export interface Run {
   connectors: { revision: number; bound: string; byId: ReadonlyMap<string, Connector> } | null
   /** What was bound when the step was read: a text to compare, StepRead.bound */
   bound: string
-  /** The newest revision of the tools that was known when the step was read: it has that one, or the store has lost it */
+  /**
+   * The newest revision of the tools that was known when the step was read: the step has it, unless the store has lost
+   * it
+   */
   heard: number
   /** How long the turn may still wait for servers of its session */
   serverWaitMs: number
-  /** Nothing can have changed since it was read: the next step need not read again */
+  /** Nothing can have changed since the run was loaded: the next step need not read again */
   isCurrent: boolean
   /** Index of the step that runs or comes next */
   index: number
   /** Calls of this turn so far that could not be made at all (INVALID_CALL_LIMIT in step.ts) */
   invalidCalls: number
-  /** Refusals of what this turn's requests held, which they were amended for: its next ones need not earn them again */
+  /**
+   * Refusals for what this turn's requests held, and for which they were amended: later requests need not meet them
+   * again
+   */
   amended: UpstreamFailure[]
   /** Told to the model with the next request only: why its last call was not made */
   hint: string | null
@@ -141,10 +147,11 @@ export async function commit(
     announce: afterLoss([...active.unsaid, ...announce], run.writer),
   })
   active.hasQueued = has_queued
-  // The calls that come now go by it: another replica's word of a newer registry may have been lost.
+  // The calls that come now go by this revision: another replica's message about a newer registry may have been lost.
   if (tools_revision !== undefined) deps.tools.noteRevision(active.session.id, tools_revision)
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
-  // Once all is in the stream, that is noted, so that nobody says it again. While the bus is away, the scan says it later.
+  // Once all events are in the stream, that is noted, so that nobody says them again. While the bus is away, the scan
+  // says them later.
   void sayAll(run, announce, stored)
     .then(async () => {
       if (rest.end) deps.noteEndAnnounced(active.turn.id)
@@ -157,6 +164,9 @@ export async function commit(
   return stored
 }
 
-/** Marks the first where events of the owner were lost: whoever says it in the owner's place tells readers so. */
+/**
+ * If events of the owner were lost, marks the first announcement: a process that says it in the owner's place tells
+ * readers so.
+ */
 const afterLoss = ([first, ...others]: AnnouncedEvent[], writer: Writer): AnnouncedEvent[] =>
   first ? [writer.isBroken() ? { ...first, lost: true } : first, ...others] : []

@@ -130,7 +130,7 @@ async function streamStep(
     active.phase = 'committing'
   }
   active.stop.signal.throwIfAborted()
-  // Asked for while the last bytes were read: nothing is committed yet, so the restart still holds.
+  // A restart was asked for while the last bytes were read: nothing is committed yet, so it still holds.
   if (active.restartPending) return 'tools_changed'
   // A turn that begins with an empty answer is asked once more; after tool results silence may be meant.
   const isFirst = run.index === 0 && !active.turn.steps.some(({ discarded }) => discarded)
@@ -143,8 +143,8 @@ const inOwnNames = (item: ModelEvent, { overlay }: Prepared): ModelEvent =>
 function take(run: Run, folding: Fold, item: ModelEvent): void {
   folding.add(item)
   const { writer } = run
-  // Written out: of all events these are the many, and an object put together from others costs several times one
-  // that is made in its shape.
+  // Written out: nearly all events are of these kinds, and an object that is put together from others costs several
+  // times as much as one that is made in its shape.
   const { id: turn_id, session_id } = run.active.turn
   const step = run.index
   switch (item.type) {
@@ -222,7 +222,7 @@ async function retryInvalidCall(run: Run, attempt: Attempt, problem: string): Pr
 async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Promise<Job[] | null> {
   const { folding } = attempt
   const { reason = 'stop', refusal, goes_on } = folding.finish() ?? {}
-  // The vendor took its answer back: what that had asked for by then is not done, and the turn ends.
+  // At a refusal the vendor takes its answer back: the calls that the answer asked for are not made, and the turn ends.
   const parts: Part[] = folding.parts().filter(({ type }) => reason !== 'refusal' || type !== 'tool_call')
   if (refusal) parts.push({ type: 'notice', text: `The provider refused to answer: ${refusal}` })
   const calls = toolCalls({ parts })
@@ -271,7 +271,7 @@ async function writeStep(
   active.turn.usage = addUsage(active.turn.usage, usage)
   run.inFlight = null
   say(run, { type: 'usage', ...usage })
-  // A crash right after the commit must not cost readers what the message says was streamed.
+  // A crash right after the commit must not cost readers deltas of a message that is stored.
   await run.writer.flush()
   const stored = await commit(run, {
     step: done,
