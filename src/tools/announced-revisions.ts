@@ -1,13 +1,13 @@
 /**
- * A session's revisions are announced in their order, whichever replicas made them: a reader who follows what was added
- * and removed would else end with tools that are gone.
+ * Announces a session's revisions in their order, whichever replicas made them. Out of order, a client that applies
+ * what was added and removed would end with tools that are gone.
  */
 import { EventEmitter, once } from 'node:events'
 import { BoundedMap } from '../bounded-map.ts'
 import type { RegistryRow } from '../store/store.ts'
 import { within } from '../within.ts'
 
-/** How long whoever wrote a revision has to announce it. It may have died before. */
+/** How long the process that wrote a revision has to announce it: it may have died before. */
 const ANNOUNCE_MS = 300
 /** Sessions whose newest announced revision is known. */
 const MOST_KNOWN = 50_000
@@ -15,7 +15,7 @@ const MOST_KNOWN = 50_000
 interface AnnouncedRevisions {
   /** This revision was announced, here or by another replica. */
   note(session: string, revision: number): void
-  /** Settles once this one was announced, or is not to be expected any more. */
+  /** Settles once this revision was announced, or its announcement is not to be expected any more. */
   whenAnnounced(row: RegistryRow): Promise<void>
 }
 
@@ -36,7 +36,7 @@ export function createAnnouncedRevisions(): AnnouncedRevisions {
     async whenAnnounced(row) {
       if (!isExpected(row)) return
       const over = new AbortController()
-      // Also where the row never grows old: the store's clock may be ahead.
+      // The wait ends even if the row never looks old enough: the store's clock may be ahead.
       await within(ANNOUNCE_MS, untilAnnounced(row, over.signal))
       over.abort()
     },

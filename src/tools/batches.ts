@@ -5,16 +5,19 @@
 
 interface Batches {
   /**
-   * Settles once the session was brought up to date, by its batch or alone; rejects with what kept it from that. Whoever
-   * joins before its batch is made shares the work.
+   * Settles once the session was brought up to date, by its batch or alone; rejects with the error that prevented it.
+   * Calls before its batch is made share the work.
    */
   join(session: string, wish?: Wish): Promise<void>
 }
 
 interface Wish {
-  /** A turn waits for it: it goes before all that are not */
+  /** A turn waits for the session: it goes before all that are not urgent */
   isUrgent?: boolean
-  /** Asked when its batch is made: if it is behind no more, there is nothing to do. Left out: it is done in any case */
+  /**
+   * Asked when the batch is made: if the session is behind no more, there is nothing to do. Left out: the work is done
+   * in any case
+   */
   isBehind?(session: string): boolean
 }
 
@@ -32,7 +35,7 @@ interface Waiting extends Wish {
   failed(reason: unknown): void
 }
 
-/** Of one batch: more would keep the store, and the event loop, from everybody else. */
+/** Most of one batch: more would keep the store and the event loop busy for too long. */
 const MOST = { sessions: 50, weight: 1_000 }
 
 export function createBatches({ weightOf, together, alone }: BatchWork): Batches {
@@ -42,7 +45,7 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
   /** One batch after the other: they would only wait for each other in the store. */
   async function work(): Promise<void> {
     isBusy = true
-    // What is wished for in the same moment goes together.
+    // Wishes of the same moment go together.
     await new Promise(setImmediate)
     for (let batch = take(); batch.size > 0; batch = take()) await serve(batch)
     isBusy = false
@@ -68,7 +71,7 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
 
   async function serve(batch: ReadonlyMap<string, Waiting>): Promise<void> {
     const sessions = [...batch.keys()]
-    // One that the work fails for must not keep the others from it.
+    // One session for which the work fails must not spoil it for the others.
     const left = new Set(await together(sessions).catch(() => sessions))
     for (const [session, { done, failed }] of batch) {
       if (left.has(session)) alone(session).then(done, failed)

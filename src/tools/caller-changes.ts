@@ -1,6 +1,6 @@
 /**
- * Callers' changes of a session's tools. Each is written in the session's queue (change-queue.ts). The servers that it is
- * about are waited for outside of the queue; what they list by then is written there, too.
+ * Callers' changes of a session's tools. Each is written in the session's queue (change-queue.ts). The servers that a
+ * change is about are waited for outside of the queue; what they list by then is written in the queue, too.
  */
 import { BatonError } from '../errors.ts'
 import type { Apply, SessionTools, ToolsChange, ToolsMove } from '../ports.ts'
@@ -42,7 +42,7 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
     const { tools_revision, removed } = delta
     const move = { tools_revision, removed: [...removed, ...off], isMoved }
     const [effect, isKept] = await Promise.all([
-      // Whether or not it moved: what was changed for the next step may be wanted now.
+      // Also if nothing moved: an earlier change, made for the next step, may be wanted now.
       apply === 'now' ? queue.applyNow(session, move) : deps.takeEffect(session, move, apply),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
@@ -75,7 +75,7 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
     }
     const { before, row } = await queue.take(session.id, () => upkeep.update(session.id))
     const isOwn = (tool: RegistryTool) => about.some(({ connector }) => connector.id === tool.connector_id)
-    // All that became of these servers' tools is told: a server's arrival may have written a part of it in between.
+    // Tells every change to these servers' tools: a server's arrival may have written a part of them in between.
     const tools = [...before.tools.filter((tool) => !isOwn(tool)), ...first.filter(isOwn)]
     const delta = { tools_revision: row.revision, ...difference(tools, row.tools) }
     return finish(session, { before: { ...before, tools }, row, delta }, apply)

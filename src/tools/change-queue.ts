@@ -6,26 +6,26 @@ import { within } from '../within.ts'
 /** Longest that a turn waits for changes that are being written. */
 const WRITE_MS = 1_000
 /**
- * Longest that a change which is to hold at once waits for others, since together they are one restart: until they are
- * written, which takes a busy store seconds for twenty, and for their servers.
+ * Longest that a change which is to hold at once waits for others, since together they are one restart: until the
+ * others are written, which takes a busy store seconds for twenty, and for their servers.
  */
 const GATHER_MS = { written: 5_000, servers: 400 }
 
-/** Each session has its own, in this process. */
+/** Each session has its own queue in this process. */
 export interface ChangeQueue<Effect> {
   /**
-   * One change at a time; the compare-and-swap of the registry guards against other processes. Nobody waits for a
-   * server here: all that come after would wait along.
+   * One change at a time; the compare-and-swap of the registry guards against other processes. No `work` may wait for a
+   * server: all later changes would wait along.
    */
   take<T>(session: string, work: () => Promise<T>): Promise<T>
   isTaken(session: string): boolean
-  /** Settles once nothing is being written any more, or that takes too long. */
+  /** Settles once no change is being written any more, or when that takes too long. */
   whenEmpty(session: string): Promise<void>
   /** A change that is to hold at once waits for its servers. */
   awaits(session: string, servers: Promise<unknown>): void
   /**
-   * Makes a change hold at once. Those that come together take effect together, once nothing more is under way and no
-   * server is waited for, or that takes too long: each effect may be a restart.
+   * Makes a change hold at once. Changes that come together take effect together, since each effect may be a restart:
+   * once no other change is under way and no server is waited for, or when that takes too long.
    */
   applyNow(session: Session, move: ToolsMove): Promise<Effect>
 }
@@ -40,7 +40,7 @@ export function createChangeQueue<Effect>(
   async function whenQuiet(session: string): Promise<void> {
     const written = () => whenGone(last, session, GATHER_MS.written)
     await written()
-    // Whoever has heard from its servers goes on in the queue.
+    // A change whose servers have answered goes on in the queue.
     await whenGone(servers, session, GATHER_MS.servers, written)
   }
 
@@ -72,7 +72,7 @@ export function createChangeQueue<Effect>(
   }
 }
 
-/** Puts the work there until it has settled; it never rejects. */
+/** Keeps the work in the map until it has settled; the work never rejects. */
 function put(map: Map<string, Promise<unknown>>, session: string, work: Promise<unknown>): void {
   map.set(session, work)
   void work.then(() => {
@@ -80,7 +80,7 @@ function put(map: Map<string, Promise<unknown>>, session: string, work: Promise<
   })
 }
 
-/** Waits until the session has nothing there, and no longer than told; `then` follows what it waited for. */
+/** Waits until the session has nothing there, and no longer than told; `then` runs after each work that it waited for. */
 async function whenGone(
   map: ReadonlyMap<string, Promise<unknown>>,
   session: string,

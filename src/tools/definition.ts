@@ -1,6 +1,6 @@
 /**
- * A tool as its server defines it: what of that counts, what it is known by, and what became of it since it was
- * accepted.
+ * A tool as its server defines it: what counts of the definition, its identity, and how it differs from the accepted
+ * one.
  */
 import { canonicalJson, isRecord, sha256, stepOf } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
@@ -17,15 +17,15 @@ const comparedOf = ({ description, title, inputSchema, annotations = {} }: McpTo
   annotations,
 })
 
-/** A definition's identity, which pins and registries compare: nothing of where it was seen. */
+/** A definition's identity, which pins and registries compare: where the tool was seen is no part of it. */
 export function hashOf(tool: McpTool): string {
   const { description, inputSchema: schema, annotations } = comparedOf(tool)
   return sha256(canonicalJson({ name: tool.name, description, schema, annotations }))
 }
 
 /**
- * What one definition comes to, wherever it is bound; `bytes`: of what the server wrote. A list's tools are the same
- * objects for as long as the door keeps it, and sessions share lists.
+ * What Baton makes of a definition, wherever it is bound; `bytes`: how much the server wrote. A list's tools are the
+ * same objects for as long as the door keeps the list, and sessions share lists.
  */
 export const definitionOf = once((tool: McpTool) => {
   const description = visibleText(comparedOf(tool).description, DESCRIPTION_BYTES)
@@ -33,10 +33,10 @@ export const definitionOf = once((tool: McpTool) => {
   return { hash: hashOf(tool), description, bytes }
 })
 
-/** Apart from the rest, and only for tools within the limits: for a list of megabytes it would take a minute. */
+/** Made apart from the rest, and only for tools within the limits: for a list of megabytes it would take a minute. */
 export const schemaOf = once((tool: McpTool) => normalise(tool.inputSchema))
 
-/** One place that differs. A side that has nothing there is left out. */
+/** One place where two definitions differ. A side that has nothing there is left out. */
 export interface DefinitionChange {
   /** JSON Pointer (RFC 6901) into `{description, inputSchema, annotations}` */
   path: string
@@ -44,7 +44,7 @@ export interface DefinitionChange {
   after?: unknown
 }
 
-/** Shown of one tool; a definition that was written anew differs everywhere. */
+/** Most that is shown of one tool; a definition that was written anew differs everywhere. */
 const MOST_CHANGES = 100
 const MOST_BYTES = 4096
 
@@ -75,11 +75,11 @@ function compare(path: string, before: unknown, after: unknown, changes: Definit
   })
 }
 
-/** What every object inherits is no part of a definition: a property may be named `constructor`. */
+/** Inherited members are no part of a definition: a property may be named `constructor`. */
 const own = (record: Record<string, unknown>, key: string): unknown =>
   Object.hasOwn(record, key) ? record[key] : undefined
 
-/** A value as it is; its text, or the start of that, where it is long or holds what a reader would not see. */
+/** A value as it is; if it is long, or holds characters that a reader would not see, its text or the start of that. */
 function shown(value: unknown): unknown {
   const plain = typeof value === 'string' ? value : JSON.stringify(value)
   const text = spelledOut(plain)

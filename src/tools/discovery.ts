@@ -1,7 +1,6 @@
 /**
- * What is known of servers, in parallel and within a deadline: a fresh list, an older one, or none. A
- * server that is late or away is asked again behind the callers, for as long as a session uses it, and
- * `onNews` says when it is there.
+ * What is known of servers, in parallel and within a deadline: a fresh list, an older one, or none. A server that is
+ * late or away is asked again in the background, for as long as a session uses it, and `onNews` says when it is there.
  */
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { connectBudgetMs, type Mcp, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
@@ -17,21 +16,21 @@ interface DiscoveryDeps extends WatchDeps {
 
 /** A server as it is known, its accepted definitions aside. */
 export interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
-  /** Of the list that it shows (see `marks`) */
+  /** The mark of the list that it shows (see `marks`) */
   mark: string | null
 }
 
 /** As much of a binding as a look-up needs. */
 export type Asked = Omit<Binding, 'off'>
 
-/** As much of a binding as tells whether its server's list has moved. */
+/** As much of a binding as is needed to tell whether its server's list has moved. */
 export interface Bound {
   connector: Pick<Connector, 'id' | 'config_revision' | 'updated_at'>
   alias: string | null
 }
 
 export interface LookUp extends Wanted {
-  /** `budget`: for each server as long as it may take to be reached */
+  /** `budget`: each server gets the time that it may take to be reached */
   deadlineMs: number | 'budget'
 }
 
@@ -39,18 +38,18 @@ export interface LookUp extends Wanted {
 export interface Discovery {
   /** Settles within the deadline, whatever the servers do. */
   lookUp(bindings: readonly Asked[], options: LookUp): Promise<ListedServer[]>
-  /** What this process has heard already: no server is asked, and one that it has no present list of is `pending`. */
+  /** What this process has heard already: no server is asked, and a server without a present list here is `pending`. */
   heard(bindings: readonly Asked[], seen: NonNullable<Wanted['seen']>): ListedServer[]
   /** Waits, no longer than told, for lists that are expected (`isExpected`). */
   awaitExpected(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
    * For each binding, which list its server shows now, over which connection, under which alias and since which
-   * acceptance; null where there is no list, or an old one. Where all are as before, there is nothing to take over.
+   * acceptance; null where there is no list, or an old one. If all marks are as before, there is nothing to take over.
    */
   marks(bindings: readonly Bound[]): (string | null)[]
   /** When its server listed the tool last, as far as this process knows: RFC 3339. */
   lastSeen(connector: string, tool: string): string | null
-  /** A list of its server is on its way here, and the one that is known, if any, is not to be shown. */
+  /** A list of this connector's server is on its way here, and the known list, if any, is not to be shown. */
   isExpected(connector: string): boolean
   /** A connector was changed or deleted: nothing known of it holds any more. */
   forget(connector: string): void
@@ -59,7 +58,7 @@ export interface Discovery {
 }
 
 const MOST_WATCHED = 1_000
-/** Whoever waits for all of the budget is to hear what became of it. */
+/** A caller that waits for the whole budget is to hear how the attempt ended. */
 const SLACK_MS = 500
 
 /** Knows nothing at first: a server is asked when a session's binding is looked up. */
@@ -121,7 +120,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   async function safely(binding: Asked, options: LookUp): Promise<ListedServer> {
     try {
       const found = isClosed ? null : await lookUpOne(binding, options)
-      // A gateway that ends has cut its servers off: to its other replicas they are not away.
+      // A gateway that ends has closed its own connections: for its other replicas these servers are not away.
       return found && !isClosed ? found : heardOf(binding, options.seen ?? new Map())
     } catch (thrown) {
       const { name } = binding.connector
@@ -164,7 +163,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   }
 }
 
-/** The newest list that is known of, by this process or by another replica; null: nobody saw one. */
+/** The newest list that this process or another replica has seen; null: none has seen one. */
 export async function lastList(
   { store, mcp }: { store: Pick<Store, 'connectors'>; mcp: Pick<Mcp, 'cached'> },
   key: string,
@@ -174,7 +173,7 @@ export async function lastList(
   return own && stored && own.fetched_at < stored.fetched_at ? stored : (own ?? stored)
 }
 
-/** A server with the last list that is known of it; null: none is. */
+/** A server with its last known list; null: no list is known. */
 const serverWith = (
   { connector, alias }: Asked,
   list: ToolList | null,
@@ -185,7 +184,7 @@ const serverWith = (
   server: alias ?? connector.name,
   tools: list?.tools ?? null,
   seen_at: list && dateOf(list),
-  // One that was stored by an older version has none.
+  // A list that an older version stored has none.
   left_out: list?.left_out ?? [],
   state,
   reason,

@@ -20,7 +20,7 @@ import { createValidator, type Misfit } from './schema/validate.ts'
 /** A tool as the model was told of it. */
 export interface DeclaredTool {
   tool: RegistryTool
-  /** Property names that the target could not take: sent name → the server's */
+  /** Property names that the model's provider could not take: sent name → the server's */
   rename: ReadonlyMap<string, string> | null
 }
 
@@ -30,7 +30,7 @@ export interface ExecutorCall {
   session_id: string
   exec_id: string
   call: ToolCallPart
-  /** Undefined: the model called what is not declared */
+  /** Undefined: the model called a tool that is not declared */
   declared: DeclaredTool | undefined
   connector: Connector | null
   /** The model has the built-in that reads on in a long result */
@@ -54,7 +54,7 @@ export interface ExecutorDeps {
   log: Pick<Logger, 'error'>
   /** Waits for a free place of the tool; throws `ToolBusy` when the queue's deadline passes. */
   place(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
-  /** May be called again, whatever became of it (ToolboxPolicy) */
+  /** The tool may be called again, whatever became of a call (ToolboxPolicy) */
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
 
@@ -94,7 +94,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     if (call.arguments_text !== undefined) {
       return failure('error', `${jsonProblem(call.arguments_text)} Nothing was called.`)
     }
-    // Calls of steps that an earlier build stored have the names that the model was given.
+    // In calls of steps that an earlier build stored, the names are still those that the model was given.
     const args = ownNames(call.arguments, declared.rename)
     const misfit = await misfits(declared.tool, args, declared.rename)
     if (misfit) return failure('error', `${misfit} Nothing was called.`)
@@ -102,7 +102,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     return send(execution, declared, args)
   }
 
-  /** Of a model's call, in the names that the model was given. */
+  /** With `rename`, in the names that the model was given. */
   async function misfits(
     tool: RegistryTool,
     args: Record<string, unknown>,
@@ -135,7 +135,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
       const { tool } = declared
       const error = asMcpError(thrown, tool, deps.log)
       const isRepeatable = deps.isRepeatable(tool, execution.connector)
-      // Progress may have stretched it.
+      // Progress may have stretched the call beyond its timeout.
       const waitedS = Math.max(execution.timeoutMs / 1000, Math.floor((performance.now() - started) / 1000))
       return failureOf(error, tool.server ?? 'the server', waitedS, isRepeatable)
     } finally {
@@ -191,8 +191,8 @@ export function createExecutor(deps: ExecutorDeps): Executor {
 const BROKEN = 'The call failed inside the gateway.'
 
 /**
- * Whatever is no McpError, or is a BatonError `internal`, is a defect of ours or the operator's affair: the model gets none
- * of its words. BatonErrors come before anything is sent.
+ * An error that is no McpError, or a BatonError `internal`, is a defect of ours or the operator's affair: the model
+ * gets none of its words. BatonErrors are thrown before anything is sent.
  */
 function asMcpError(thrown: unknown, tool: RegistryTool, log: ExecutorDeps['log']): McpError {
   if (thrown instanceof McpError) return thrown
@@ -211,7 +211,10 @@ async function bounded<T>(work: Promise<T>, { timeoutMs, signal }: ExecutorCall)
   return deadline.race(work).finally(deadline.clear)
 }
 
-/** Progress that comes too soon after the last waits, and gives way to newer. At the end what waits is reported. */
+/**
+ * Progress that comes too soon after the last report waits, and newer progress replaces it. What still waits at the end
+ * is reported.
+ */
 function paced(report: ExecutorCall['onProgress']): {
   report: ExecutorCall['onProgress']
   end: () => void
@@ -273,7 +276,7 @@ function failureOf(error: McpError, server: string, waitedS: number, isRepeatabl
         `The call was cancelled. ${error.sent ? 'Whether it took effect is not known.' : effect}`,
       )
     case 'timeout':
-      // Not sent: it is the connection that took too long. That limit is another one, which the error names.
+      // If nothing was sent, the connection took too long. It has a limit of its own, which the error names.
       return error.sent
         ? failure(unknown, `No answer came from ${server} within ${waitedS} s. ${effect}`)
         : failure('error', away)
@@ -299,7 +302,7 @@ function failureOf(error: McpError, server: string, waitedS: number, isRepeatabl
   }
 }
 
-/** The server's own word that the tool failed is an error, though the call itself went well. */
+/** If the server itself says that the tool failed, that is an error, though the call went well. */
 async function settle(
   call: ToolCallPart,
   execId: string,
@@ -347,7 +350,7 @@ function jsonProblem(text: string): string {
       ? 'The arguments hold a whole number that is too large to be passed on exactly; give it as a text, if the tool takes one, or rounded to 15 digits.'
       : 'The arguments are valid JSON, but no object, or one of too many values or levels.'
   } catch (err) {
-    // The parser quotes the text, which may hold a secret: only what it says of it counts.
+    // The parser quotes the text, which may hold a secret: the quotation is masked.
     const why = (err instanceof Error ? err.message : 'broken').replace(/".*"/s, MASK).slice(0, 200)
     return `The arguments are not a JSON object (${why}).`
   }

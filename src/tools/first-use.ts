@@ -6,9 +6,9 @@ import type { Pins } from './registries.ts'
 
 type ToolPins = ReadonlyMap<string, string>
 
-/** The answer gives the hashes that are accepted of a connector's tools, by tool; `pins` as they were before. */
+/** The answer: the accepted hashes of a connector's tools, by tool. `pins`: those accepted before. */
 export function createFirstUse(store: Pick<Store, 'connectors'>) {
-  /** Those that are being written, by list: sessions share lists */
+  /** First uses that are being written, by list: sessions share lists */
   const underWay = new Map<readonly McpTool[], Promise<ToolPins>>()
 
   async function pinFirst(connector: string, tools: readonly McpTool[], known: ToolPins): Promise<ToolPins> {
@@ -16,7 +16,7 @@ export function createFirstUse(store: Pick<Store, 'connectors'>) {
       .filter(({ name }) => !known.has(name))
       .map((tool) => ({ tool: tool.name, hash: hashOf(tool), definition: tool }))
     const kept = await store.connectors.pinFirst(connector, first)
-    // Another's first use may have come before this one, with another list.
+    // Another replica's first use may have come before this one, with another list.
     const all = kept.length === first.length ? first : await store.connectors.pins(connector)
     return new Map([...known, ...all.map(({ tool, hash }) => [tool, hash] as const)])
   }

@@ -44,7 +44,7 @@ export function createGate(options: GateOptions): Gate {
 
   /** Asks for a place, and waits for it where none is free. */
   async function take(ticket: Ticket, signal: AbortSignal): Promise<'in' | 'full' | 'late'> {
-    // Before the question: the word that a place came free may overtake the answer.
+    // Set before `enter` asks: the message that a place came free may overtake its answer.
     const granted = new Promise<'in'>((resolve) => {
       waiting.set(ticket.id, () => resolve('in'))
     })
@@ -53,7 +53,7 @@ export function createGate(options: GateOptions): Gate {
       const answer = await places.enter(ticket, queueLimit)
       if (answer !== 'line') return answer
       metrics?.toolWaits(1)
-      // The wait also ends where the caller leaves, which `enter` sees by the signal.
+      // The wait also ends when the caller leaves, which `enter` below sees by the signal.
       const late = sleep(queueMs, null, { signal: AbortSignal.any([signal, over.signal]) })
         .catch(() => null)
         .then(() => 'late' as const)
@@ -68,7 +68,7 @@ export function createGate(options: GateOptions): Gate {
     waiting: () => waiting.size,
     async enter(tool, most, signal, name = tool) {
       signal.throwIfAborted()
-      // Before it waits: the metrics name a tool even where other replicas' calls keep its first one out.
+      // Counted before the wait: the metrics name a tool even if calls of other replicas keep its first call out.
       metrics?.toolAsked(name)
       const since = performance.now()
       const ticket: Ticket = { id: String(++last), tool, most, total: maxConcurrent }

@@ -17,7 +17,7 @@ export interface Overlay {
   revision: number
   tools: ToolDeclaration[]
   byExposed: ReadonlyMap<string, DeclaredTool>
-  /** One of the tools has properties under other names */
+  /** A tool has properties under other names than its server's */
   isRenaming: boolean
   /** Enabled tools that this deployment's model does not get, and why */
   undeclared: { canonical_name: string; reason: string }[]
@@ -27,9 +27,9 @@ export interface Overlay {
 const overlays = new WeakMap<RegistryRow, Map<Deployment, Overlay>>()
 /** One adaptation for a definition and profile, however many sessions bind it and deployments share it. */
 const adapted = new WeakMap<SchemaProfile, BoundedMap<Adapted>>()
-/** Characters of JSON for one profile */
+/** Most characters of JSON for one profile */
 const MOST_ADAPTED = 32 << 20
-/** Of an adaptation beside its schema */
+/** What an adaptation takes beside its schema */
 const OVERHEAD = 500
 const sizeOf = (one: Adapted): number => OVERHEAD + ('schema' in one ? JSON.stringify(one.schema).length : 0)
 
@@ -75,7 +75,8 @@ function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
   }
   const known = adapted.get(deployment.schema) ?? new BoundedMap<Adapted>(MOST_ADAPTED, sizeOf)
   adapted.set(deployment.schema, known)
-  // A row may hold the placeholder for its definition's schema: that is nobody else's.
+  // A row may hold the placeholder in place of its definition's schema: it must not pass for that under the
+  // definition's hash.
   const key = isPlaceholder(tool) ? '' : tool.hash
   const found = known.get(key)
   if (found) return found

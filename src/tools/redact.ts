@@ -12,17 +12,20 @@ export const MASK = '[redacted]'
 const NAMES =
   'password|passwd|passphrase|_pwd|secret|(?:access|admin|api|private|secret)[_-]?key|encryption[_-]?keys?|(?:access|api|auth|bot|id|refresh|session)[_-]?token|authorization'
 
-/** What a letter or digit ends that is no part of a word: `\\n` and `\\u003e` in JSON text, `%3D`, a terminal's colour. */
+/**
+ * Escapes whose last letter or digit is no part of a word: `\\n` and `\\u003e` in JSON text, `%3D`, a terminal's
+ * colour.
+ */
 const ESCAPE = String.raw`\\|\\u[\dA-Fa-f]{3}|%[\dA-Fa-f]|[\x1bbB]\[|\[[\d;]{1,19}`
 
-/** Begins where no such character stands before it. */
+/** The rule, where no such character stands before it, or one that ends an escape. */
 const after = (character: string, { source }: RegExp) =>
   new RegExp(`(?<!(?<!${ESCAPE})${character})${source}`)
 
-/** Begins where a word does. */
+/** The rule, where a word begins. */
 const token = (rule: RegExp) => after('[A-Za-z]', rule)
 
-/** Words in capitals or not: a flag would be for a whole rule. */
+/** Matches the words in any case: a flag would hold for the whole rule. */
 const anyCase = (words: string): string =>
   words.replace(/[a-z]/g, (letter) => `[${letter}${letter.toUpperCase()}]`)
 
@@ -37,10 +40,10 @@ const FIELDS = [
   [anyCase(NAMES), ''],
   // npm has a package of this name, and package files have its version there.
   [anyCase('cookie'), String.raw`(?=[\w.-]{1,99}=)`],
-  // It is often a directory; `PWD` always is.
+  // `pwd` is often a directory; `PWD` always is.
   ['[pP]wd', '(?![~/])'],
 ] as const
-/** Where the value of such a field begins, in JSON text */
+/** Where such a field's value begins in JSON text */
 const field = (quote: string) =>
   FIELDS.map(([name, begins]) => String.raw`(?<=(?:${name})${quote}\s{0,9}:\s{0,9}${quote})${begins}`).join(
     '|',
@@ -49,7 +52,10 @@ const field = (quote: string) =>
 const AWS_SECRET = /[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)/
 const AWS_SESSION = /[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)/
 
-/** What is set to a name. Looked back from where a value may begin alone: over a long text that would take seconds. */
+/**
+ * A value that is set to a name. It looks back only from where a value may begin: from everywhere in a long text it
+ * would take seconds.
+ */
 function named(name: RegExp, { source }: RegExp): RegExp {
   const begins = String.raw`(?<=["'\s\\=>:])(?=${source.replace(',}', '}')})`
   const blanks = String.raw`["'\s\\]{0,99}`
@@ -57,12 +63,12 @@ function named(name: RegExp, { source }: RegExp): RegExp {
 }
 
 /**
- * All that secretlint's preset finds, since `hasSecret` asks these alone (test/tools/redact-oracle.test.ts), and what it
- * misses, by trial: shapes with a prefix that nothing else has. Before each rule stands its sign: every match of the
- * rule holds it, and looking for it takes a tenth of the time.
+ * These find all that secretlint's preset finds, since `hasSecret` uses only these (test/tools/redact-oracle.test.ts),
+ * and what trials showed that the preset misses: shapes with a prefix that nothing else has. Before each rule stands
+ * its sign: every match of the rule holds the sign, and looking for the sign takes a tenth of the time.
  */
 const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
-  // OpenAI, Anthropic. What OpenAI's hold in their middle tells them wherever they begin.
+  // OpenAI, Anthropic. The mark in the middle of OpenAI's keys tells them, wherever they begin.
   [/sk-/, token(/sk-[A-Za-z0-9_-]{20,}/)],
   [/T3BlbkFJ/, /sk-[A-Za-z0-9_-]{20,90}T3BlbkFJ[A-Za-z0-9_-]{20,}/],
   [
@@ -74,7 +80,7 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
     /gh[pousr]_|github_pat_/,
     token(/(?:gh[pour]_[A-Za-z0-9_]{30,}|ghs_[A-Za-z0-9._-]{30,}|github_pat_[A-Za-z0-9_]{40,})/),
   ],
-  [/xox|xapp-/, token(/(?:xox[a-eprs]|xapp)-[A-Za-z0-9%/+=-]{3,}/)], // Slack; those of browsers (xoxd) are percent-encoded
+  [/xox|xapp-/, token(/(?:xox[a-eprs]|xapp)-[A-Za-z0-9%/+=-]{3,}/)], // Slack; browsers' tokens (xoxd) are percent-encoded
   [/xoxo-/, token(/xoxo-[A-Za-z0-9]{1,40}-[A-Za-z0-9-]{1,}/)], // Slack, too, and a greeting
   [new RegExp(WEBHOOK), new RegExp(`${WEBHOOK}[A-Za-z0-9/_-]{7,}`)],
   [/AIza/, token(/AIza[A-Za-z0-9_-]{30,}/)], // Google API keys
@@ -88,7 +94,7 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
   [/ops_ey/, token(/ops_ey[A-Za-z0-9+/=]{100,}/)], // 1Password
   [/[rs]k_(?:live|test)_/, token(/[rs]k_(?:live|test)_[A-Za-z0-9]{16,}/)], // Stripe
   [/bk_/, token(/bk_[A-Za-z0-9_-]{40,}/)], // our own keys
-  // JWT. It begins where no other such character stands before it, else "eyJ-eyJ-…" takes quadratic time.
+  // JWT. No other such character may stand before it, else "eyJ-eyJ-…" takes quadratic time.
   [
     /eyJ/,
     after('[A-Za-z0-9_-]', /eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{8,16384}\.[A-Za-z0-9_-]{8,2048}/),
@@ -97,7 +103,7 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
     /PRIVATE KEY/,
     /-----BEGIN[A-Z0-9 ]{0,41}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----)){0,20000}(?:-----END[A-Z0-9 ]{0,41}PRIVATE KEY(?: BLOCK)?-----|$)/,
   ],
-  // Passwords in URLs. Those of databases are often written as they are, with whatever is in them.
+  // Passwords in URLs. A database's password is often written unescaped, with any characters in it.
   [/:\/\/[^\s:@/'"]{0,256}:[^\s@/'"]{1,256}@/, /(?<=:\/\/)[^\s:@/'"]{0,256}:[^\s@/'"]{1,256}(?=@\S)/],
   [
     new RegExp(DATABASE),
@@ -105,14 +111,14 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
   ],
   [/[Bb]earer\s/, new RegExp(String.raw`(?<=${token(/[Bb]earer/).source}\s)[A-Za-z0-9._~+/=-]{20,}`)],
   [new RegExp(BASIC), new RegExp(`(?<=${BASIC})[A-Za-z0-9+/=]{4,}`)],
-  // Of a URL, or of a form
+  // Parameters of a URL or a form
   [new RegExp(PARAMETER), new RegExp(String.raw`(?<=${PARAMETER})[^\s"'\\&#$<{][^\s"'\\&#]{3,}`)],
   // Variables of an environment
   [new RegExp(VARIABLE), new RegExp(String.raw`(?<=${VARIABLE}(?:\\?["'])?)(?!\$)[^\s"'\\]{4,}`)],
-  // AWS. The preset's rule has the secret begin at its name, and leaves as much of its end in the clear.
+  // AWS. The preset's rule lets the secret begin at its name, and so leaves as many characters of its end in the clear.
   [AWS_SECRET, named(AWS_SECRET, /[A-Za-z0-9/+=]{40,}/)],
   [AWS_SESSION, named(AWS_SESSION, /[A-Za-z0-9/+=]{100,}/)],
-  // Fields, also those of JSON that stands in a text of JSON
+  // Fields, also of JSON inside a JSON string
   [/"\s{0,9}:\s{0,9}"[^"]/, new RegExp(String.raw`(?:${field('"')})(?:[^"\\]|\\.){1,}`)],
   [/\\"\s{0,9}:\s{0,9}\\"/, new RegExp(String.raw`(?:${field(String.raw`\\"`)})(?:[^"\\]|\\\\\\?.){1,}`)],
 ]
@@ -128,7 +134,7 @@ const SLICE = 200_000
 const OVERLAP = 30_000
 
 /**
- * Whether JSON text holds a secret, at once and by our own rules alone: what decides that a part is sealed at rest,
+ * Whether JSON text holds a secret; synchronous, by our own rules alone. It decides whether a part is sealed at rest,
  * where a false alarm costs nothing.
  */
 export function hasSecret(json: string): boolean {
@@ -138,12 +144,13 @@ export function hasSecret(json: string): boolean {
 }
 
 const [NEWLINE, MARK, QUOTE, TWO, BACKSLASH, UNICODE] = [0x0a, 0x21, 0x22, 0x32, 0x5c, 0x75]
-/** Letters that stand for a blank behind a backslash: n, r, t. */
+/** Letters that stand for a blank after a backslash: n, r, t. */
 const BLANKS: readonly (number | undefined)[] = [0x6e, 0x72, 0x74]
 
 /**
- * With quotes as they are, a line break for each blank, a mark for other characters, and backslashes left out. Byte by
- * byte: millions of replacements would take seconds. Beyond ASCII, where no pattern looks, the text is not kept.
+ * The text with its quotes unescaped, a line break for each escaped blank, a mark for other escapes, and no
+ * backslashes. It goes byte by byte: millions of replacements would take seconds. Characters beyond ASCII, where no
+ * pattern looks, are not kept.
  */
 function unescaped(json: string): string {
   const bytes = Buffer.from(json)
@@ -163,7 +170,7 @@ function unescaped(json: string): string {
   return bytes.toString('latin1', 0, to)
 }
 
-/** Each rule with the fewest characters that it takes: whole, a match of megabytes would be more than the stack holds. */
+/** Each rule with the fewest characters that it takes: a whole match of megabytes would be more than the stack holds. */
 const SHORTEST = RULES.map(
   ([sign, { source, flags }]) => [sign, new RegExp(source.replaceAll(',}', '}'), flags)] as const,
 )
@@ -193,7 +200,7 @@ export async function redactJson<T>(value: T): Promise<T> {
   const clean = mapStrings(value, (text, name) => {
     const start = at
     at += text.length + 1
-    // Ranges are sorted and come once each: those that ended before this string are done with.
+    // Ranges are sorted and come once each: ranges that ended before this string are done with.
     while (first < ranges.length && (ranges[first]?.[1] ?? 0) <= start) first++
     const isNamed = text !== '' && name !== null && isSecret(name, text)
     return isNamed ? MASK : masked(text, start, ranges, first)
@@ -218,7 +225,7 @@ const WHOLE = RULES.map(([sign, { source, flags }]) => [sign, new RegExp(source,
 
 /** Where secrets stand, sorted and apart. Between slices of a long text the event loop gets its turn. */
 async function secretsIn(text: string): Promise<Range[]> {
-  // `pwd":"x` is the least that a rule knows.
+  // `pwd":"x` is the shortest text that a rule matches.
   if (text.length < 7) return []
   const ranges: Range[] = []
   for (let at = 0; at < text.length; at += SLICE - OVERLAP) {
@@ -241,7 +248,7 @@ function joined(ranges: Range[]): Range[] {
 
 type Lint = (text: string) => Promise<readonly Range[]>
 
-/** The rule that lets a text say which of its secrets are none (`secretlint-disable`). */
+/** The rule that lets a text declare its secrets harmless (`secretlint-disable`). */
 const BY_COMMENTS = '@secretlint/secretlint-rule-filter-comments'
 
 let loading: Promise<Lint> | null = null
@@ -258,12 +265,12 @@ async function importRules(): Promise<Lint> {
     import('@secretlint/profiler'),
     import('@secretlint/secretlint-rule-preset-recommend'),
   ])
-  // It would keep sixty marks of each call for ever, and walk through all that it has for each new one.
+  // The profiler would keep sixty marks of each call for ever, and walk through all of them at each new one.
   secretLintProfiler.mark = () => {}
   const rules = creator.rules.filter(({ meta }) => meta.id !== BY_COMMENTS)
   return async (content) => {
     const ranges: Range[] = []
-    // Taken as they are found: it would compare each with all the others.
+    // Takes ranges as they are found: secretlint itself would compare each with all the others.
     const report = ({ range: [from, to] }: { range: readonly [number, number] }) => {
       ranges.push([from, to])
     }

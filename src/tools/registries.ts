@@ -1,6 +1,6 @@
 /**
- * The registries of sessions: a cache that never serves an older revision than is known of, and the one way
- * to write the next. What a registry holds is registry.ts; when one changes is session-tools.ts.
+ * The registries of sessions: a cache that never serves an older revision than the newest one known, and the one way to
+ * write the next. What a registry holds is registry.ts; when one changes is session-tools.ts.
  */
 import type { Logger } from 'pino'
 import { BoundedMap } from '../bounded-map.ts'
@@ -27,15 +27,15 @@ export interface Change {
   before: RegistryRow
   delta: ToolsDelta
 }
-/** Makes a session's next registry of what the store has; once more where another writer came first. */
+/** Makes a session's next registry of what the store has; called again if another writer came first. */
 export type Make = (ground: Ground) => Promise<Next>
 export interface Next extends NextRegistry {
-  /** Called once the store holds this registry, or where it held it already */
+  /** Called once the store holds this registry, also if it held it before */
   onStored?(): void
 }
 
 export interface Registries {
-  /** The kept row, or the store's where a newer one is known of. It may be old: another replica's word can be lost. */
+  /** The kept row, or the store's if a newer one is known of. It may be old: another replica's message can be lost. */
   current(session: string): Promise<RegistryRow>
   /** The store's own. Throws session_not_found. */
   newest(session: string): Promise<RegistryRow>
@@ -51,35 +51,35 @@ export interface Registries {
   latestRevision(session: string): number
   /** Throws session_not_found. */
   ground(session: string): Promise<Ground>
-  /** One revision, if anything moved. Throws session_not_found. */
+  /** Makes one revision, if anything moved. Throws session_not_found. */
   change(session: string, make: Make): Promise<Change>
   /**
-   * The same for many, a read and a write for all together. Sessions that are gone are left out; answers with
-   * those where another writer came first.
+   * `change` for many sessions, with one read and one write for all. Sessions that are gone are left out; answers with
+   * those for which another writer came first.
    */
   changeTogether(sessions: readonly string[], make: Make): Promise<string[]>
-  /** Tools of the kept registry, and itself. */
+  /** How many tools the kept registry has, and one more. */
   weightOf(session: string): number
 }
 
 export interface RegistriesDeps {
   store: Pick<Store, 'registry'>
-  /** A revision is written: say it on the session's stream and to the other replicas */
+  /** Called when a revision is written: says so on the session's stream and to the other replicas */
   sayToolsChanged(session: string, delta: ToolsDelta, turn: string | null): Promise<void>
   log: Logger
 }
 
 /**
- * Characters of JSON, all cached registries together, as if none shared its schemas with others: about as many bytes of
- * memory, and half as many again for what was declared of them.
+ * Characters of JSON in all cached registries together, counted as if they shared no schemas. They take about as many
+ * bytes of memory, and half as many again for their declarations.
  */
 const MOST_CACHED = 64 << 20
 /** Sessions whose newest revision is known by number. */
 const MOST_NOTED = 50_000
-/** Another writer may come first; more often than this it is no race but a defect. */
+/** Another writer may come first; if one does more often than this, it is no race but a defect. */
 const MOST_TRIES = 10
 
-/** Another writer came first each time. The store itself is there, so nobody is to wait for it to come back. */
+/** Another writer came first each time. The store itself is there, so nobody should wait for it to come back. */
 export class Overtaken extends BatonError {}
 
 export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps): Registries {
@@ -124,7 +124,10 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
     return { session_id, expected, tools, delta, before, isMoved, onStored }
   }
 
-  /** Reads, makes, and writes what moved. Null: another writer came first. Sessions that are gone are left out. */
+  /**
+   * Reads registries, makes the next ones, and writes those that moved. Null: another writer came first. Sessions that
+   * are gone are left out.
+   */
   async function attempt(
     sessions: readonly string[],
     make: Make,
@@ -149,7 +152,7 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
     return new Map(changes)
   }
 
-  /** Announces what was written, after the revision before it. */
+  /** Announces the revision that was written, once the one before it is announced. */
   async function announce(before: RegistryRow, delta: ToolsDelta, turn: string | null): Promise<void> {
     const { session_id } = before
     await announced.whenAnnounced(before)
@@ -206,9 +209,9 @@ const sizeOf = once(({ tools }: RegistryRow): number =>
     .flatMap(({ description, parameters, input_schema }) => [description, parameters, input_schema])
     .reduce<number>((sum, one) => sum + lengthOf(one), OVERHEAD * (tools.length + 1)),
 )
-/** Sessions share the lists of their servers: mostly it is known. */
+/** Sessions share their servers' lists, so that the length is mostly known. */
 const lengthOfSchema = once((schema: object) => JSON.stringify(schema).length)
 const lengthOf = (value: unknown): number =>
   typeof value === 'string' ? value.length : isRecord(value) ? lengthOfSchema(value) : 0
-/** Of a tool beside its schemas and its description */
+/** What a tool takes beside its schemas and its description */
 const OVERHEAD = 500

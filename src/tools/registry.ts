@@ -24,35 +24,38 @@ export interface KnownServer {
   /** What that list lacks */
   left_out: readonly ToolProblem[]
   /**
-   * `live`: the list is the present one. `away`: the server cannot be reached. `pending`: nobody knows yet,
-   * so what the registry says of its tools stays, and only tools that it does not have come in.
+   * `live`: the list is the present one. `away`: the server cannot be reached. `pending`: nobody knows yet, so its
+   * tools stay as the registry has them; if the registry has none of them, the last list's come in.
    */
   state: 'live' | 'away' | 'pending'
   /** Why it is not live, in words */
   reason: string | null
   /** Accepted definition hashes by tool; a tool without one is trusted on first use */
   pins: ReadonlyMap<string, string>
-  /** Its own names of the tools that were switched off */
+  /** The server's own names of its tools that were switched off */
   off: readonly string[]
 }
 
 /** What became of the tools between two revisions, by canonical name. */
 type Difference = Omit<ToolsDelta, 'tools_revision'>
 
-/** A session's tools after a change, and what that change was. */
+/** A session's tools after a change, and the change itself. */
 export interface NextRegistry extends Difference {
   tools: RegistryTool[]
 }
 
-/** Of one server. How many tools a model gets of all servers is its path's limit (api.md "Names"), and no other. */
+/**
+ * Limits for one server. The number of tools that a model gets from all servers has only its path's limit (api.md
+ * "Names").
+ */
 const MOST_LIST_BYTES = 512 * 1024
 const MOST_LEFT_OUT = 256
 
 type Candidate = Omit<RegistryTool, 'order' | 'enabled'>
 
 /**
- * `now` is RFC 3339. Order: what stays keeps its place; what is new, or comes back, is appended by name. A
- * definition that did not change keeps its bytes, so that the declarations before and after are the same.
+ * `now` is RFC 3339. Order: tools that stay keep their places; those that are new, or come back, are appended by name.
+ * A definition that did not change keeps its bytes, so that the declarations before and after are the same.
  */
 export function nextRegistry(
   before: readonly RegistryTool[],
@@ -73,7 +76,7 @@ export function nextRegistry(
     const next = candidates.get(tool.canonical_name)
     return next ? [merged(tool, next)] : []
   })
-  // It may have been here before, until its server dropped it, or under its server's former name.
+  // A new tool may have been here before, until its server dropped it, or under its server's former name.
   const off = new Set([
     ...servers.flatMap((server) => server.off.map((name) => ownKey(server.connector.id, name))),
     ...before.flatMap((one) => (one.enabled ? [] : ownKey(one.connector_id, one.mcp_tool_name))),
@@ -92,7 +95,7 @@ export function nextRegistry(
 /** A tool by its server and the name that it has there. */
 const ownKey = (connector: string | null, tool: string | null): string => `${connector} ${tool}`
 
-/** What a server has for the registry: its list, or what was known of its tools before. */
+/** A server's tools for the registry: from its list, or as the registry knew them before. */
 function toolsOf(
   server: KnownServer,
   before: readonly RegistryTool[],
@@ -114,13 +117,13 @@ export function difference(before: readonly RegistryTool[], after: readonly Regi
   }
 }
 
-/** Anything became of them: only then there is a new revision. */
+/** Anything changed: only then there is a new revision. */
 export const hasMoved = ({ added, removed, changed }: Difference): boolean =>
   added.length + removed.length + changed.length > 0
 
 /**
- * The registry with one of its tools switched on or off. One that comes back is declared behind the others, so that what
- * the model has seen stays.
+ * The registry with one of its tools switched on or off. A tool that comes back is declared after the others, so that
+ * the declarations that the model has seen stay in place.
  */
 export function switched(tools: readonly RegistryTool[], tool: RegistryTool, enabled: boolean): NextRegistry {
   const next = enabled
@@ -133,7 +136,7 @@ export function switched(tools: readonly RegistryTool[], tool: RegistryTool, ena
 export const isDeclarable = (tool: RegistryTool | undefined): boolean =>
   tool?.enabled === true && tool.status !== 'undeclarable' && !tool.is_blocked
 
-/** These tools behind all others, by name: whatever was declared before keeps its place (rule 3). */
+/** These tools with places after all others, by name: all that was declared before keeps its place (rule 3). */
 function appended(before: readonly RegistryTool[], joining: readonly RegistryTool[]): RegistryTool[] {
   const last = before.reduce((most, { order }) => Math.max(most, order), 0)
   return [...joining]
@@ -156,9 +159,9 @@ const bytesOf = ({ description, parameters, input_schema, annotations }: Registr
   annotations,
 })
 
-/** What stands for a schema that was not worked out. A tool without properties may have it as its own. */
+/** Stands in for a schema that was not worked out. A tool without properties may have it as its real one. */
 const ANY = { type: 'object', properties: {} }
-/** Whether it has ANY for its schema. */
+/** Whether the tool has ANY for its schema. */
 export const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>): boolean =>
   isDeepStrictEqual(parameters, ANY)
 
@@ -253,7 +256,7 @@ function mcpTool(
   }
 }
 
-/** What the rules say of one of the server's tools: they hold whether or not its list is known. */
+/** What the rules say of one of the server's tools. They hold whether or not the server's list is known. */
 function ruled(
   { connector, pins }: KnownServer,
   tool: string,
@@ -287,7 +290,10 @@ const changedReason = ({ pin, id }: Connector): string =>
 const belongsTo = (tool: RegistryTool, { connector, server }: KnownServer): boolean =>
   tool.connector_id === connector.id && tool.server === server
 
-/** The registry's own tools of a server: as they were while nobody knows, else as unavailable; never past the rules. */
+/**
+ * The tools of a server that the registry has: as they were while its state is pending, else unavailable; the rules
+ * always hold.
+ */
 const remembered = (
   server: KnownServer,
   own: readonly RegistryTool[],
@@ -305,7 +311,7 @@ const remembered = (
     return isAsItWas ? tool : { ...tool, status: 'unavailable', reason }
   })
 
-/** Two names may be exposed alike after cutting: the earlier keeps it, the later is left out with a reason. */
+/** Two names may be exposed alike after cutting: the earlier tool keeps the name, the later is left out with a reason. */
 function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
   const taken = new Map<string, string>()
   return tools.map((tool) => {
@@ -323,8 +329,9 @@ function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
 }
 
 /**
- * `*` stands for any run of characters; everything else for itself. Piece by piece and never back: as a regular
- * expression, a few stars hold the event loop for minutes over one long name, and both come from strangers.
+ * `*` stands for any run of characters; everything else for itself. Goes piece by piece and never back: as a regular
+ * expression, a few stars would hold the event loop for minutes over one long name, and strangers write both globs and
+ * names.
  */
 function matches(glob: string, name: string): boolean {
   if (!glob.includes('*')) return name === glob

@@ -1,6 +1,6 @@
 /**
- * A tool's answer as the model gets it and as it is kept. What is too long for a model is stored whole and
- * given as its head and tail with a notice that says how to read on (outputSlice); nothing is cut in silence.
+ * A tool's answer as the model gets it and as it is kept. An answer that is too long for a model is stored whole; the
+ * model gets its head and tail with a notice that says how to read on (outputSlice). Nothing is cut in silence.
  */
 import { BEARABLE, isJsonOf, isWithin, stepsOf } from '../chat/json.ts'
 import { asItIs, fileAsText } from '../chat/media.ts'
@@ -10,7 +10,7 @@ import type { McpResult } from '../mcp/contract.ts'
 import { characterStart, cutUtf8, endUtf8, nextCharacter, storableText } from '../text.ts'
 import { MASK, redactJson, redactText } from './redact.ts'
 
-/** The built-in that reads on in what was too long. */
+/** The built-in that reads on in a result that was too long. */
 export const INSPECT = 'inspect_tool_output'
 
 /** Bytes of text that a model gets of one result: about 16,000 tokens, a fraction of any window. */
@@ -19,7 +19,7 @@ const HEAD = 40_960
 const TAIL = 16_384
 /** Decoded bytes of one medium; larger ones are refused by the vendors or fill a window alone. */
 const MEDIA_LIMIT = 5 * 1024 * 1024
-/** Text that is no UTF-8 among them */
+/** `text/…`: text that is no UTF-8 */
 const MEDIA_TYPES =
   /^(?:image\/(?:png|jpeg|gif|webp)|audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
 
@@ -34,7 +34,7 @@ interface ShapedResult {
   structured?: unknown
   spill?: { exec_id: string; bytes: number }
   stored: StoredOutput
-  /** Of the stored output */
+  /** How long the stored output is */
   bytes: number
 }
 
@@ -47,11 +47,11 @@ export async function shapeResult(
   const { content, texts, media, structured } = fitted(raw)
   const text = texts.map((one) => one.text).join('\n\n')
   const json = structured === undefined ? null : JSON.stringify(structured)
-  // Servers repeat what is structured as text; one of them is enough (MCP, tools: structured content).
+  // Servers repeat a structured result as text; one of the two is enough (MCP, tools: structured content).
   const isRepeated = json !== null && (text === '' || isJsonOf(structured, text))
   const isLongText = !isRepeated && isLong(text)
   const isLongJson = json !== null && isLong(json)
-  // What is abridged for the model is what is stored, so that it can read on at an offset.
+  // The document that is abridged for the model is also the stored one, so that the model can read on at an offset.
   const document = !isLongText ? structured : isLongJson ? { text, structured } : undefined
   const plain = [text, ...media.map(named)].filter((one) => one !== '').join('\n\n')
   const stored = await storedForm(document, plain)
@@ -124,8 +124,8 @@ function abridged(whole: string, stored: string, execId: string, canInspect: boo
 }
 
 /**
- * Where `index` of the whole text is in the stored one, by what stands between the secrets: these are shorter or longer
- * there, and one may begin before the index and end behind it.
+ * Where `index` of the whole text is in the stored one. It is found by the pieces between the secrets: a masked secret
+ * is shorter or longer, and one may begin before the index and end after it.
  */
 function storedIndex(whole: string, stored: string, index: number): number {
   let [from, to] = [0, 0]
@@ -151,7 +151,7 @@ function fitMedia(part: ContentPart): ContentPart {
     return note(part, `${size} bytes is more than the ${MEDIA_LIMIT} that may be passed on`)
   const known = asItIs(part)
   if (!known) return note(part, 'its bytes are something else')
-  // As if its server had written it out: what is too long of it can be read on in, too.
+  // As if its server had written the text out: if it is too long, the model can read on in it, too.
   const words = fileAsText(known)
   if (words) return words
   return MEDIA_TYPES.test(known.media_type) ? known : note(part, 'this type is not passed on')
@@ -168,7 +168,7 @@ const named = (part: MediaPart): string => `[${part.type}, ${part.media_type}, $
 
 // ---------------------------------------------------------------- reading on
 
-/** A part of a stored output, and where it stands in the whole; offsets are bytes. */
+/** A part of a stored output, and its place in the whole; offsets are bytes. */
 interface Slice {
   path: string
   offset: number

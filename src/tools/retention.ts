@@ -9,7 +9,7 @@ interface RetentionDeps {
   log: Pick<Logger, 'info' | 'warn'>
 }
 
-/** An hour more or less matters to nobody, and to look costs one indexed statement. */
+/** An hour more or less matters to nobody, and a look costs one indexed statement. */
 const EVERY_MS = 3_600_000
 
 /** Looks at once, then every hour. `close` waits for a look that is under way. */

@@ -1,5 +1,5 @@
 /**
- * The tools of sessions as a live thing: what callers change, what servers announce, and what a turn takes over of both.
+ * The tools of sessions as a live thing: what callers change, what servers announce, and how a turn takes over both.
  * Below it:
  * - discovery.ts: what servers list; watch.ts is one of them
  * - registry.ts: what that makes of a registry (pure); registries.ts keeps and writes them, announced-revisions.ts has
@@ -31,9 +31,9 @@ interface SessionToolsDeps extends RegistriesDeps, Pick<CallerChangesDeps, 'view
   specFor(connector: Connector): McpServerSpec
   builtins: readonly Builtin[]
   policy: Pick<ToolboxPolicy, 'admit'>
-  /** All that there are */
+  /** All providers that there are */
   providers: readonly string[]
-  /** A server's list came for the first time (`before` is null), or moved */
+  /** A server's list came for the first time (`before` is null), or changed */
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
 }
 
@@ -45,18 +45,18 @@ export interface EngineTools
       'current' | 'newest' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision' | 'noteAnnounced'
     > {
   /**
-   * Brings the session's registry up to date with what its servers list. It waits for them no longer than told, and for
-   * callers' changes that are being written. What is known by then is written, however long the store takes. `bindings`:
-   * the session's, where they were read a moment ago. Answers how long it waited for servers, in ms.
+   * Brings the session's registry up to date with its servers' lists. It waits for the servers no longer than told, and
+   * for callers' changes that are being written. What is known by then is written, however long the store takes.
+   * `bindings`: the session's, if they were read a moment ago. Answers how long it waited for servers, in ms.
    */
   bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
   /**
-   * The registry for whoever looks at it. What this replica knows to be changed, or announced, is waited for, as a
-   * turn would. Throws session_not_found.
+   * The registry for a reader. Changes that this replica knows of, made or announced, are waited for, as a turn would.
+   * Throws session_not_found.
    */
   present(session: string): Promise<RegistryRow>
   overlay(row: RegistryRow, deployment: Deployment): Overlay
-  /** A list is on its way that the session's registry lacks, or a change is under way here. Costs nothing. */
+  /** The session's registry lacks a list that is here or on its way, or a change is under way here. Cheap to ask. */
   isBehind(session: string): boolean
   close(): Promise<void>
 }
@@ -118,7 +118,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
 
   async function present(session: string): Promise<RegistryRow> {
     const bindings = await store.connectors.bindings(session)
-    // A list that merely grew old is left to the next turn: a read must not write down that it reached no server.
+    // A list that is merely old is left to the next turn: a read must not write down that it reached no server.
     if (upkeep.standing(session, bindings) === 'rebound')
       await bringUpToDate(session, SERVER_WAIT_MS, bindings)
     else if (isBehind(session)) await bringUpToDate(session, SERVER_WAIT_MS)
@@ -140,7 +140,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       const row = await present(session.id)
       const view = await deps.viewOf(session, provider)
       const shown = await shownRegistry(row, view, { ...deps, lastSeen: discovery.lastSeen })
-      // As the provider gets them, where one was asked for.
+      // The tools as the provider gets them, if the caller named one.
       return provider === null ? shown : { ...shown, declarations: declared(row, view) }
     },
     async accept(caller: Caller, from, tool, expected) {
@@ -157,7 +157,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     async connectorChanged(connector, sessions) {
       discovery.forget(connector.id)
       const all = sessions ?? (await sessionsOf(connector))
-      // From here on a step of theirs waits for it.
+      // From here on a step in these sessions waits for the connector's list.
       void upkeep.follow(all)
     },
     async close() {

@@ -24,7 +24,7 @@ interface Known extends Pick<Discovery, 'lastSeen'> {
   providers: readonly string[]
 }
 
-/** What the view's provider cannot declare carries the reason, a changed definition how it differs. */
+/** A tool that the view's provider cannot declare carries the reason; a changed one shows how its definition differs. */
 export async function shownRegistry(row: RegistryRow, view: View, known: Known): Promise<SessionToolList> {
   const { providers, lastSeen } = known
   const changes = await changesIn(row, known)
@@ -59,7 +59,10 @@ export async function shownRegistry(row: RegistryRow, view: View, known: Known):
 const later = (kept: string | null, seen: string | null): string | null =>
   (seen ?? '') > (kept ?? '') ? seen : kept
 
-/** Of the changed tools, by canonical name: how each differs from the accepted one, and its own hash, to accept it by. */
+/**
+ * The changed tools by canonical name: how each differs from its accepted definition, and its own hash, to accept it
+ * by.
+ */
 async function changesIn(
   row: RegistryRow,
   { store, mcp }: Pick<Known, 'store' | 'mcp'>,

@@ -1,6 +1,6 @@
 /**
- * The configured servers at start: all are reached in parallel, and what the operator did not foresee
- * stops the start with words that hold the remedy (api.md section 1). Afterwards the same rules only warn.
+ * The configured servers at start: all are reached in parallel, and anything that the operator did not foresee stops
+ * the start, with words that name the remedy (api.md section 1). Afterwards the same rules only warn.
  */
 import type { Logger } from 'pino'
 import type { McpSetting, Toolbox } from '../config/config.ts'
@@ -12,7 +12,7 @@ import { redactText } from './redact.ts'
 import { isOffered } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
-/** Of sysexits.h */
+/** From sysexits.h */
 const EX_UNAVAILABLE = 69
 
 /** What stops the start: plain text, one block for each reason. */
@@ -29,8 +29,8 @@ interface ToolboxRules {
   /** Reaches every configured server. Throws StartupError. */
   check(): Promise<void>
   /**
-   * A server's list came (`before` is null) or moved while serving: logs what that means, and stops
-   * nothing. Connectors of the API are held to the same rules.
+   * A server's list came (`before` is null) or moved while serving: logs what that means, and stops nothing. Connectors
+   * made by the API follow the same rules.
    */
   note(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
 }
@@ -63,12 +63,12 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
     } catch (thrown) {
       const words = thrown instanceof McpError ? thrown.forOperator : thrown
       const cause = words instanceof Error ? words.message : String(words)
-      // A program may have printed what it was never given here, such as a token of its own file.
+      // A program may have printed a secret that it did not get from here, such as a token in a file of its own.
       return { setting, connector, cause: await redactText(cause) }
     }
   }
 
-  /** Logs what a list means besides stopping the start. */
+  /** Logs what the rules make of a list's tools. */
   function report(connector: Connector, tools: readonly string[], isNew: boolean): void {
     for (const tool of tools) {
       const admitted = policy.admit(connector, tool)
@@ -166,7 +166,7 @@ const unreachableBlock = (setting: McpSetting, cause: string): string =>
 
 type Up = { setting: McpSetting; tools: string[] }
 
-/** A name with a server belongs to that one; a bare name to every server and built-in that has it. */
+/** A name with a server belongs to that server; a bare name belongs to every server and built-in that has it. */
 function configuredButAbsent(toolbox: Toolbox, up: readonly Up[], builtins: readonly string[]): string[] {
   return toolbox.tools.flatMap(({ name }) => {
     const owner = up.find(({ setting }) => name.startsWith(`${setting.name}.`))
@@ -176,7 +176,7 @@ function configuredButAbsent(toolbox: Toolbox, up: readonly Up[], builtins: read
     }
     if (builtins.includes(name) || up.some(({ tools }) => tools.includes(name))) return []
     if (up.length === 0) return [`Tool '${name}' is configured, but no MCP server is`]
-    // A connector of the API may have that name, now or later.
+    // A connector made by the API may have that server's name, now or later.
     const [, server] = /^([a-z][a-z0-9-]{0,31})\./.exec(name) ?? []
     return server
       ? [`Tool '${name}' is configured, but no MCP server '${server}' is`]

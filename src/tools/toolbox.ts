@@ -1,6 +1,6 @@
 /**
- * The operator's rules for tools: which may be registered, how many calls of one may run, for how long,
- * and which wait for a person. Pure; registry.ts asks before it registers, the engine before it calls.
+ * The operator's rules for tools: which may be registered, how many calls of a tool may run at once, for how long, and
+ * which wait for a person. Pure; registry.ts asks before it registers, the engine before it calls.
  */
 import type { Toolbox, ToolSetting } from '../config/config.ts'
 import { durationMs } from '../duration.ts'
@@ -72,7 +72,7 @@ export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
     offersBuiltin: (name) => (name === INSPECT ? toolbox.inspect : byName.has(name)),
     limits,
     needsApproval(tool, connector) {
-      // A tool's own setting wins over its connector's; either alone counts.
+      // A tool's own setting wins over its connector's; if there is only one of them, that counts.
       const own = settingFor(tool, connector)?.requireApproval
       const policy = own ?? connector?.require_approval ?? 'never'
       if (policy !== 'destructive') return policy === 'always'

@@ -1,4 +1,4 @@
-/** Keeps sessions' registries up with what their servers list, many at a time (batches.ts). */
+/** Keeps sessions' registries up to date with their servers' lists, many at a time (batches.ts). */
 import type { Logger } from 'pino'
 import { BoundedMap } from '../bounded-map.ts'
 import type { Binding, RegistryRow, RegistryTool, Store } from '../store/store.ts'
@@ -10,7 +10,10 @@ import type { Change, Ground, Next, Registries } from './registries.ts'
 import { type KnownServer, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
-/** What is known now: no verb waits for a server, since whoever writes a registry keeps others from it. */
+/**
+ * Works with what is known now. No verb that writes waits for a server, since others cannot write the registry
+ * meanwhile.
+ */
 export interface Upkeep {
   /** One session by itself. Throws session_not_found. */
   update(session: string): Promise<Change>
@@ -21,25 +24,31 @@ export interface Upkeep {
   recall(session: string): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before all that merely follow. */
   bringUp(session: string): Promise<void>
-  /** The same without haste, for those that `isBehind` names when it is their turn, by default for all. Never rejects. */
+  /**
+   * The same without haste, for sessions that `isBehind` holds for when their turn comes, by default for all. Never
+   * rejects.
+   */
   follow(sessions: readonly string[], isBehind?: (session: string) => boolean): Promise<void>
-  /** Whether its registry is what its servers list now. `bindings`: its own, where they were read a moment ago. */
+  /**
+   * Whether the session's registry is what its servers list now. `bindings`: the session's, if they were read a moment
+   * ago.
+   */
   standing(session: string, bindings?: readonly Bound[]): Standing
   /** Waits, no longer than told, for lists of its servers that are on their way. */
   awaitExpected(session: string, deadlineMs: number): Promise<void>
 }
 
-/** How a registry stands to the servers that it was last made of; the first that holds. */
+/** How a registry stands to the servers that it was last made of; the first of these that holds. */
 type Standing =
   /** It was not made here */
   | 'unknown'
-  /** They are others than the session binds, or were configured otherwise */
+  /** The session binds other servers now, or they are configured otherwise */
   | 'rebound'
-  /** One of them has another list since, has announced one, or is being asked for its first */
+  /** A server has another list by now, has announced one, or is being asked for its first */
   | 'moved'
-  /** All are there, with the lists that it was made of */
+  /** All servers are there, with the lists that the registry was made of */
   | 'current'
-  /** One is away, or its list has grown old: whether it has moved shows once it is asked */
+  /** A server is away, or its list has grown old: whether the list has moved shows once the server is asked */
   | 'doubtful'
 
 export interface UpkeepDeps {
@@ -57,7 +66,7 @@ interface MadeOf {
   marks: (string | null)[]
 }
 
-/** Bindings of all sessions that are kept here, each session one more: some 40 MB. */
+/** Most bindings of all sessions kept here, each session counted as one more: some 40 MB. */
 const MOST_KNOWN = 100_000
 
 export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
@@ -70,7 +79,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     alone: update,
   })
 
-  /** The registry that the bound servers' lists make of it now. */
+  /** The next registry, made from the bound servers' lists as they are now. */
   async function remake(ground: Ground): Promise<Next> {
     const { row, bindings } = ground
     const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: datesOf(row.tools) })
@@ -93,7 +102,10 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     return next
   }
 
-  /** Former versions noted in the registry alone that a tool is off: before it leaves that, its binding takes the note over. */
+  /**
+   * Former versions noted only in the registry that a tool is off: before the tool leaves it, its binding takes the
+   * note over.
+   */
   async function keepOff(
     { session_id, tools }: RegistryRow,
     removed: string[],

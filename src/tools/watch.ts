@@ -1,7 +1,7 @@
 /**
- * One server as its sessions see it: asked for its list, by one attempt at a time, and again behind its users while it
- * is away. Whether the server may be asked now, and how patiently, is remembered at the MCP door (src/mcp/health.ts);
- * here is what callers are told meanwhile.
+ * One server as its sessions see it: asked for its list, one attempt at a time, and again in the background while it is
+ * away. Whether the server may be asked now, and how patiently, is remembered at the MCP door (src/mcp/health.ts); this
+ * file has what callers are told meanwhile.
  */
 import type { Logger } from 'pino'
 import {
@@ -17,20 +17,20 @@ import type { Connector, Store } from '../store/store.ts'
 export interface WatchDeps {
   store: Pick<Store, 'connectors'>
   mcp: Pick<Mcp, 'list' | 'cached' | 'status' | 'isOutdated'>
-  /** The list came for the first time (`before` is null), or moved */
+  /** The list came for the first time (`before` is null), or changed */
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
-  /** It came in or went away, or its list changed: the sessions that bind it have something to take over */
+  /** The server came or went away, or its list changed: the sessions that bind it have something to take over */
   onNews(connector: Connector): void
   log: Logger
 }
 
 /** What a caller wants of a server's list. */
 export interface Wanted {
-  /** Asks even where a list is fresh */
+  /** Asks even if a list is fresh */
   refresh?: boolean
-  /** A person wants it: where there is no list, one is asked for even in a back-off */
+  /** A person wants the list: if there is none, the server is asked even in a back-off */
   insists?: boolean
-  /** By connector: when some replica listed the tools that are in the session's registry. A list from before that is old */
+  /** By connector: when some replica listed the tools that are in the session's registry. An earlier list is old */
   seen?: ReadonlyMap<string, string>
 }
 export type Answer = { list: ToolList } | { failure: string }
@@ -51,13 +51,16 @@ const RETRY_MS = { first: 1_000, last: 60_000 }
 export class Watch {
   connector: Connector
   spec: McpServerSpec
-  /** In words why the last attempt failed, or that it takes longer than callers wait; null after a success */
+  /** Why the last attempt failed, in words, or that it takes longer than callers wait; null after a success */
   failure: string | null = null
   readonly #deps: WatchDeps
   /** The last list that came from the server */
   #list: KnownList | null = null
   #failures = 0
-  /** The newest date in `seen` that a list was fetched for. Once each: where the clock here is behind, no list is ever as new */
+  /**
+   * The newest date in `seen` that a list was fetched for. Only once each: if the clock here is behind, no list seems
+   * as new
+   */
   #caughtUp = ''
   #retry: NodeJS.Timeout | null = null
   #asking: Promise<Answer> | null = null
@@ -70,7 +73,7 @@ export class Watch {
     this.#deps = deps
   }
 
-  /** A session uses it, and brought these: they may have been read anew. */
+  /** A session uses the server, and brought these two: they may have been read anew. */
   use(connector: Connector, spec: McpServerSpec): void {
     this.connector = connector
     this.spec = spec
@@ -81,22 +84,26 @@ export class Watch {
     return performance.now() < this.#wantedUntil
   }
 
-  /** A list that is there, at once, unless the last attempt to get it failed; else what comes of an attempt. */
+  /** A list that is here, at once, unless the last attempt to get it failed; else the outcome of an attempt. */
   async answer(wanted: Wanted, deadlineMs: number): Promise<Answer> {
     const list = this.#usable(wanted)
     if (list) return { list }
     const { failure } = this
-    // Who cannot wait for a whole attempt is told how the last one ended; the next one comes soon, or is under way.
+    // A caller that cannot wait for a whole attempt is told how the last one ended; the next comes soon, or is under
+    // way.
     const isSoon = (this.#retry || this.#asking) && deadlineMs < connectBudgetMs(this.connector)
     return failure !== null && isSoon ? { failure } : this.#ask(wanted)
   }
 
-  /** Its server has announced another list: fetched while somebody uses it, else one that announces often is never let go. */
+  /**
+   * The server has announced another list. It is fetched only while somebody uses the server, else one that announces
+   * often would never be let go.
+   */
   noteChange(): void {
     if (this.isWanted()) void this.#ask({ refresh: true })
   }
 
-  /** One attempt at a time; who comes meanwhile shares it, unless they want it newer. */
+  /** One attempt at a time; callers that come meanwhile share it, unless they want a refresh. */
   #ask(wanted: Wanted): Promise<Answer> {
     const { refresh = false, insists = false, seen } = wanted
     if (this.#asking && !refresh) return this.#asking
@@ -115,7 +122,7 @@ export class Watch {
     )
     this.#asking = asking
     const budgetMs = connectBudgetMs(this.connector)
-    // One that is there and takes its time over a new list is not away.
+    // A server that is there and takes its time over a new list is not away.
     const noteLate = () => void (this.#list ?? this.#noteAway(new Error(`not ready within ${budgetMs} ms`)))
     const late = setTimeout(noteLate, budgetMs)
     late.unref()
@@ -126,13 +133,13 @@ export class Watch {
     return asking
   }
 
-  /** The last list, where nothing speaks for asking again. */
+  /** The last list, if nothing speaks for asking again. */
   current(): ToolList | null {
     const list = this.#present()
     return list && isRecent(list) ? list : null
   }
 
-  /** A newer list is on its way: announced, or asked for while there is none and nobody knows why. */
+  /** A newer list is on its way: announced, or asked for while there is none and no failure is known. */
   isExpected(): boolean {
     const isFirst = this.#asking !== null && this.failure === null && this.#present() === null
     return isFirst || this.#deps.mcp.isOutdated(this.spec.key)
@@ -143,12 +150,13 @@ export class Watch {
     this.#dropRetry()
   }
 
-  /** The last list, where it may be shown; one that is merely old is asked for again behind the caller. */
+  /** The last list, if it may be shown; if it is merely old, it is asked for again in the background. */
   #usable({ refresh = false, seen }: Wanted): ToolList | null {
     const list = refresh || this.#isPassed(seen) ? null : this.#present()
     if (!list) return null
     if (!isRecent(list)) void this.#ask({ refresh: true })
-    // It was fetched at the start, or by a connector's test: no session was told of it, and the store does not have it.
+    // The list was fetched at the start, or by a connector's test: no session was told of it, and the store does not
+    // have it.
     if (this.#list?.hash !== list.hash) void this.#noteList(list)
     return list
   }
@@ -158,7 +166,7 @@ export class Watch {
     return this.failure === null ? presentList(this.#deps.mcp, this.spec.key) : null
   }
 
-  /** Another replica has listed newer tools, which the list here would take away again. */
+  /** Another replica has listed newer tools, which the older list here would take away again. */
   #isPassed(seen: Wanted['seen']): boolean {
     const list = this.#deps.mcp.cached(this.spec.key)
     const shown = seen?.get(this.connector.id) ?? ''
@@ -211,8 +219,8 @@ export class Watch {
   }
 
   /**
-   * Keeps the list for a cold start. False when the store had this very list: another replica, or this one
-   * before its start, told the sessions.
+   * Keeps the list for a cold start. False when the store had this very list: another replica, or this one before a
+   * restart, has told the sessions.
    */
   async #keep(before: KnownList | null, list: ToolList): Promise<boolean> {
     const { store, log } = this.#deps
@@ -221,7 +229,7 @@ export class Watch {
     try {
       const stored = before ?? ((await store.connectors.loadList(key)) as Pick<ToolList, 'hash'> | null)
       if (stored?.hash === list.hash) return false
-      // For how long it is fresh is this process's own time.
+      // How long the list is fresh is counted by this process's own clock.
       const { fresh_until: _, ...kept } = list
       await store.connectors.saveList(key, id, kept)
     } catch (err) {
@@ -233,18 +241,18 @@ export class Watch {
 
 const isRecent = (list: ToolList): boolean => performance.now() < list.fresh_until
 
-/** The last list of a server, unless the door knows that it is away or has another one by now. */
+/** The last list of a server, unless the door knows that the server is away or has another list by now. */
 export const presentList = (
   mcp: Pick<Mcp, 'cached' | 'status' | 'isOutdated'>,
   key: string,
 ): ToolList | null => (DOWN.has(mcp.status(key).state) || mcp.isOutdated(key) ? null : mcp.cached(key))
 
-/** When the server listed it, RFC 3339. */
+/** When the server sent the list, RFC 3339. */
 export const dateOf = ({ fetched_at }: ToolList): string => new Date(fetched_at).toISOString()
 
 const namesOf = (list: ToolList): string[] => list.tools.map(({ name }) => name)
 
-/** A failure's own words name the server. */
+/** The failure's words already name the server. */
 function inWords(thrown: unknown): string {
   const why = thrown instanceof Error ? thrown.message : String(thrown)
   return `The server is not available: ${why}`.slice(0, 500)
