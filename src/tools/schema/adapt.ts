@@ -1,7 +1,7 @@
 /**
- * `adapt`: a clean schema (normalise.ts) as one target's profile accepts it. What the target has no word for
- * is relaxed, never tightened by much; what it would refuse is rewritten. Property names that it refuses
- * are replaced: `ownNames` gives a call's arguments their own names again, `sentNames` those that the target knows.
+ * `adapt`: a clean schema (normalise.ts) as one target's profile accepts it. Rules that the target has no keyword for
+ * are relaxed, never tightened by much; forms that it would refuse are rewritten. Property names that it refuses are
+ * replaced: `ownNames` gives a call's arguments the server's names again, `sentNames` those that the target knows.
  */
 import { isRecord, sha256 } from '../../chat/json.ts'
 import { once } from '../../chat/once.ts'
@@ -26,11 +26,14 @@ export type Rename = ReadonlyMap<string, string>
 /** A schema that the target takes, or why there can be none. */
 export type Adapted = { schema: JsonSchema; rename: Rename | null } | { undeclarable: string }
 
-/** How often a definition may be written out inside of itself, tried in this order; the innermost is only its kind. */
+/**
+ * How often a definition may be written out inside of itself, tried in this order; of the innermost only its kind is
+ * left.
+ */
 const INLINE_DEPTHS = [3, 2, 1, 0]
-/** References written out in one schema. */
+/** Most references that are written out in one schema. */
 const MAX_INLINED = 300
-/** Subschemas of one schema; behind these no more references are written out. */
+/** Subschemas of one schema; after so many no more references are written out. */
 const MAX_WRITTEN = 5_000
 
 /** Equal schemas and profiles give equal bytes. */
@@ -54,7 +57,7 @@ type Arguments = Record<string, unknown>
 export const ownNames = (args: Arguments, rename: Rename | null): Arguments =>
   rename ? (renamed(args, rename) as Arguments) : args
 
-/** … with those that the model was given for them. */
+/** … with the names that the model was given. */
 export const sentNames = (args: Arguments, rename: Rename | null): Arguments =>
   rename ? (renamed(args, sentByOwn(rename)) as Arguments) : args
 
@@ -72,7 +75,7 @@ function renamed(value: unknown, rename: Rename): unknown {
 
 // ---------------------------------------------------------------- references
 
-/** Every reference written out, a recursive one to a depth that keeps the whole small. */
+/** The schema with every reference written out, recursive ones to a depth that keeps the whole small. */
 function inlined(schema: JsonSchema): JsonSchema {
   if (schema.$defs === undefined) return schema
   let last: JsonSchema = schema
@@ -112,7 +115,7 @@ const real = ({ $ref, ...own }: JsonSchema, definitions: ReadonlyMap<string, Jso
 
 // ---------------------------------------------------------------- the root
 
-/** Refused beside a root's `type: object` (wire/openai.md 5, wire/anthropic.md 5). */
+/** Keywords that vendors refuse beside a root's `type: object` (wire/openai.md 5, wire/anthropic.md 5). */
 const ROOT_COMBINATORS = [
   'anyOf',
   'oneOf',
@@ -142,14 +145,14 @@ function withoutRootCombinators(schema: JsonSchema): JsonSchema {
     ...Object.values((schema.dependentSchemas ?? {}) as JsonSchema),
   ]
   const optional = conditional.filter(isRecord).map((branch) => flattened(branch, definitions, known))
-  // A branch of a condition that may not apply adds properties, never demands.
+  // A condition's branch may not apply: it adds properties, but requires none.
   if (optional.length > 0) root = joined(root, unite([...optional, { type: 'object' }]))
   return root
 }
 
 /**
  * A branch with its reference followed and its own choices united. `known` has each definition once flattened: without
- * it, two dozen definitions that name one another twice would be millions.
+ * it, two dozen definitions that name one another twice would become millions.
  */
 function flattened(
   branch: JsonSchema,
@@ -173,7 +176,7 @@ function flattened(
   return joined(own, unite(inner.map((one) => flattened(one, definitions, known))))
 }
 
-/** The root's own word on a property wins: it holds in every branch. */
+/** What the root itself says of a property wins: it holds in every branch. */
 function joined(root: JsonSchema, union: JsonSchema): JsonSchema {
   const { properties, description: _, ...rest } = union
   const own = (root.properties ?? {}) as JsonSchema
@@ -187,7 +190,7 @@ function joined(root: JsonSchema, union: JsonSchema): JsonSchema {
       merged.set(key, { ...(sub as JsonSchema), ...(known as JsonSchema) })
   }
   const result = intersect(root, { ...rest, properties: {} })
-  // `additionalProperties: false` beside branches speaks of the root's own names; the union names them all.
+  // `additionalProperties: false` beside branches means the root's own names; the union has the names of all.
   return { ...result, properties: Object.fromEntries(merged) }
 }
 
@@ -221,7 +224,7 @@ class Fitter {
     return this.#words.of(children)
   }
 
-  /** Nothing may stand beside a reference for some (wire/gemini.md 5.1): one level of it is written out. */
+  /** Some targets take nothing beside a reference (wire/gemini.md 5.1): one level of it is written out. */
   #beside(node: JsonSchema, $ref: string): JsonSchema {
     const { $ref: _, ...beside } = node
     const target = this.#definitions.get(definitionIn($ref)) ?? {}

@@ -1,6 +1,6 @@
 /**
- * JSON Schema of any draft, one node at a time: what an older draft's form means in 2020-12, which types a node has
- * where they are misspelt, left out or known only from its values, and where a local reference leads.
+ * JSON Schema of any draft, one node at a time: what an older draft's form means in 2020-12, which types a node has if
+ * they are misspelt, left out or known only from its values, and where a local reference leads.
  */
 import { isRecord, stepOf, stepsOf } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
@@ -20,7 +20,7 @@ import { isWhole, withWholeTests } from './whole.ts'
 type Entries = [string, unknown][]
 type Rewrite = (value: unknown, node: JsonSchema) => Entries
 
-/** In draft-04 an exclusive bound is a boolean, and its neighbour has the number; since then it is a number itself. */
+/** In draft-04 an exclusive bound is a boolean, and its neighbour has the number; in later drafts it is a number itself. */
 const exclusive =
   (keyword: string, neighbour: string): Rewrite =>
   (value, node) => {
@@ -32,7 +32,7 @@ const inclusive =
   (value, node) =>
     node[neighbour] === true ? [] : [[keyword, value]]
 
-/** What each value of a map must fit, where the node says so by an expression that every name matches, as TypeBox does. */
+/** The schema of a map's values, if the node gives it under an expression that every name matches, as TypeBox does. */
 function ofAnyName({ properties, patternProperties }: JsonSchema): unknown {
   const [[name, sub] = [], ...more] = isRecord(patternProperties) ? Object.entries(patternProperties) : []
   const isAlone = more.length === 0 && Object.keys(properties ?? {}).length === 0
@@ -84,7 +84,7 @@ const REWRITES: ReadonlyMap<string, Rewrite> = new Map<string, Rewrite>([
       ['required', Array.isArray(value) ? value.filter((name) => typeof name === 'string') : value],
     ],
   ],
-  // Asked for not even once, `contains` says nothing.
+  // With `minContains: 0`, `contains` says nothing.
   ['contains', (value, { minContains }) => (minContains === 0 ? [] : [['contains', value]])],
   ['dependencies', (value) => (isRecord(value) ? splitDependencies(value) : [])],
 ])
@@ -101,7 +101,7 @@ function splitDependencies(value: JsonSchema): Entries {
   ]
 }
 
-/** One node's known keywords in their 2020-12 form; what is malformed or unknown is left out. Children are untouched. */
+/** One node's known keywords in their 2020-12 form, without malformed and unknown ones. Children are untouched. */
 export function modernNode(raw: JsonSchema): Map<string, unknown> {
   const node = new Map<string, unknown>()
   for (const [key, value] of Object.entries(raw)) {
@@ -116,12 +116,13 @@ export function modernNode(raw: JsonSchema): Map<string, unknown> {
   return node
 }
 
-/** What the validator reads and does not hold against anything. */
+/** Keywords that the validator reads but does not check. */
 const UNCHECKED = ['format', 'contentEncoding', 'contentMediaType']
 
 /**
- * A whole schema of any draft as 2020-12, with its meaning kept: for a validator, not for a provider. What cannot be read,
- * or leads nowhere in the schema, refuses nothing. Throws a RangeError beyond `maxNodes` subschemas.
+ * A whole schema of any draft as 2020-12, with its meaning kept: for a validator, not for a provider. A keyword that
+ * cannot be read, or a reference that leads nowhere in the schema, refuses nothing. Throws a RangeError beyond
+ * `maxNodes` subschemas.
  */
 export function modernised(raw: unknown, maxNodes: number): JsonSchema | boolean {
   const resolve = createResolver(raw, maxNodes)
@@ -161,7 +162,7 @@ function dropUnreadable(node: Map<string, unknown>): void {
   const read = entries.filter(([pattern]) => patternOf(pattern))
   if (read.length === entries.length) return
   node.set('patternProperties', Object.fromEntries(read))
-  // The names that the others matched would count as additional ones.
+  // Names that only the dropped expressions match would count as additional ones.
   node.delete('additionalProperties')
 }
 
@@ -171,7 +172,7 @@ function dropUnreadable(node: Map<string, unknown>): void {
 const withoutOverlap = (types: string[]): string[] =>
   types.includes('number') ? types.filter((type) => type !== 'integer') : types
 
-/** Names that people write for types. `any` says that every type will do. */
+/** Names that people write for types. `any` (see knownTypes) allows every type. */
 const ALIASES: Readonly<Record<string, string>> = {
   str: 'string',
   text: 'string',
@@ -201,7 +202,7 @@ export function knownTypes(node: Map<string, unknown>): { types: string[] | null
   return { types: inferred ? [inferred] : null, isUnknown: false }
 }
 
-/** A missing type, from the keywords that only one type has. */
+/** A missing type, found by keywords that only one type has. */
 function inferredType(node: Map<string, unknown>): string | null {
   if (['properties', 'additionalProperties', 'patternProperties'].some((key) => node.has(key))) {
     return 'object'
@@ -226,7 +227,7 @@ const fits = (value: unknown, types: readonly string[]): boolean => {
   return types.includes(type) || (type === 'integer' && types.includes('number'))
 }
 
-/** Values that agree with the types; where none does, the values are believed. */
+/** Keeps only values that agree with the types; if none does, the types follow the values. */
 export function tidyValues(schema: JsonSchema): void {
   const list = schema.enum ?? (schema.const === undefined ? undefined : [schema.const])
   if (Array.isArray(list)) {
@@ -237,7 +238,7 @@ export function tidyValues(schema: JsonSchema): void {
     if (fitting.length === 0) schema.type = asType(withoutOverlap([...new Set(values.map(typeOfValue))]))
   }
   const types = typesOf(schema)
-  // A default of null on what cannot be null says "absent" (copilot-cli#1876).
+  // A default of null on a node that cannot be null means "absent" (copilot-cli#1876).
   if (types && schema.default !== undefined && !fits(schema.default, types)) delete schema.default
 }
 
@@ -245,11 +246,11 @@ export function tidyValues(schema: JsonSchema): void {
 
 export interface Resolved {
   node: unknown
-  /** Where it stands once every node on the way has its 2020-12 form */
+  /** The node's place once every node on the way has its 2020-12 form */
   pointer: string
 }
 
-/** Resolves references within one schema; a remote one is never fetched: it leads nowhere. */
+/** Resolves references within one schema; a remote reference is never fetched: it leads nowhere. */
 export function createResolver(root: unknown, maxNodes: number): (ref: string) => Resolved | null {
   let named: Map<string, Resolved> | null = null
   return (ref) => {
@@ -274,7 +275,7 @@ function decode(fragment: string): string {
 
 function follow(from: unknown, base: string, path: string): Resolved | null {
   let node = from
-  // Where the node at hand stands: it is a schema, a list or map of schemas, or mere data.
+  // What the current node is: a schema, a list or map of schemas, or mere data.
   let place: ReturnType<typeof placeOf> = 'schema'
   let pointer = base
   for (const key of stepsOf(path)) {

@@ -1,13 +1,13 @@
 /**
- * The language of a clean schema: which keywords there are, what each holds and what is kept of it, its types, where
- * subschemas stand, and the definitions that references lead to. A property may be named like a keyword, so every walk goes by
- * position, never by key name.
+ * The language of a clean schema: which keywords there are, what each holds and what is kept of it, the types, where
+ * subschemas stand, and the definitions that references lead to. A property may be named like a keyword, so every walk
+ * goes by position, never by key name.
  */
 import { canonicalJson, isRecord, isWithin } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
 import { visibleText } from '../../text.ts'
 
-/** Of one clean schema (mcp.md 7.5). */
+/** Most bytes of one clean schema (mcp.md 7.5). */
 export const MAX_SCHEMA_BYTES = 32_768
 /** Values in one enum; a longer list is left out. */
 const MAX_ENUM = 1_000
@@ -23,11 +23,11 @@ type Keep = (value: unknown) => unknown
 interface Keyword {
   fits: Check
   place?: Place
-  /** It says something about these types only; absent: about any */
+  /** The keyword says something about these types only; absent: about any type */
   types?: readonly string[]
-  /** What is kept of its value; undefined: nothing. Absent where the value alone does not tell (normalise.ts) */
+  /** What is kept of its value; undefined: nothing. Absent if the value alone does not decide (normalise.ts) */
   keep?: Keep
-  /** It says nothing about validity, and may therefore stand beside a `$ref` in any draft */
+  /** The keyword says nothing about validity, and may therefore stand beside a `$ref` in any draft */
   isAnnotation?: true
 }
 
@@ -54,12 +54,13 @@ export const isPattern = (pattern: string): boolean => {
   }
 }
 
-/** Letters that are escaped in other languages' expressions: `\A`, say. */
+/** Escaped letters of other languages' expressions: `\A`, say. */
 const FOREIGN = /^\\(?![bBcdDfknrsStuvwWx])[A-Za-z]$/
 
 /**
- * Whatever expression JavaScript can read as it was meant; null: not this one. Many are written for the syntax before the
- * Unicode mode, where any other letter of an escape, and the name of a class (`[[:alpha:]]`), are read as they stand there.
+ * The expression, if JavaScript can read it as it was meant; else null. Many expressions need the syntax before the
+ * Unicode mode. That syntax reads an escape that JavaScript does not know as its letter, and a class name
+ * (`[[:alpha:]]`) as plain characters: expressions with these are not tried in it.
  */
 export function patternOf(pattern: string): RegExp | null {
   const escapes = pattern.match(/\\./gs) ?? []
@@ -68,7 +69,7 @@ export function patternOf(pattern: string): RegExp | null {
     try {
       return new RegExp(pattern, flags)
     } catch {
-      // The other one, or none.
+      // Tries the other mode, or gives up.
     }
   }
   return null
@@ -105,7 +106,7 @@ const KEYWORDS: ReadonlyMap<string, Keyword> = new Map<string, Keyword>([
   ['const', { fits: isAnything, keep: bounded }],
   ['default', annotation(isAnything, bounded)],
   ['examples', annotation(isList, bounded)],
-  // OpenAPI gives numbers a format too.
+  // OpenAPI gives numbers a format, too.
   ['format', of('string', 'number', 'integer')(isText)],
   ['pattern', ofText(isText, (value) => (isPattern(String(value)) ? value : undefined))],
   ['minLength', ofText(isCount)],
@@ -146,7 +147,7 @@ export const KEYWORD_ORDER: readonly string[] = [...KEYWORDS.keys()]
 export const isAnnotation = (keyword: string): boolean => KEYWORDS.get(keyword)?.isAnnotation === true
 const ANNOTATIONS = KEYWORD_ORDER.filter(isAnnotation)
 
-/** It is a keyword, and may have this value. */
+/** Whether this is a keyword that may have this value. */
 export const isFit = (keyword: string, value: unknown): boolean => KEYWORDS.get(keyword)?.fits(value) ?? false
 
 /** What is kept of a value that fits, in a node of these types (null: any); undefined: nothing. */
@@ -156,14 +157,14 @@ export function keptOf(keyword: string, value: unknown, types: readonly string[]
   return keep?.(value)
 }
 
-/** What a node says beside what is valid. */
+/** A node's keywords that say nothing about validity. */
 export function annotationsOf(node: ReadonlyMap<string, unknown>): JsonSchema {
   const there = ANNOTATIONS.filter((keyword) => node.has(keyword))
   const kept = there.map((keyword) => [keyword, keptOf(keyword, node.get(keyword), null)])
   return Object.fromEntries(kept.filter(([, value]) => value !== undefined))
 }
 
-/** The schema with its keywords, or those of them that are kept, in their order. */
+/** The schema with its keywords, or only the kept ones, in the order of KEYWORDS. */
 export function ordered(schema: JsonSchema, isKept: (keyword: string) => boolean = () => true): JsonSchema {
   const kept = KEYWORD_ORDER.filter((keyword) => keyword in schema && isKept(keyword))
   return Object.fromEntries(kept.map((keyword) => [keyword, schema[keyword]]))
@@ -186,14 +187,14 @@ export const TYPES: ReadonlySet<string> = new Set([
   'null',
 ])
 
-/** Its types as a list; null: any. */
+/** A schema's types as a list; null: any. */
 export const typesOf = (schema: JsonSchema): string[] | null =>
   schema.type === undefined ? null : ([schema.type].flat() as string[])
 
-/** What `type` says of a list of types: one is written without the list. */
+/** A list of types as `type` has it: a single one stands without the list. */
 export const asType = (types: readonly string[]): unknown => (types.length === 1 ? types[0] : types)
 
-/** Only what kind of value a node describes. */
+/** A node reduced to the kind of value that it describes. */
 export function kindOf(node: JsonSchema): JsonSchema {
   const types = typesOf(node)
   if (!types) return {}
@@ -207,7 +208,7 @@ export function kindOf(node: JsonSchema): JsonSchema {
 
 // ---------------------------------------------------------------- positions
 
-/** What a keyword holds of subschemas; undefined: none. */
+/** How a keyword holds subschemas; undefined: it holds none. */
 export const placeOf = (keyword: string): Place | undefined => KEYWORDS.get(keyword)?.place
 
 /** A copy of a 2020-12 node whose direct subschemas went through `fn`. */
@@ -227,10 +228,10 @@ export function mapSubschemas(node: JsonSchema, fn: (sub: unknown) => unknown): 
   return Object.fromEntries(Object.entries(node).map(([keyword, value]) => [keyword, mapped(keyword, value)]))
 }
 
-/** The members of a keyword that holds a list of subschemas, those that are mere booleans left out. */
+/** The members of a keyword that holds a list of subschemas, without mere booleans. */
 export const listOf = (value: unknown): JsonSchema[] => (Array.isArray(value) ? value.filter(isRecord) : [])
 
-/** A 2020-12 schema and all subschemas in it, those that are mere booleans left out. */
+/** A 2020-12 schema and all subschemas in it, without mere booleans. */
 export function nodesOf(schema: JsonSchema): JsonSchema[] {
   const nodes = [schema]
   const add = (sub: unknown) => {
@@ -253,7 +254,7 @@ export const definitionIn = ($ref: unknown): string => String($ref).slice(DEFINI
 export const definitionsOf = (schema: JsonSchema): Map<string, JsonSchema> =>
   new Map(Object.entries((schema.$defs ?? {}) as Record<string, JsonSchema>))
 
-/** The schema with those of the definitions, sorted by name, that something in it still refers to. */
+/** The schema with the definitions that it still refers to, sorted by name. */
 export function withDefinitions(
   schema: JsonSchema,
   definitions: ReadonlyMap<string, JsonSchema>,

@@ -1,4 +1,4 @@
-/** Two clean schemas as one: what both allow (`intersect`), and what any of several allows (`unite`). */
+/** Merges clean schemas: into one that allows what both allow (`intersect`), or what any of several allows (`unite`). */
 import { canonicalJson, isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
 import { asType, distinct, KEYWORD_ORDER, typesOf } from './keywords.ts'
@@ -7,7 +7,7 @@ type Merge = (a: unknown, b: unknown, spend: Spend) => unknown
 /** Told how many members a merge is about to read; throws where they are too many. */
 type Spend = (members: number) => void
 
-/** The later annotation and every keyword without a rule: the second schema's. */
+/** For annotations, and every keyword without a rule: the second schema's value. */
 const second: Merge = (_, b) => b
 const first: Merge = (a) => a
 const larger: Merge = (a, b) => Math.max(Number(a), Number(b))
@@ -15,7 +15,7 @@ const smaller: Merge = (a, b) => Math.min(Number(a), Number(b))
 
 const RULES: Readonly<Record<string, Merge>> = {
   type: sharedTypes,
-  // Where nothing is shared the schemas contradict each other: the first is kept, the call will tell.
+  // If no value is shared, the schemas contradict each other: the first list is kept, and a call will show the problem.
   enum: (a, b, spend) => {
     spend((a as unknown[]).length + (b as unknown[]).length)
     const allowed = new Set((b as unknown[]).map(canonicalJson))
@@ -47,7 +47,7 @@ const RULES: Readonly<Record<string, Merge>> = {
   // Two unions at once have no simple form: the first one stays.
   anyOf: first,
   oneOf: first,
-  // The `items` of both speak of what is behind the longer one.
+  // The merged `items` are for the members after the longer list.
   prefixItems: (a, b) => ((b as unknown[]).length > (a as unknown[]).length ? b : a),
 }
 
@@ -89,8 +89,8 @@ function sharedTypes(a: unknown, b: unknown): unknown {
 }
 
 /**
- * One object that takes the arguments of every branch: the union of their properties, required only what
- * all of them require (wire/anthropic.md 5, wire/openai.md 5). A branch that is no object says nothing.
+ * One object that takes the arguments of every branch: the union of their properties, with only those required that all
+ * branches require (wire/anthropic.md 5, wire/openai.md 5). A branch that is no object is left out.
  */
 export function unite(branches: readonly JsonSchema[]): JsonSchema {
   const objects = branches.filter((branch) => {
@@ -117,7 +117,7 @@ export function unite(branches: readonly JsonSchema[]): JsonSchema {
   }
 }
 
-/** A value of any of these; one list of values where all of them are such lists. */
+/** A schema for a value of any of these; if all are lists of values, one list. */
 function either(subs: readonly JsonSchema[]): JsonSchema {
   const kinds = distinct(subs)
   const [only] = kinds

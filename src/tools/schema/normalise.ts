@@ -8,8 +8,9 @@
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  *
  * keywords.ts is the clean schema's language, dialect.ts knows what people write, merge.ts and shrink.ts make one of
- * two and a small one of a large one, whole.ts keeps no test that was relaxed, work.ts says what reading takes. adapt.ts and words.ts
- * fit the clean schema to a provider, validate.ts holds a call's arguments against the server's own.
+ * two and a small one of a large one, whole.ts drops tests that were relaxed, work.ts counts the work of reading.
+ * adapt.ts and words.ts fit the clean schema to a provider, validate.ts checks a call's arguments against the server's
+ * own schema.
  */
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
@@ -36,16 +37,16 @@ import { workOf } from './work.ts'
 /** A clean schema, or why the tool cannot be declared. */
 export type Normalised = { schema: JsonSchema } | { undeclarable: string }
 
-/** Subschema levels; what lies deeper is accepted as anything. */
+/** Subschema levels; a deeper subschema accepts anything. */
 const MAX_DEPTH = 32
 /** Subschemas in all, expanded references included (mcp.md 8). */
 const MAX_NODES = 5_000
 /**
- * Members of objects and lists that are read or merged, in all. References and `allOf` may read the same parts again
- * and again: without this bound a schema of 135 kB took seconds.
+ * Most members of objects and lists that are read or merged, in all. References and `allOf` may read the same parts
+ * again and again: without this bound a schema of 135 kB took seconds.
  */
 const MAX_WORK = 100_000
-/** References that lead from one to the next, each with more beside it: the stack holds only so many. */
+/** Most references in a chain, each with more keywords beside it: the stack holds only so many. */
 const MAX_CHAIN = 100
 
 class Undeclarable extends Error {}
@@ -68,7 +69,7 @@ interface Definition {
   schema: JsonSchema
 }
 
-/** One schema on its way to its clean form; holds its definitions and what was spent. */
+/** Brings one schema to its clean form; holds its definitions and the work spent. */
 class Cleaner {
   readonly #raw: unknown
   readonly #resolve: (ref: string) => Resolved | null
@@ -98,7 +99,7 @@ class Cleaner {
       throw new Undeclarable(`its schema describes ${types.join(' or ')}, not an object`)
     }
     const object = ordered({ properties: {}, ...schema, type: 'object' })
-    // Those that a definition leads to come into the map while it is read.
+    // Definitions that a definition refers to come into the map while it is read.
     for (const definition of this.#named.values()) definition.schema = this.#some(definition.raw, 1)
     this.#openCircles()
     const definitions = new Map([...this.#named].map(([name, { schema }]) => [name, schema]))
@@ -106,9 +107,9 @@ class Cleaner {
   }
 
   /**
-   * A definition that is a mere reference and leads back to itself, directly or over others, says nothing, and whoever
-   * follows it never ends: it becomes one that accepts anything. Each is passed once: a chain of thousands, followed from
-   * every link, took seconds.
+   * A definition that is a mere reference and leads back to itself, directly or over others, says nothing, and
+   * following it would never end: it becomes one that accepts anything. Each definition is visited once: a chain of
+   * thousands, followed from every link, took seconds.
    */
   #openCircles(): void {
     const passedFrom = new Map<Definition, Definition>()
@@ -139,7 +140,7 @@ class Cleaner {
     return clean
   }
 
-  /** … where what nothing fits may be anything. */
+  /** … but a subschema that nothing fits accepts anything. */
   #some(raw: unknown, depth: number): JsonSchema {
     return this.#schema(raw, depth) || this.#open()
   }
@@ -157,7 +158,7 @@ class Cleaner {
     const isBare = [...node.keys()].every((key) => isAnnotation(key) || key === '$ref' || key === '$defs')
     const isCircle = this.#expanding.has(raw)
     if (!isBare && !isCircle) {
-      // What stands beside a reference holds together with it.
+      // The keywords beside a reference and its target hold together.
       return this.#plain(
         new Map(node).set('allOf', [raw, ...((node.get('allOf') as unknown[]) ?? [])]),
         depth,
@@ -166,7 +167,7 @@ class Cleaner {
     return { $ref: DEFINITION + this.#definition(raw, ref).name, ...annotationsOf(node) }
   }
 
-  /** The record that a node's reference leads to; undefined where it has none, or it leads nowhere. */
+  /** The record that a node's reference leads to; undefined if it has no reference, or one that leads nowhere. */
   #referred(node: Map<string, unknown>): { raw: JsonSchema; ref: string } | undefined {
     const all = node.get('allOf')
     const only: unknown = Array.isArray(all) && all.length === 1 ? all[0] : null
@@ -193,14 +194,14 @@ class Cleaner {
     const word = ref.slice(Math.max(ref.lastIndexOf('/'), ref.lastIndexOf('#')) + 1)
     const base = word.replace(/[^A-Za-z0-9_]/g, '').slice(0, 40) || 'definition'
     let name = base
-    // From where the last one of this name stopped: thousands may be called alike.
+    // Counts on from the last one of this name: thousands may be named alike.
     let n = this.#wanted.get(base) ?? 1
     while (this.#named.has(name)) name = `${base}${++n}`
     this.#wanted.set(base, n)
     return name
   }
 
-  /** Clean form without a `$ref` at its top; null where that would never end. */
+  /** Clean form without a `$ref` at its top; null if following it would never end. */
   #flat(raw: unknown, depth: number): JsonSchema | false | null {
     if (!isRecord(raw)) return this.#schema(raw, depth)
     if (this.#expanding.has(raw)) return null
@@ -215,7 +216,7 @@ class Cleaner {
     }
   }
 
-  /** A clean schema with the reference at its top followed; null where that would never end. */
+  /** A clean schema with the reference at its top followed; null if that would never end. */
   #followed(schema: JsonSchema, depth: number): JsonSchema | false | null {
     if (schema.$ref === undefined) return schema
     const target = this.#named.get(definitionIn(schema.$ref))
@@ -247,8 +248,8 @@ class Cleaner {
   }
 
   /**
-   * Several conditions have no simple form: they go. Of several choices the first stays. The properties that the others lead
-   * to are named, and none is demanded.
+   * Several conditions have no simple form: all are dropped. Of several choices the first stays. The properties of the
+   * dropped branches are named, and none of them is required.
    */
   #withOneOfEach(schema: JsonSchema, parts: readonly JsonSchema[], depth: number): JsonSchema {
     const isConditional = parts.filter((part) => 'if' in part).length > 1
@@ -264,11 +265,11 @@ class Cleaner {
     const { properties } = unite(this.#ledTo(branches, depth, new Set()))
     if (Object.keys(properties as JsonSchema).length === 0) return rest
     const own = rest.properties as JsonSchema | undefined
-    // Its own stand first, and win.
+    // Its own properties stand first, and win.
     return { ...rest, properties: { ...own, ...(properties as JsonSchema), ...own } }
   }
 
-  /** Branches and their own choices, with references followed, each of which counts once. */
+  /** Branches and their own choices. References are followed, each of them once. */
   #ledTo(branches: unknown, depth: number, seen: Set<unknown>): JsonSchema[] {
     return listOf(branches).flatMap((branch) => {
       if (branch.$ref !== undefined && seen.has(branch.$ref)) return []
@@ -306,7 +307,7 @@ class Cleaner {
       const map = node.get(keyword)
       if (isRecord(map)) schema[keyword] = this.#map(map, depth, keyword === 'patternProperties')
     }
-    // The names that an expression left out matched would count as additional ones.
+    // Names that only a dropped expression matches would count as additional ones.
     const isWhole = Object.keys(node.get('patternProperties') ?? {}).every(isPattern)
     const additional = isWhole ? node.get('additionalProperties') : undefined
     if (typeof additional === 'boolean') schema.additionalProperties = additional
@@ -335,7 +336,7 @@ class Cleaner {
       else if (required.has(key) || !this.#unknown.has(clean)) entries.push([key, clean])
     }
     const known = new Set(entries.map(([key]) => key))
-    // Gemini refuses a required name without a property (wire/gemini.md 5.1); a model must see it anyway.
+    // Gemini refuses a required name without a property (wire/gemini.md 5.1), and a model must see the name anyway.
     for (const key of required) if (!known.has(key)) entries.push([key, this.#schema({}, depth)])
     return Object.fromEntries(entries)
   }
@@ -368,7 +369,7 @@ class Cleaner {
       const clean = list.map((sub) => this.#schema(sub, depth)).filter((sub) => sub !== false)
       const known = clean.filter((sub) => !this.#unknown.has(sub))
       const kept = known.length > 0 ? known : clean
-      // A choice of "anything" is no constraint, and one without a member is a mistake.
+      // A choice with a member that allows anything is no constraint, and one without members is a mistake.
       if (kept.length > 0 && kept.every((sub) => Object.keys(sub).length > 0)) schema[keyword] = kept
     }
     for (const keyword of ['not', 'if', 'then', 'else']) {
@@ -378,7 +379,7 @@ class Cleaner {
   }
 }
 
-/** Objects have `properties`, arrays `items`: their absence is refused by OpenAI (wire/openai.md 5). */
+/** Gives objects `properties` and arrays `items`: OpenAI refuses them without (wire/openai.md 5). */
 function completed(schema: JsonSchema): JsonSchema {
   const types = typesOf(schema)
   const filled = { ...schema }

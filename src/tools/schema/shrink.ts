@@ -1,4 +1,4 @@
-/** A clean schema that is too large, made smaller in steps: first what explains, then what restricts. */
+/** Makes a clean schema that is too large smaller, in steps: first explanations go, then restrictions. */
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
 import {
@@ -18,7 +18,7 @@ const without =
   (node) =>
     Object.fromEntries(Object.entries(node).filter(([keyword]) => !keywords.includes(keyword)))
 
-/** Where an object or array lies this deep, only its kind is left. */
+/** Of an object or array at this depth or deeper, only its kind is left. */
 const collapsed =
   (from: number): Step =>
   (node, depth) => {
@@ -29,7 +29,7 @@ const collapsed =
 const STEPS: readonly Step[] = [
   without('examples', 'title', 'default'),
   (node, depth) => (depth > 2 ? without('description')(node, depth) : node),
-  // The following steps relax, as no test may be.
+  // The following steps relax the schema, and no test may be relaxed: all tests go.
   (node) => withTests(node, () => false),
   (node) => (Array.isArray(node.enum) && node.enum.length > 50 ? without('enum')(node, 0) : node),
   collapsed(5),
@@ -40,10 +40,10 @@ const STEPS: readonly Step[] = [
   collapsed(1),
 ]
 
-/** Of its JSON. */
+/** The length of its JSON in bytes. */
 export const bytesOf = (schema: JsonSchema): number => Buffer.byteLength(JSON.stringify(schema))
 
-/** The schema within MAX_SCHEMA_BYTES, as little changed as needed; null where nothing helps. */
+/** The schema within MAX_SCHEMA_BYTES, as little changed as needed; null if nothing helps. */
 export function shrink(schema: JsonSchema): JsonSchema | null {
   let smaller = schema
   if (bytesOf(smaller) <= MAX_SCHEMA_BYTES) return smaller

@@ -1,6 +1,6 @@
 /**
- * The thread in which arguments meet a server's own schema. Schemas come from strangers: one that compiles
- * for ever, or a pattern that backtracks for ever, blocks only this thread, and validate.ts ends it.
+ * The thread that checks arguments against a server's own schema. Schemas come from strangers: one that compiles for
+ * ever, or a pattern that backtracks for ever, blocks only this thread, and validate.ts ends the thread.
  */
 import { parentPort } from 'node:worker_threads'
 import type { ErrorObject, ValidateFunction } from 'ajv'
@@ -13,11 +13,11 @@ export interface Job {
   id: number
   /** Hash of the schema */
   key: string
-  /** There once this thread has asked for it */
+  /** Sent only once this thread has asked for it */
   schema?: unknown
   value: unknown
 }
-/** What does not fit where, so that the caller can say it in the names that the model was given. */
+/** What does not fit, and where: the caller puts it in the names that the model was given. */
 export interface Misfit {
   path: string[]
   message: string
@@ -41,8 +41,8 @@ const compiled = new Map<string, ValidateFunction>()
 
 /** Every draft is read as 2020-12; a reference that leads out of the schema, or nowhere, allows anything. */
 function compile(schema: unknown): ValidateFunction {
-  // One instance a schema, so that nothing of one is kept for another. `format` only annotates (2020-12,
-  // validation 7.2.1): servers check what they mean by it.
+  // One instance for each schema, so that nothing is kept from one schema for another. `format` only annotates
+  // (2020-12, validation 7.2.1): servers check what they mean by it.
   const ajv = new Ajv2020({
     strict: false,
     allErrors: true,

@@ -1,6 +1,6 @@
 /**
- * Validates a call's arguments against the server's own schema, in a thread with a time budget. A schema
- * that is unusable or too slow is not held against the call: the server validates too.
+ * Validates a call's arguments against the server's own schema, in a thread with a time budget. A schema that is
+ * unusable or too slow does not stop the call: the server validates, too.
  */
 import { Worker } from 'node:worker_threads'
 import { BoundedMap } from '../../bounded-map.ts'
@@ -11,24 +11,24 @@ import type { Job, Judgement, Misfit } from './validate-worker.ts'
 export type { Misfit } from './validate-worker.ts'
 
 interface Validator {
-  /** What does not fit; nothing when the arguments fit, or when the schema could not be used in time. */
+  /** What does not fit; empty when the arguments fit, or when the schema could not be used in time. */
   problems(schema: unknown, value: unknown): Promise<Misfit[]>
   close(): Promise<void>
 }
 
-/** Generous; what is slower is slow on purpose. */
+/** Generous; a schema that is slower is slow on purpose. */
 const BUDGET_MS = 1_000
-/** A schema is blamed only where the process had a processor for this share of the budget. */
+/** A schema is blamed only if the process had a processor for this share of the budget. */
 const OWN_SHARE = 0.5
-/** Until it had, the budget may pass so many times; then the schema is given up all the same. */
+/** If it had less, the budget starts again, up to this many times in all; then the schema is given up all the same. */
 const MOST_TIMES = 15
-/** Before its first word a thread loads its code. */
+/** A thread has to load its code before it is ready. */
 const START_BUDGET_MS = 15_000
 /** A schema whose compilation eats memory ends the thread, not the process. */
 const MEMORY = { maxOldGenerationSizeMb: 96, maxYoungGenerationSizeMb: 32 }
-/** Beyond these nobody writes by hand, and the copy to the thread alone would be slow. */
+/** Nobody writes larger values by hand, and just copying them to the thread would be slow. */
 const LIMITS = { depth: 200, bytes: 8 * 1024 * 1024 }
-/** Calls that may wait for the thread; more of them are let through unread. */
+/** Calls that may wait for the thread; further ones are let through unchecked. */
 const MOST_WAITING = 256
 /** Schemas that are remembered as unusable */
 const MOST_REFUSED = 10_000
@@ -39,7 +39,10 @@ interface Waiting {
   settle(problems: Misfit[]): void
 }
 
-/** The thread starts with the first question and ends with `close`, or with one that takes longer than `budgetMs`. */
+/**
+ * The thread starts with the first question and ends with `close`, or with a question that takes longer than
+ * `budgetMs`.
+ */
 export function createValidator(budgetMs = BUDGET_MS): Validator {
   let worker: Worker | null = null
   let isReady = false
@@ -105,7 +108,10 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     else if (!worker) start()
   }
 
-  /** The schema only where the thread asks for it: it knows what it has compiled, and what it forgot since. */
+  /**
+   * Sends the schema only if the thread asks for it: the thread knows what it has compiled, and what it has dropped
+   * since.
+   */
   function send(schema?: unknown): void {
     if (!current || !worker) return
     stopClock()
@@ -135,12 +141,12 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   }
 }
 
-/** A schema's hash; empty for one that is too large to be read. */
+/** A schema's hash; empty if the schema is too large to be read. */
 const keyOf = once((schema: object) => (isWithin(schema, LIMITS) ? sha256(canonicalJson(schema)) : ''))
 
 /**
- * Calls `over` when the budget is used up. Time in which this process got little of a processor is not the schema's,
- * and does not count. Returns what stops the clock.
+ * Calls `over` when the budget is used up. Time in which this process got little of a processor is not the schema's
+ * fault, and does not count. Returns the function that stops the clock.
  */
 function startClock(budgetMs: number, over: () => void): () => void {
   const since = process.cpuUsage()
@@ -148,7 +154,7 @@ function startClock(budgetMs: number, over: () => void): () => void {
   let isStopped = false
   const wait = (times: number) => {
     timer = setTimeout(() => {
-      // After a stall of this thread the answer may have come already: it is heard first.
+      // After a stall of this thread the answer may be here already: it is handled first.
       setImmediate(() => {
         if (isStopped) return
         const { user, system } = process.cpuUsage(since)

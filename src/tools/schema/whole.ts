@@ -1,6 +1,6 @@
 /**
- * The tests of a schema: `not`, `if`, and `oneOf`, of whose members only one may fit. A schema that is relaxed takes more;
- * one with a relaxed test may take less than the server's. So a test is kept whole, or not at all.
+ * The tests of a schema: `not`, `if`, and `oneOf` (only one of its members may fit). A relaxed schema accepts more than
+ * the server's, but with a relaxed test it may accept less. So a test is kept whole, or not at all.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { isRecord } from '../../chat/json.ts'
@@ -17,7 +17,7 @@ import {
 } from './keywords.ts'
 
 const TESTS = ['not', 'if', 'oneOf']
-/** What says something of validity, beside the keywords that are kept. */
+/** Keywords that say something about validity and are not kept. */
 const UNKNOWN = [
   'unevaluatedProperties',
   'unevaluatedItems',
@@ -30,7 +30,7 @@ const KNOWN: ReadonlySet<string> = new Set(
   KEYWORD_ORDER.filter((keyword) => !isAnnotation(keyword) && keyword !== '$defs'),
 )
 
-/** Whether a node says all that the raw one says of validity; of its subschemas, only whether they are there. */
+/** Whether a node says all that the raw node says about validity. Of subschemas it checks only that they are there. */
 export function isWhole(raw: JsonSchema, node: JsonSchema): boolean {
   return Object.entries(raw).every(([keyword, value]) => {
     if (!KNOWN.has(keyword)) return !UNKNOWN.includes(keyword)
@@ -50,7 +50,7 @@ export function isWhole(raw: JsonSchema, node: JsonSchema): boolean {
   })
 }
 
-/** A node without those of its tests that are not to be kept; of a `oneOf`, any member may then fit. */
+/** A node without the tests that are not to be kept; of a dropped `oneOf`, any member may then fit. */
 export function withTests(node: JsonSchema, isKept: (test: JsonSchema) => boolean): JsonSchema {
   const isLost = (keyword: string) => [node[keyword] ?? []].flat().some((test) => !isKept(test as JsonSchema))
   const lost = TESTS.filter(isLost)
@@ -60,8 +60,8 @@ export function withTests(node: JsonSchema, isKept: (test: JsonSchema) => boolea
 }
 
 /**
- * A schema without the tests of which a part is relaxed, or what a reference in them leads to. `targetOf` says where that
- * is: without it, a definition of a clean schema.
+ * A schema without tests that have a relaxed part, or a reference to one. `targetOf` finds a reference's target; by
+ * default that is a definition of the clean schema.
  */
 export function withWholeTests(
   schema: JsonSchema,

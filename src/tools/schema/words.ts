@@ -1,4 +1,4 @@
-/** One node of a clean schema in the words of one target; what the target has no word for is relaxed. */
+/** One node of a clean schema in the words (keywords) of one target; rules that it has no words for are relaxed. */
 import { isDeepStrictEqual } from 'node:util'
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema, SchemaProfile } from '../../provider.ts'
@@ -16,7 +16,7 @@ export class Words {
     return this.#known(this.#objects(this.#arrays(this.#patterns(this.#listed(this.#choices(node))))))
   }
 
-  /** Whether there are words for all that the node says itself. */
+  /** Whether the target has words for all that the node itself says. */
   areEnoughFor(node: JsonSchema): boolean {
     const isOut = node.$ref !== undefined && !this.#profile.refs
     return !isOut && isDeepStrictEqual(this.of(node), this.#listed(node))
@@ -28,7 +28,7 @@ export class Words {
 
   #choices(node: JsonSchema): JsonSchema {
     const { anyOf, oneOf, ...rest } = node
-    // A member that says nothing any more makes the whole choice say nothing.
+    // If a member says nothing any more, neither does the whole choice.
     const isOpen = (list: unknown) => listOf(list).some(isEmpty)
     const any = isOpen(anyOf) ? undefined : anyOf
     const one = isOpen(oneOf) ? undefined : oneOf
@@ -53,7 +53,7 @@ export class Words {
     if (typeof fit.pattern === 'string' && isUnread(fit.pattern)) delete fit.pattern
     const isKept = (name: string) => this.#has('patternProperties') && !isUnread(name)
     if (Object.keys(fit.patternProperties ?? {}).every(isKept)) return fit
-    // Without them, the names that they matched would count as additional ones.
+    // Names that only the dropped expressions match would count as additional ones.
     const { patternProperties: _, additionalProperties: __, ...rest } = fit
     return rest
   }
@@ -76,7 +76,7 @@ export class Words {
     return required.length > 0 ? { ...rest, required } : rest
   }
 
-  /** An exclusive bound where only inclusive ones are known. */
+  /** Writes an exclusive bound as an inclusive one, if the target knows only those. */
   #bounds(node: JsonSchema): JsonSchema {
     const bounded = { ...node }
     const isWhole = node.type === 'integer'

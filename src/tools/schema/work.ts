@@ -1,14 +1,14 @@
-/** What reading a node of a server's schema takes. */
+/** Counts the work of reading a node of a server's schema. */
 import type { JsonSchema } from '../../provider.ts'
 
 /** Characters of a text that count as one member. */
 const TEXT_SHARE = 64
-/** What one text, list or map counts for at the most, in members. */
+/** Most members that one text, list or map counts for. */
 const MOST_COUNTED = 1_000
 
-/** In members of its objects and lists, of its subschemas only how many they are. */
+/** The node's work, in members of its objects and lists; of its subschemas only their number counts. */
 export function workOf(raw: JsonSchema): number {
-  // Its values are compared as texts, whatever they are.
+  // The values of `enum` are compared as JSON texts, whatever they are: all inside them counts.
   let work = 1 + membersIn(raw.enum)
   for (const [keyword, value] of Object.entries(raw)) {
     if (keyword === 'enum') continue
