@@ -1,4 +1,4 @@
-/** Thins out announcements: the first at once, then at most one per interval and key, the last never lost. */
+/** Thins out announcements: the first is told at once, then at most one per interval and key; the last is never lost. */
 
 /** Tells many listeners what one key announced; `stop` drops what still waits. */
 interface Announcer {
@@ -7,7 +7,7 @@ interface Announcer {
   stop(): void
 }
 
-/** One that tells of a key at most once in `intervalMs`. */
+/** An announcer that tells of a key at most once in `intervalMs`. */
 export function createAnnouncer(intervalMs: number): Announcer {
   const listeners = new Set<(key: string) => void>()
   const pauses = new Map<string, { isDue: boolean }>()

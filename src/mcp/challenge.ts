@@ -1,8 +1,8 @@
-/** What a refusal asks for (RFC 6750 3, RFC 9728 5.1): read here once, for calls and for logins. */
+/** Reads what a refusal asks for (RFC 6750 3, RFC 9728 5.1), for calls and for logins. */
 import { extractWWWAuthenticateParams } from '@modelcontextprotocol/client'
 import type { McpChallenge } from './contract.ts'
 
-/** Null where the answer is no challenge. Untrusted words. */
+/** Null if the answer is no challenge. Its words are untrusted. */
 export function challengeIn(response: Response): McpChallenge | null {
   if (response.status !== 401 && response.status !== 403) return null
   if (!response.headers.has('www-authenticate')) return null

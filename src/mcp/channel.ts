@@ -1,7 +1,7 @@
 /**
- * Keeps a channel for a server's notifications open for as long as somebody is interested, and not a
- * moment longer: reopened with growing pauses, so that a server which ends it at once is asked twice a
- * minute and not a hundred times a second.
+ * Keeps a channel for a server's notifications open for as long as somebody is interested, and not a moment longer. A
+ * channel is reopened with growing pauses, so that a server which ends each at once is asked twice a minute and not a
+ * hundred times a second.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createDecoder } from '../sse.ts'
@@ -13,8 +13,8 @@ const LONGEST_PAUSE_MS = 30_000
 const HEALTHY_MS = 60_000
 
 /**
- * Asking again is in vain on this connection: 405 is the specification's word for no channel, 404 (400 with
- * some servers) says that the session is gone, which the next request finds out. Anything else may pass: a
+ * After these, asking again on this connection is in vain: 405 means by the specification that there is no channel, 404
+ * (400 with some servers) that the session is gone, which the next request finds out. Any other failure may pass: a
  * token that has just ended, a rate limit.
  */
 const NO_CHANNEL = new Set([204, 400, 404, 405, 410, 501])
@@ -30,8 +30,8 @@ export interface ChannelEnd {
 /** A channel that is being kept, whether or not it is open at this moment. */
 export interface Channel {
   /**
-   * Open until this time of `performance.now()`; an earlier time than before has no effect. False
-   * where its time had run out: it takes a new channel then.
+   * Open until this time of `performance.now()`; an earlier time than before has no effect. False if its time had run
+   * out: then a new channel is needed.
    */
   extend(untilMs: number): boolean
   stop(): void
@@ -68,7 +68,7 @@ export function keepChannel(
   arm()
   void run().finally(() => {
     clearTimeout(timer)
-    // Where it ended because the server offers none, no later time opens it again.
+    // If it ended because the server offers no channel, no later time opens it again.
     until = Number.POSITIVE_INFINITY
   })
   return {
@@ -91,7 +91,7 @@ interface GetStreamOptions {
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
   url: string
   headers: Headers
-  /** One JSON-RPC message; it may throw for what is none */
+  /** Takes a JSON-RPC message; it may throw for anything else */
   onMessage(message: unknown): void
 }
 
@@ -103,7 +103,7 @@ export async function readGetStream(
 ): Promise<ChannelEnd> {
   const headers = new Headers(options.headers)
   headers.set('accept', 'text/event-stream')
-  // Its UTF-8 bytes (WHATWG HTML 9.2), a character each: a header takes no text beyond Latin-1.
+  // Sends the id's UTF-8 bytes (WHATWG HTML 9.2), each as one character: a header takes no text beyond Latin-1.
   if (previous.lastEventId) headers.set('last-event-id', Buffer.from(previous.lastEventId).toString('latin1'))
   const end: ChannelEnd = previous.lastEventId ? { lastEventId: previous.lastEventId } : {}
   const response = await options.fetch(options.url, { headers, signal })
@@ -127,7 +127,7 @@ export async function readGetStream(
   try {
     for await (const text of response.body.pipeThrough(new TextDecoderStream())) decoder.push(text)
   } catch {
-    // Cut: the end is what counts, and where it came.
+    // The stream was cut: what counts is that it ended, and after which event.
   }
   return end
 }

@@ -1,4 +1,4 @@
-/** The environment of a stdio server: what is declared and six harmless defaults, nothing of the gateway's. */
+/** The environment of a stdio server: the declared variables and six harmless defaults, nothing of the gateway's own. */
 import { tmpdir } from 'node:os'
 import { dirname } from 'node:path'
 import { invalid } from '../errors.ts'
@@ -6,7 +6,7 @@ import { invalid } from '../errors.ts'
 /** Variables that change what a program executes rather than how it is configured. */
 const REFUSED_NAMES = /^(NODE_OPTIONS|LD_.*|DYLD_.*|PYTHON.*|BASH_ENV|ENV|IFS)$/i
 
-/** Why a variable must not be handed to a server process, or is none; null where it may. */
+/** Why a variable is illegal or must not be handed to a server process; null if it may be. */
 export function envProblem(name: string, value: string): string | null {
   if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name))
     return 'is not a legal variable name: an environment variable has letters, digits and _ alone'
@@ -15,8 +15,8 @@ export function envProblem(name: string, value: string): string | null {
 }
 
 /**
- * All that a platform or the SDK would hand down by itself is set, then the declared variables. Throws
- * invalid_request at the first of them that `envProblem` refuses.
+ * Sets all that a platform or the SDK would hand down by itself, then the declared variables. Throws invalid_request at
+ * the first of these that `envProblem` refuses.
  */
 export function childEnv(declared: Readonly<Record<string, string>>): Record<string, string> {
   for (const [name, value] of Object.entries(declared)) {

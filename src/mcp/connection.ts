@@ -42,7 +42,7 @@ interface CallRequest {
 
 /** A tool list as it was read, over all pages. */
 export interface ListedTools extends MendedTools {
-  /** Milliseconds that the list holds, as its server says (2026-07-28); no 0, which servers' SDKs put there unasked */
+  /** Milliseconds that the list holds, as its server says (2026-07-28); never 0, which servers' SDKs put there unasked */
   ttlMs?: number
 }
 
@@ -66,7 +66,7 @@ export interface Connection {
 const END_SESSION_MS = 1_000
 const STREAM_END_MS = 2_000
 
-/** Connects within the patience. `verdict` saves the probe. Rejects with an McpError whose `sent` is false. */
+/** Connects within the patience. With a `verdict` there is no probe. Rejects with an McpError whose `sent` is false. */
 export async function openConnection(
   spec: McpServerSpec,
   context: ConnectionContext,
@@ -83,7 +83,7 @@ export async function openConnection(
   } catch (error) {
     const failure = scrubbedFailure(toMcpError(error, spec), spec)
     if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
-    // Nothing can have been run before a connection stood.
+    // The server cannot have run anything before the connection stood.
     throw failure.but({ kind: failure.kind === 'disconnected' ? 'unavailable' : failure.kind, sent: false })
   }
 }
@@ -105,7 +105,7 @@ function createConnection(
   let isProven = !isRemembered
   const stale = new WeakSet<McpError>()
 
-  /** Runs one request in an exchange of its own, and turns what is thrown into ours. */
+  /** Runs one request in an exchange of its own, and turns thrown errors into ours. */
   const request = async <T>(signal: AbortSignal, run: (signal: AbortSignal) => Promise<T>): Promise<T> => {
     const exchange = createExchange()
     try {
@@ -131,13 +131,14 @@ function createConnection(
     list: ({ timeoutMs, signal }) => request(signal, (aborted) => listTools(wire, timeoutMs, aborted)),
     isStale: (failure) => failure instanceof McpError && stale.has(failure),
     call: (call) => request(call.signal, (aborted) => callTool(client, call, aborted)),
-    // What an announcement leads to runs on in the exchange of the call that it came with, and would end with it.
+    // Outside of any call's exchange: work that a call's announcement starts would run in that exchange, and end with
+    // it.
     listen: (signal, previous) =>
       exchanges.exit(() =>
         discover ? listenModern(client, signal) : listenLegacy(spec, context, wire, signal, previous),
       ),
     async close() {
-      // Whoever holds a legacy session ends it (2025-11-25, "Session Management"); not all servers answer.
+      // A client ends its legacy session (2025-11-25, "Session Management"); not all servers answer.
       if (wire.http?.sessionId)
         await within(
           END_SESSION_MS,
@@ -148,7 +149,7 @@ function createConnection(
   }
 }
 
-/** What ended a request that still waited for its token. */
+/** The failure of a request that still waited for its token. */
 const unsent = (failure: McpError, { name }: McpServerSpec): McpError =>
   failure.but({
     sent: false,
@@ -160,7 +161,7 @@ async function callTool(client: Client, call: CallRequest, signal: AbortSignal):
   const result = await client.callTool(
     { name, arguments: call.args },
     {
-      // The signal limits the whole: the SDK's own limit for that goes by a clock that may be set.
+      // The signal limits the whole call: the SDK's own limit for that uses a clock that may be set.
       timeout: call.timeoutMs,
       resetTimeoutOnProgress: true,
       signal,
@@ -178,7 +179,7 @@ async function callTool(client: Client, call: CallRequest, signal: AbortSignal):
 
 async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Promise<ListedTools> {
   const { client } = wire
-  // The SDK would answer the same, and write to stdout.
+  // The SDK would answer the same, but write to stdout.
   if (!client.getServerCapabilities()?.tools) return { tools: [], left_out: [] }
   const listed = await client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
   const { tools, left_out } = mendTools(wire.takeListed().entries)
@@ -213,7 +214,7 @@ async function listenModern(client: Client, signal: AbortSignal): Promise<Channe
   return {}
 }
 
-/** The GET stream of 2025-11-25 and before; stdio and SSE have notifications on the connection itself. */
+/** The GET stream of 2025-11-25 and earlier; stdio and SSE have notifications on the connection itself. */
 async function listenLegacy(
   spec: McpServerSpec,
   context: ConnectionContext,
@@ -221,7 +222,7 @@ async function listenLegacy(
   signal: AbortSignal,
   previous: ChannelEnd,
 ): Promise<ChannelEnd> {
-  // A server's questions may come on this stream too.
+  // A server's questions may come on this stream, too.
   const isOfUse = announcesChanges(client) || context.elicit !== undefined
   if (!http || !isOfUse) return { isUnsupported: true }
   const headers = new Headers(spec.headers)
@@ -235,19 +236,19 @@ async function listenLegacy(
 }
 
 /**
- * How a refusal says that the server knows nothing of this session, or of this revision. Narrow: a tool that ran and
- * speaks of a session of its own must not run again.
+ * How a refusal says that the server knows nothing of this session, or of this revision. The patterns are narrow: a
+ * tool that ran and speaks of some session of its own must not run again.
  */
 const NEVER_AGREED = /session.?id|not initialized|expect initialize|protocol.version|-32022/i
 const FORGOTTEN =
   /session (?:was |has been |is )?(?:not found|unknown|invalid|expired|terminated)|(?:invalid|unknown|expired) session/i
 
-/** What comes of a server's own answer to the request. */
+/** Failures that come from a server's own answer to the request. */
 const ANSWERED: ReadonlySet<McpErrorKind> = new Set(['protocol', 'unavailable', 'auth_required'])
 
 /**
  * Whether the request was not run because the server has forgotten the session, or speaks another revision than the
- * remembered one. A server that was replaced may say the one or the other.
+ * remembered one. A server that was replaced may say either.
  */
 function isForgotten(
   error: unknown,
@@ -259,16 +260,16 @@ function isForgotten(
   const isBroken = failure.kind === 'unavailable' || failure.kind === 'disconnected'
   // No answer at all: the server may be back at the next attempt.
   if (isBroken && !failure.sent && exchange.status === undefined) return true
-  // It began, whatever was said when its stream was asked for again.
+  // The request began, whatever was said when its stream was asked for again.
   if (!ANSWERED.has(failure.kind)) return false
-  // The SSE transport tells a status in words alone.
+  // The SSE transport tells a status only in words.
   if (!wire.http && !wire.stdio)
     return error instanceof Error && /^Error POSTing to endpoint \(HTTP 40[04]\)/.test(error.message)
   const { status = 0 } = error instanceof SdkHttpError ? error : exchange
   const { message } = error instanceof SdkHttpError ? error : failure
   const hasSession = wire.http?.sessionId !== undefined
-  // By the specification it is 404; others have words about it beside another status (rust-sdk#559; the official server
-  // says 400 `Server not initialized`).
+  // By the specification the status is 404; some servers give another one and say it in words (rust-sdk#559; the
+  // official server says 400 `Server not initialized`).
   const refusals = hasSession ? [400, 401, 404, 422, 503] : [400, 422]
   if (wire.http && refusals.includes(status)) {
     if (status === 404 || NEVER_AGREED.test(message)) return true
@@ -277,7 +278,7 @@ function isForgotten(
   // A remembered revision that no longer holds shows at the first request.
   if (error instanceof SdkHttpError) return !isProven && [400, 404, 405].includes(status)
   const { rpcCode } = failure
-  // Or it is -32001 in an answer. A proxy passes on as an answer what a server told it with a 404 (python-sdk: -32600).
+  // Or an answer says -32001. A proxy turns the 404 that a server gave it into an answer (python-sdk: -32600).
   if (hasSession && [-32001, -32600].includes(rpcCode ?? 0) && /session not found/i.test(message)) return true
   if (rpcCode === -32022 && status === 400) return true
   return !isProven && (rpcCode === -32022 || rpcCode === -32601)

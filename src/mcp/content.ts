@@ -1,6 +1,6 @@
 /**
- * A server's `tools/call` result as canonical parts. Reads what is there: by the time a result arrives
- * the tool has run, so a part that cannot be understood becomes a note and never fails the call.
+ * A server's `tools/call` result as canonical parts. By the time a result arrives the tool has run, so a part that
+ * cannot be understood becomes a note and never fails the call.
  */
 import { isRecord, isWithin } from '../chat/json.ts'
 import { standardBase64 } from '../chat/media.ts'
@@ -10,7 +10,7 @@ import type { McpResult } from './contract.ts'
 
 type Block = Record<string, unknown>
 
-/** Of one result, but for texts, which are one beyond that; a hostile server can send a million of them. */
+/** Most parts of one result; texts beyond them become one text. A hostile server can send a million parts. */
 const MOST_BLOCKS = 64
 const NOTE_LENGTH = 2_000
 const NOTABLE = { depth: 200, values: 2_000 }
@@ -18,12 +18,12 @@ const NOTABLE = { depth: 200, values: 2_000 }
 /** `raw` is the `result` of the JSON-RPC answer, as it came. */
 export function readResult(raw: unknown): McpResult {
   const result = isRecord(raw) ? raw : { content: raw }
-  // `toolResult` is what servers of 2024-10-07 answered with.
+  // Servers of 2024-10-07 answered with `toolResult`.
   const content = result.content ?? result.toolResult ?? ownShape(result)
   const blocks = Array.isArray(content) ? content : content == null ? [] : [content]
   const given = blocks.slice(0, MOST_BLOCKS).map(readBlock)
   const beyond = blocks.slice(MOST_BLOCKS)
-  // Of a list the Python SDK makes a text for each item (FastMCP, `_convert_to_content`): none is lost.
+  // The Python SDK makes a text of each item of a list (FastMCP, `_convert_to_content`): none is lost.
   const texts = beyond.map(textOf).filter((text) => text !== null)
   if (texts.length > 0) given.push({ type: 'text', text: texts.join('\n\n') })
   const left = beyond.length - texts.length
@@ -33,7 +33,7 @@ export function readResult(raw: unknown): McpResult {
   return read
 }
 
-/** What a tool answers with that knows nothing of `content`, or only of tasks: all that it said. */
+/** All that was said by a server that knows nothing of `content`, or answers with a task. */
 function ownShape({ _meta, isError, resultType, ...own }: Block): unknown {
   const isAll = own.structuredContent === undefined && Object.values(own).some((value) => value != null)
   return isAll ? own : undefined
@@ -58,7 +58,7 @@ function readBlock(block: unknown): ContentPart {
 }
 
 function media(type: MediaPart['type'], data: unknown, mimeType: unknown): MediaPart | null {
-  // Servers leave the padding out, break lines, write it as a URL holds it, or the whole of a data URL.
+  // Servers leave the padding out, break lines, use the alphabet of URLs, or send a whole data URL.
   const base64 = typeof data === 'string' ? standardBase64(data.replace(DATA_URL, '')) : null
   if (base64 === null) return null
   return {
@@ -82,12 +82,12 @@ function embedded(resource: Block): ContentPart | null {
     resource.blob,
     resource.mimeType,
   )
-  // It is sent on as a file's name: one that no vendor takes would fail each request from then on.
+  // The URI is sent on as a file's name: a name that no vendor takes would fail each request from then on.
   const name = oneLine(uri)
   return blob && (name ? { ...blob, name } : blob)
 }
 
-/** A link is told, never followed: what it leads to is the server's choice. */
+/** A link is told, never followed: the server chooses where it leads. */
 function link(block: Block): ContentPart | null {
   if (typeof block.uri !== 'string') return null
   const facts = [block.title ?? block.name, block.mimeType, block.description].filter(
@@ -96,7 +96,7 @@ function link(block: Block): ContentPart | null {
   return { type: 'text', text: `[link: ${[block.uri, ...facts].join(', ')}]` }
 }
 
-/** What could not be read, said in words: its kind, and its JSON without long strings of data. */
+/** Puts an unreadable part in words: its kind, and its JSON without long strings of data. */
 function note(block: unknown): ContentPart {
   const kind = isRecord(block) && typeof block.type === 'string' ? block.type : 'unknown'
   return { type: 'text', text: `[unreadable content of type ${kind}: ${excerpt(block)}]` }
@@ -107,7 +107,7 @@ function excerpt(block: unknown): string {
     typeof value === 'string' && value.length > 200
       ? `${value.slice(0, 80)}… (${value.length} characters)`
       : value
-  // It can be read deeper than it can be written.
+  // JSON can be parsed deeper than it can be written.
   if (!isWithin(block, NOTABLE)) return 'too many values, or nested too deeply'
   return (JSON.stringify(block, shorten) ?? 'nothing').slice(0, NOTE_LENGTH)
 }

@@ -8,7 +8,7 @@ import type { JsonSchema } from '../provider.ts'
 /** How a server is spoken to; `sse` is the HTTP transport of 2024-11-05. */
 type McpTransport = 'streamable_http' | 'sse' | 'stdio'
 
-/** How long a call waits for a connection, and a first attempt to connect or to list may take. */
+/** How long a call waits for a connection, and how long a first attempt to connect or to list may take. */
 export const CONNECT_MS = { http: 5_000, stdio: 15_000 }
 /** Longest that a caller waits for a server to be reached and to list. */
 export const connectBudgetMs = ({ transport }: { transport: McpTransport }): number =>
@@ -19,8 +19,8 @@ export const ATTEMPT_MS = 60_000
 /** A connector as the door needs it; built by the caller from a stored connector. */
 export interface McpServerSpec {
   /**
-   * Pool key: the connector's id and config revision. Two specs with one key share a connection, so everything below
-   * must be equal for equal keys.
+   * Pool key: the connector's id and config revision. Specs with the same key share a connection, so everything below
+   * must be equal, too.
    */
   key: string
   /** The connector's name, for messages only */
@@ -34,21 +34,21 @@ export interface McpServerSpec {
   args?: string[]
   /** stdio: the only variables that the process gets besides HOME, USER, LOGNAME, SHELL, TERM, PATH */
   env?: Record<string, string>
-  /** Private addresses are open for this connector (operator's or config's), all or these CIDRs and hosts */
+  /** Private addresses that this connector (the operator's or the config's) may reach: all, or these CIDRs and hosts */
   allowPrivate: boolean | readonly string[]
-  /** The operator's own, which all owners use: what its process says is for the log, not for them */
+  /** The operator's own server, which all owners use: its process's output is for the log, not for the owners */
   isConfigured?: boolean
   auth?: McpAuth
 }
 
-/** Where a connection takes its bearer token from, and what it tells of refusals. Verbs may throw McpError. */
+/** Gives a connection its bearer token, and hears of refusals. Verbs may throw McpError. */
 export interface McpAuth {
   token(): Promise<string | undefined>
-  /** The token that is held now, without a renewal: what must stand in no error */
+  /** The token that is held now, without a renewal: no error may contain it */
   held?(): string | undefined
   /** A 401 refused this token (undefined: none was sent); once for each request, which is then repeated */
   onUnauthorized?(refused: string | undefined): Promise<void>
-  /** What a refused request would have needed; told before anything is done about it */
+  /** Hears what a refused request would have needed, before anything is done about it */
   onChallenge?(challenge: McpChallenge): void
 }
 
@@ -60,7 +60,7 @@ export interface McpChallenge {
   resource_metadata?: string
 }
 
-/** Behaviour hints of the server; to be believed only where the connector's annotations are trusted. */
+/** Behaviour hints of the server; believed only if the connector's annotations are trusted. */
 export interface McpAnnotations {
   readOnlyHint?: boolean
   destructiveHint?: boolean
@@ -73,7 +73,7 @@ export interface McpTool {
   name: string
   title?: string
   description?: string
-  /** Of whatever draft the server wrote; always `type: 'object'` at the root */
+  /** In the draft that the server chose; always `type: 'object'` at the root */
   inputSchema: JsonSchema
   annotations?: McpAnnotations
 }
@@ -85,7 +85,7 @@ export interface McpServerInfo {
   protocol_version: string
 }
 
-/** A tool that its server defines and that cannot be offered, and why: the reason that its registry gives. */
+/** A tool that its server defines and that cannot be offered, and the reason, which registries show. */
 export interface ToolProblem {
   tool: string
   problem: string
@@ -97,13 +97,13 @@ export interface ToolList {
   /** In the server's order, names unique */
   tools: McpTool[]
   left_out: ToolProblem[]
-  /** SHA-256 over the canonical JSON of `tools`, and of what was left out, by name: equal lists have equal hashes */
+  /** SHA-256 over the canonical JSON of `tools` and `left_out`, by name: equal lists have equal hashes */
   hash: string
   /** Milliseconds since the epoch */
   fetched_at: number
   /**
-   * Up to this time of `performance.now()` here it need not be asked for again, as its server wishes, unless a change is
-   * announced before
+   * Until this time of this process's `performance.now()` the list need not be asked for again, by its server's wish,
+   * unless a change is announced before
    */
   fresh_until: number
 }
@@ -132,7 +132,7 @@ export type McpErrorKind =
   /** The server answered with a JSON-RPC error or with what is no valid answer */
   | 'protocol'
   | 'auth_required'
-  /** The answer was larger than the cap; not sent: the server took the request for too large */
+  /** The answer was larger than the cap; if not `sent`, the server found the request too large */
   | 'too_large'
 
 /** What is known of a failure beside its kind and its words. */
@@ -147,11 +147,11 @@ interface McpErrorFacts {
 /** Every failure of this door. */
 export class McpError extends Error {
   readonly kind: McpErrorKind
-  /** False only where the server certainly did not run the call: it may then be repeated safely. */
+  /** False only if the server certainly did not run the call: it may then be repeated safely. */
   readonly sent: boolean
-  /** After how long another try makes sense, where that is known */
+  /** After how many milliseconds another try makes sense, if known */
   readonly retryAfterMs: number | undefined
-  /** The JSON-RPC error code of the server, where it sent one */
+  /** The server's JSON-RPC error code, if it sent one */
   readonly rpcCode: number | undefined
   /** What a configured server's process said last: for the operator alone */
   readonly lastWords: string | undefined
@@ -179,16 +179,16 @@ export class McpError extends Error {
   }
 }
 
-/** Of the connection; `quarantined`: its list changes too often and is held still. */
+/** The state of a connection; `quarantined`: the server's list changes too often and is held still. */
 export type McpState = 'idle' | 'connecting' | 'ready' | 'down' | 'auth_required' | 'quarantined'
 /** What is known of a key without asking its server. */
 export interface McpStatus {
   state: McpState
-  /** The last failure's text; gone after the next success */
+  /** The last failure's text, until the next success */
   error?: string
 }
 
-/** What a server asks the user for (2025-11-25 "Elicitation"); only asked when a handler is given. */
+/** Answers what a server asks the user for (2025-11-25 "Elicitation"); servers may ask only if a handler is given. */
 export type ElicitHandler = (request: { message: string; [field: string]: unknown }) => Promise<{
   action: 'accept' | 'decline' | 'cancel'
   content?: Record<string, string | number | boolean | string[]>
@@ -199,7 +199,7 @@ interface ListOptions {
   timeoutMs?: number
   /** Ask the server even though a list is cached */
   refresh?: boolean
-  /** A person wants it: the attempt is made even in its back-off */
+  /** A person wants the list: the attempt is made even in the server's back-off */
   insists?: boolean
 }
 
@@ -232,13 +232,13 @@ export interface Mcp {
   ): Promise<McpResult>
   status(key: string): McpStatus
   /**
-   * Says that a server announced a changed tool list: at once, then at most every five seconds per key,
-   * the last one never lost. Only the announcement: list again and compare hashes.
+   * Calls `fn` when a server announced a changed tool list: at once, then at most every five seconds per key, the last
+   * one never lost. It is only the announcement: list again and compare hashes.
    */
   onListChanged(fn: (key: string) => void): void
   /** Keeps a channel for the server's notifications open for so long from now. */
   interest(spec: McpServerSpec, forMs: number): void
-  /** Nobody asks for this key any more, for good: its connection ends with the calls that run on it, whoever is interested. */
+  /** Nobody will ask for this key again: its connection ends with the calls that run on it, whatever interest there was. */
   release(key: string): void
   /** For good: waits for running calls up to ten seconds, then kills process groups. */
   close(): Promise<void>

@@ -1,23 +1,20 @@
 /** One caller's patience: a time limit and the wish to leave, over work that others may share. */
 import { McpError } from './contract.ts'
 
-/** Whoever makes one clears it. */
+/** Its maker must clear it. */
 interface Deadline {
   /** Aborts at the time limit and when the caller leaves */
   signal: AbortSignal
-  /** Follows work without ending it: it rejects when the patience is over, the work goes on. */
+  /** Follows work without ending it: the race rejects when the patience is over, but the work goes on. */
   race<T>(work: Promise<T>): Promise<T>
-  /** From now on a failure cannot say that nothing was run. */
+  /** From now on a failure does not claim that nothing was run. */
   markSent(): void
   /** Why the patience ended; null while it lasts */
   failure(): McpError | null
   clear(): void
 }
 
-/**
- * The patience of a caller who waits `ms` at most; what it rejects with is an McpError of kind timeout or
- * cancelled.
- */
+/** The patience of a caller who waits `ms` at most; it rejects with an McpError of kind timeout or cancelled. */
 export function createDeadline(server: string, ms: number, caller?: AbortSignal): Deadline {
   const controller = new AbortController()
   let failure: McpError | null = null

@@ -1,4 +1,4 @@
-/** Maps whatever the SDK, fetch or a child process throws to an McpError, and says whether a call was run. */
+/** Maps errors of the SDK, fetch and child processes to McpErrors, and says whether a call may have been run. */
 import {
   InsufficientScopeError,
   ProtocolError,
@@ -37,7 +37,7 @@ const UNSENT = new Set([
 
 type Server = Secretive & { name: string }
 
-/** `sent: false` in the result only where the server surely ran nothing. */
+/** The result has `sent: false` only if the server surely ran nothing. */
 export function toMcpError(thrown: unknown, server: Server, exchange?: Exchange): McpError {
   if (thrown instanceof McpError) return thrown
   const chain = causes(thrown)
@@ -58,13 +58,13 @@ function causes(thrown: unknown): unknown[] {
   const chain: unknown[] = []
   for (let error: unknown = thrown; error != null && chain.length < 6; ) {
     chain.push(error)
-    // Ours has said all that a caller may read: what caused it may be the database, with its address.
+    // Our own error says all that a caller may read: its cause may be the database's, with an address.
     if (error instanceof BatonError) break
     const data: unknown = error instanceof SdkError ? error.data : undefined
     const inner: unknown = isRecord(data) && 'cause' in data ? data.cause : undefined
     error = error instanceof Error ? (error.cause ?? inner) : undefined
   }
-  // What is furthest inside says most: `fetch failed` is caused by ECONNREFUSED.
+  // The innermost error says most: `fetch failed` is caused by ECONNREFUSED.
   return chain.reverse()
 }
 
@@ -85,7 +85,7 @@ function fromKnownError(error: unknown, server: Server, exchange?: Exchange): Mc
   if (status !== undefined) return fromHttp(status, error as Error, server, exchange)
   if (error instanceof ProtocolError) return fromProtocol(error, server)
   if (error instanceof SdkError) return fromSdk(error, server)
-  // What the SDK's parsers throw: they quote the answer, and may list each of a million members.
+  // Errors of the SDK's parsers quote the answer, and may list each of a million members.
   if (error instanceof SyntaxError || (error instanceof Error && error.name === 'ZodError'))
     return new McpError('protocol', `${server.name}: the answer is not valid JSON-RPC.`, {
       sent: true,
@@ -100,7 +100,7 @@ function fromKnownError(error: unknown, server: Server, exchange?: Exchange): Mc
   return null
 }
 
-/** The legacy SSE transport tells a status in a code, or only in words. */
+/** The legacy SSE transport gives a status as a code, or only in words. */
 function sseStatus(error: unknown): number | undefined {
   if (error instanceof SseError) return error.code
   const told =
@@ -135,7 +135,7 @@ function fromHttp(status: number, cause: Error, server: Server, exchange?: Excha
   })
 }
 
-/** What both transports put before the body of a refusal, and behind a redirection that they do not follow. */
+/** Words that both transports put before the body of a refusal, and after a redirection that they do not follow. */
 const POSTING = /^Error POSTing to endpoint(?: \(HTTP \d+\))?(?:: )?| \(redirectPolicy: [^)]*\)$/g
 
 function fromProtocol(error: ProtocolError, server: Server): McpError {
@@ -162,7 +162,7 @@ function fromSdk(error: SdkError, server: Server): McpError | null {
   return new McpError(kind, message, { sent, cause: error })
 }
 
-/** The SDK ends some of its words with everything that a schema found, as JSON: the first of it says enough. */
+/** The SDK ends some messages with all problems that a schema found, as JSON: the first of them says enough. */
 function misfitInWords(words: string): string {
   const [, what, found] = /^(.*?): (\[\s.*)$/s.exec(words) ?? []
   if (what === undefined || found === undefined) return words
@@ -186,12 +186,12 @@ const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {
   [SdkErrorCode.ClientHttpUnexpectedContent]: ['protocol', true],
 }
 
-/** How many characters of a server's words are looked at: over megabytes a regular expression's stack would overflow. */
+/** How many characters of a server's words are read: over megabytes a regular expression's stack would overflow. */
 const LONGEST = 65_536
 
 /** A server's words, bounded: they end up in results and logs. */
 function excerpt(text: string, server: Server): string {
-  // Before the text is cut: a cut may leave half of a secret, which nobody would know for one.
+  // Secrets go before the text is cut: a cut may leave half of one, which nothing would recognise.
   const told = scrubbedText(text.slice(0, LONGEST), server)
   return told.length > 500 ? `${told.slice(0, 500)}…` : told
 }

@@ -1,27 +1,27 @@
 /**
- * What a server's failures are remembered for: whether it may be asked now, how patiently, and what is told of it. After
- * three failed attempts in a row there is one at a time with growing random pauses. What callers get meanwhile is
- * src/tools/watch.ts's to say.
+ * Remembers a server's failures, to say whether it may be asked now, how patiently, and what its state is. After three
+ * failed attempts in a row there is one at a time, with growing random pauses. src/tools/watch.ts decides what callers
+ * get meanwhile.
  */
 import type { McpError } from './contract.ts'
 
 const TOLERATED = 3
 const FIRST_MS = 500
 const LONGEST_MS = 60_000
-/** After so many requests without an answer, none answered in between, the server is taken for stuck. */
+/** After so many requests in a row without an answer, the server is taken for stuck. */
 const MAX_TIMEOUTS = 3
 
-/** Who asks the server reports what came of it. */
+/** The code that asks the server reports the outcome here. */
 export interface Health {
   /** Milliseconds until the next attempt is allowed; 0: now */
   waitMs(): number
   /** The pause is over; the next failure makes a longer one */
   skipPause(): void
-  /** How long an attempt may take now: longer after each that was too slow, so that a slow server gets in some time. */
+  /** How long an attempt may take now: longer after each that was too slow, so that a slow server connects in the end. */
   patienceMs(): number
-  /** An attempt took too long, and none was quick since */
+  /** An attempt took too long, and no later one was quick */
   isLate(): boolean
-  /** Requests in a row had no answer */
+  /** Too many requests in a row had no answer */
   isStuck(): boolean
   /** The last failure; null after a success */
   last(): LastFailure | null
@@ -32,14 +32,14 @@ export interface Health {
   failed(error: McpError, what: 'attempt' | 'call'): void
   /** The next requests go over another connection. */
   reconnects(): void
-  /** Nobody asks for it any more: what it last failed with is no news. */
+  /** Nobody asks for the server any more: its last failure is no news. */
   rests(): void
 }
-/** In words: the error itself holds its stack, and with it the client and the transport of its attempt. */
+/** Only words: the error itself holds its stack, and with that its attempt's client and transport. */
 type LastFailure = Pick<McpError, 'kind' | 'message'>
 
 export interface HealthOptions {
-  /** For a first attempt; each that takes too long gives the next one twice the time, up to `attemptMs` */
+  /** Time for a first attempt; each that takes too long gives the next one twice the time, up to `attemptMs` */
   connectMs: number
   attemptMs: number
   random?(): number
@@ -84,7 +84,7 @@ export function createHealth({
       if (kind === 'timeout') timeouts++
       if (what === 'call') return
       if (kind === 'timeout') late++
-      // Where a login is missing, it may be there in a moment.
+      // No pause for a missing login, which may be there in a moment.
       if (kind === 'auth_required' || ++failures < TOLERATED) return
       // Full jitter (0 to 0.5 s · 2ⁿ), so that many gateways do not come back at the same moment.
       pausedUntil = now() + random() * Math.min(LONGEST_MS, FIRST_MS * 2 ** Math.min(failures, 20))

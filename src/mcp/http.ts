@@ -13,19 +13,19 @@ export interface Exchange {
   /** Status of the last answer; undefined while nothing has come back */
   status?: number
   retryAfterMs?: number
-  /** The answer comes as an event stream, so it need not be there when the request's promise settles */
+  /** The answer is an event stream, so it may not be there yet when the request's promise settles */
   isStreaming: boolean
-  /** Whether its request was sent, or waits for a token: absent before either, and once a 401 has refused it */
+  /** Whether the request was sent or waits for a token: absent before either, and again once a 401 has refused it */
   request?: 'held' | 'sent' | undefined
-  /** Why the exchange failed, where the SDK would report something else */
+  /** Why the exchange failed, if the SDK would report something else */
   failure?: Error
   /** Ends the request at once: the SDK would wait, or fetch the same body again */
   abort(): void
-  /** Ends its sockets: an answer that nobody waits for any more must not hold one */
+  /** Ends the exchange's sockets: an answer that nobody waits for any more must not hold one */
   signal: AbortSignal
 }
 
-/** One that has not begun. */
+/** An exchange that has not begun. */
 export function createExchange(): Exchange {
   const ending = new AbortController()
   return { isStreaming: false, abort: () => ending.abort(), signal: ending.signal }
@@ -36,7 +36,10 @@ export const exchanges = new AsyncLocalStorage<Exchange>()
 
 let underWay = 0
 
-/** Runs work as a part of the exchange. With the last one the storage is off: while it is on, every promise pays for it. */
+/**
+ * Runs work as a part of the exchange. When the last work ends, the storage is switched off: while it is on, every
+ * promise pays for it.
+ */
 export async function inExchange<T>(exchange: Exchange, work: () => Promise<T>): Promise<T> {
   underWay++
   try {
@@ -47,10 +50,10 @@ export async function inExchange<T>(exchange: Exchange, work: () => Promise<T>):
   }
 }
 
-/** What a request waits for before it is sent, the first time or once more after a 401. */
+/** Runs work that a request waits for before it is sent: the first time, or again after a 401. */
 export async function holdingBack<T>(work: () => Promise<T>): Promise<T> {
   const exchange = exchanges.getStore()
-  // Of one that was sent, it is the stream that is asked for again.
+  // If the request was sent before, it is the SDK's GET for its broken stream that needs a token now.
   if (!exchange || exchange.request === 'sent') return work()
   exchange.request = 'held'
   return work().finally(() => {
@@ -71,7 +74,7 @@ interface McpFetchOptions {
   keepsGetStream: boolean
 }
 
-/** A fetch for one transport; it rejects with whatever the fetch below it does, and notes the facts in the exchange. */
+/** A fetch for one transport; it rejects as the fetch below it does, and notes the facts in the exchange. */
 export function createMcpFetch(options: McpFetchOptions): FetchLike {
   const send = async (url: string | URL, init: RequestInit): Promise<Response> => {
     const exchange = exchanges.getStore()
@@ -109,17 +112,20 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     const response = await ask()
     const patience = response.status === 429 ? retryAfterOf(response) : undefined
     if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
-    // A request that was refused by a rate limit has not been run.
+    // The server has not run a request that a rate limit refused.
     await response.body?.cancel()
     await sleep(patience, undefined, init.signal ? { signal: init.signal } : {})
     return ask()
   }
 }
 
-/** Bytes of an event stream's short lines that are read in one turn of the event loop: they may be thousands of messages. */
+/** Bytes of an event stream that are read in one turn of the event loop: short lines may be thousands of messages. */
 const PIECE = 16 * 1024
 
-/** The body up to a number of bytes (capBody), an event stream in pieces: a flood of messages must not hold up everybody else. */
+/**
+ * Limits the body to a number of bytes (capBody), and reads an event stream in pieces: a flood of messages must not
+ * hold up everybody else.
+ */
 function bounded(response: Response, maxBytes: number, onExceeded?: () => void): Response {
   const capped = capBody(response, maxBytes, onExceeded)
   if (!capped.body || !isEventStream(capped)) return capped
@@ -128,7 +134,7 @@ function bounded(response: Response, maxBytes: number, onExceeded?: () => void):
       for (let at = 0; at < chunk.length; at += PIECE) {
         const piece = chunk.subarray(at, at + PIECE)
         controller.enqueue(piece)
-        // One long message costs no more for being read at once.
+        // A piece without a line break is part of one long message, which costs no more if it is read at once.
         if (piece.includes(10) || piece.includes(13)) await nextTurn()
       }
     },

@@ -1,7 +1,7 @@
 /**
- * The way to one server over time: connects when needed, once for all who ask, remembers the protocol
- * revision, leaves a server that is down alone (health.ts), lets go of what nobody uses. How a connection works is
- * connection.ts, which is loaded with the first server: the SDK costs half a second of start-up.
+ * The way to one server over time: connects when needed, once for all who ask, remembers the protocol revision, leaves
+ * a server that is down alone (health.ts), and lets an unused connection go. connection.ts is how a connection works;
+ * it is loaded with the first server, since the SDK costs half a second of start-up.
  */
 import { within } from '../within.ts'
 import { type Channel, keepChannel } from './channel.ts'
@@ -11,11 +11,11 @@ import { createHealth, type Health, type HealthOptions } from './health.ts'
 import type { ConnectionSettings } from './transport.ts'
 import type { ConnectionContext, Verdict } from './wire.ts'
 
-/** The same for all who use a key. */
+/** Options that are the same for all who use a key. */
 export interface LinkOptions extends Pick<HealthOptions, 'connectMs' | 'attemptMs'> {
   settings: ConnectionSettings
   isStdio: boolean
-  /** Throws an McpError where no further connection of this kind may be made now */
+  /** Throws an McpError if no further connection of this kind may be made now */
   admit(): void
   idleMs: number
   drainMs: number
@@ -54,7 +54,7 @@ class Held {
 /** How long a server is taken to speak the revision that it was found to speak. */
 const VERDICT_MS = 24 * 3_600_000
 
-/** One connection at a time for all who use a key, with those that its former users still run on. */
+/** One connection at a time for all who use a key, and the former ones on which calls still run. */
 export class Link {
   lastUsed = performance.now()
   readonly health: Health
@@ -68,7 +68,7 @@ export class Link {
   #verdict: { value: Verdict; until: number } | null = null
   #users = 0
   #interestUntil = 0
-  /** Nobody will need it again: a connection ends with its last user */
+  /** Nobody will need the link again: a connection ends with its last user */
   #isReleased = false
   #idleTimer: NodeJS.Timeout | undefined
   #onDrained: (() => void) | null = null
@@ -79,8 +79,8 @@ export class Link {
   }
 
   /**
-   * Runs on the connection, and once more on a new one where the server surely ran nothing. `wait`
-   * wraps the wait for a connection in the caller's patience. Rejects with an McpError.
+   * Runs on the connection, and once more on a new one if the connection was stale, so that the server surely ran
+   * nothing. `wait` wraps the wait for a connection in the caller's patience. Rejects with an McpError.
    */
   async use<T>(
     spec: McpServerSpec,
@@ -137,7 +137,7 @@ export class Link {
       this.#remember(held.connection.verdict)
       this.health.succeeded()
       this.#watch()
-      // Whoever asked for it may have left meanwhile.
+      // The caller that asked for it may have left meanwhile.
       this.#armIdle()
       return held
     } catch (error) {
@@ -162,7 +162,8 @@ export class Link {
       ending: this.ending,
     }
     const ms = this.health.patienceMs()
-    // A server that was late may have been silent to the probe alone, as some of 2025 are: an attempt without gets half.
+    // A server that was late may have been silent only to the probe, as some of 2025 are: an attempt without it gets
+    // half the time.
     const patience = this.health.isLate() ? { ms, probeMs: ms / 2 } : { ms }
     const connection = await openConnection(spec, context, known, patience)
     if (this.ending.aborted) {
@@ -194,7 +195,7 @@ export class Link {
     this.#closings.add(done)
   }
 
-  /** What a failure means for this connection beside what is remembered of it. */
+  /** Reports a failure to `health`, and draws the consequences for this connection. */
   failed(error: McpError, what: 'attempt' | 'call'): void {
     this.health.failed(error, what)
     if (this.health.isStuck()) {
@@ -203,8 +204,9 @@ export class Link {
       // probe. A server that knows no older revision refuses that attempt, and is probed again.
       if (what === 'attempt') this.#remember({ kind: 'legacy' })
     }
-    // A server that took another's place may refuse, in any words, what that one agreed to: the next attempt negotiates
-    // anew. Not with a process: none is replaced under its connection, and it may hold what its tools have begun.
+    // A server that took another's place may refuse, in any words, what its predecessor agreed to: the next attempt
+    // negotiates anew. Not so a process: it cannot be replaced under its connection, and it may hold what its tools
+    // have begun.
     const isRefused = error.kind === 'protocol' || error.kind === 'auth_required'
     if (what === 'attempt' && isRefused && !this.#options.isStdio) {
       this.#letGo()
@@ -229,9 +231,9 @@ export class Link {
     return last ? 'down' : 'idle'
   }
 
-  /** Keeps the connection, and its channel for notifications, for so long if one stands by now. */
+  /** Keeps the connection, and its channel for notifications, for so long, also one that is made later. */
   interest(forMs: number): void {
-    // Whoever looked it up before its release may still ask for it.
+    // A caller that looked the link up before its release may still call this.
     if (this.#isReleased) return
     this.#interestUntil = Math.max(this.#interestUntil, performance.now() + forMs)
     this.#watch()
@@ -248,7 +250,7 @@ export class Link {
     )
   }
 
-  /** One unref'd timer while a connection stands unused; none without. */
+  /** One unref'd timer while a connection stands unused; else none. */
   #armIdle(): void {
     clearTimeout(this.#idleTimer)
     if (!this.#held || this.#users > 0) return
@@ -265,14 +267,14 @@ export class Link {
     this.health.rests()
   }
 
-  /** The same where nobody will need it again, whatever interest there was. */
+  /** `rest` for good: nobody will need the link again, whatever interest there was. */
   release(): void {
     this.#interestUntil = 0
     this.#isReleased = true
     this.rest()
   }
 
-  /** How many run, or are just being started; one that was let go runs on until its calls have ended */
+  /** How many processes run, or are being started; one that was let go runs on until its calls have ended */
   processes(): number {
     if (!this.#options.isStdio) return 0
     const isStarting = this.#connecting !== null && this.#held === null
@@ -283,22 +285,22 @@ export class Link {
     return this.#held !== null
   }
 
-  /** The one that the next user gets */
+  /** Whether the next user gets this connection */
   isHeld(connection: Connection | null): boolean {
     return connection !== null && this.#held?.connection === connection
   }
 
-  /** Nobody uses or watches it now */
+  /** Nobody uses or watches the link now */
   isIdle(): boolean {
     return this.#users === 0 && this.#connecting === null && this.#interestUntil <= performance.now()
   }
 
-  /** Aborts with `close`: what may take long and is no call does not keep it waiting */
+  /** Aborts with `close`: work that may take long and is no call does not keep `close` waiting */
   get ending(): AbortSignal {
     return this.#ending.signal
   }
 
-  /** For good: refuses new users, waits for running ones up to `drainMs`, then cuts them off. */
+  /** Closes for good: refuses new users, waits for running ones up to `drainMs`, then cuts them off. */
   async close(): Promise<void> {
     this.#ending.abort()
     const isDrained = new Promise<void>((resolve) => {

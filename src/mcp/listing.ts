@@ -1,4 +1,7 @@
-/** One server's tool list: asked for once for all who want it, kept while it is fresh, never flickering. */
+/**
+ * One server's tool list: asked for once for all who want it, kept while it is fresh, and held still if it changes too
+ * often.
+ */
 import type { ListedTools } from './connection.ts'
 import type { McpServerInfo, McpServerSpec, ToolList } from './contract.ts'
 import { hashTools } from './mend.ts'
@@ -8,39 +11,42 @@ const LONGEST_TTL_MS = 24 * 3_600_000
 const MINUTE_MS = 60_000
 /** A list that changes more often than this in a minute is noise: its announcements are ignored for a while. */
 const MAX_CHANGES = 10
-/** No longer: some servers open sets of tools by calls and announce each, and the last list is as true as the first. */
+/**
+ * How long they are ignored. No longer: some servers open sets of tools by calls and announce each set, and their last
+ * list is as true as the first.
+ */
 const QUARANTINE_MS = MINUTE_MS
 
-/** The list of one server. `get` rejects with what the server did. */
+/** The list of one server. `get` rejects with the failure of `fetch`. */
 interface Listing {
   /** The kept list while it is fresh or held still (unless `refresh`), else one from the server. */
   get(spec: McpServerSpec, refresh: boolean): Promise<ToolList>
   cached(): ToolList | null
-  /** The server announced a change: what is kept, and what is under way, counts as old. */
+  /** The server announced a change: the kept list, and one that is under way, count as old. */
   markChanged(): void
-  /** Announced since the last whole list was asked for; never while the list is held still */
+  /** A change was announced after the last complete list was asked for; false while the list is held still */
   isOutdated(): boolean
   isQuarantined(): boolean
 }
 
 type Fetch = (spec: McpServerSpec) => Promise<ListedTools & { server: McpServerInfo }>
 
-/** Where the list is kept. It may be gone when it is looked for: then the server is asked again. */
+/** Where the list is kept. The list may be gone when it is looked for: then the server is asked again. */
 export interface KeptList {
   get(): ToolList | null
   put(list: ToolList): void
 }
 
-/** A listing that asks by `fetch`, one request at a time. */
+/** A listing that asks with `fetch`, one request at a time. */
 export function createListing(
   fetch: Fetch,
   kept: KeptList,
   now: () => number = () => performance.now(),
 ): Listing {
   let underWay: Promise<ToolList> | null = null
-  /** It begins once the one before it is over */
+  /** The fetch under way begins only once the one before it is over */
   let isNext = false
-  /** How many announcements came: in all, before the newest fetch that began, before the last that came home */
+  /** How many announcements came: in all, before the newest fetch began, and before the last finished fetch began */
   const announced = { all: 0, asked: 0, known: 0 }
   let changes: number[] = []
   let quarantinedUntil = 0
@@ -55,7 +61,7 @@ export function createListing(
     const fresh_until = now() + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
     const list: ToolList = { server, tools, left_out, hash, fetched_at, fresh_until }
     const before = kept.get()
-    // What a person asks for is no noise, however often it has changed.
+    // Only changes that were announced count: one that a person's request finds is no noise.
     if (all > announced.known && before && before.hash !== list.hash) countChange()
     kept.put(list)
     announced.known = all
@@ -67,7 +73,7 @@ export function createListing(
     if (changes.length > MAX_CHANGES) quarantinedUntil = now() + QUARANTINE_MS
   }
 
-  /** The fetch under way, unless a change was announced after it began: then the one that follows it. */
+  /** The fetch under way or, if a change was announced after it began, the one that follows it. */
   const share = (spec: McpServerSpec): Promise<ToolList> => {
     if (underWay && (isNext || announced.asked === announced.all)) return underWay
     const before = underWay

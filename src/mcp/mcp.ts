@@ -1,8 +1,8 @@
 /**
  * The one door to MCP servers: connections, tool lists, calls. Nothing outside src/mcp/ names the SDK. From here
  * inwards: server.ts (one key: its list, its calls), link.ts (its connections over time; health.ts: its failures),
- * connection.ts (one connection), wire.ts (how one comes to stand), tap.ts (each message), and transport.ts with
- * http.ts or stdio.ts (the bytes).
+ * connection.ts (one connection), wire.ts (how it is made), tap.ts (each message), and transport.ts with http.ts or
+ * stdio.ts (the bytes).
  */
 import { BoundedMap } from '../bounded-map.ts'
 import { once } from '../chat/once.ts'
@@ -33,23 +33,23 @@ export interface McpOptions {
   connectMs?: { http: number; stdio: number }
   /** Default ATTEMPT_MS */
   attemptMs?: number
-  /** A connection that nobody uses is closed after. Default 10 min over HTTP, 5 min for a process */
+  /** A connection that nobody uses is closed after this time. Default 10 min over HTTP, 5 min for a process */
   idleMs?: { http: number; stdio: number }
   /** How long `close` waits for running calls. Default 10 s */
   drainMs?: number
   /** Most bytes of one answer. Default 8 MiB */
   maxBytes?: number
-  /** Characters of kept tool lists, all together. Default 128 Mi */
+  /** Most characters of all kept tool lists together. Default 128 Mi */
   mostListed?: number
   /** At most one announcement of a changed list per key in this time. Default 5 s */
   announceMs?: number
-  /** What stdio servers are run in (sandbox.ts). Default: nothing */
+  /** The sandbox that stdio servers run in (sandbox.ts). Default: none */
   sandbox?: Sandbox | null
   /** Answers what servers ask the user for; without it, elicitation is not declared. */
   elicit?: ElicitHandler
-  /** What the process of a configured server said last: the one place where it is told */
+  /** Hears what a configured server's process said last; nobody else is told */
   onLastWords?: (server: string, words: string) => void
-  /** What servers are reached through over https */
+  /** The proxy through which servers are reached over https */
   proxy?: ConnectorProxy | null
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
@@ -81,7 +81,7 @@ export function createMcp(options: McpOptions): Mcp {
   const announcer = createAnnouncer(options.announceMs ?? 5_000)
   let isClosed = false
 
-  /** Makes room for one more process, or refuses: what runs for others is never ended. */
+  /** Makes room for one more process, or refuses: a process that is in use is never ended. */
   const makeRoom = ({ name }: McpServerSpec): void => {
     const links = [...servers.values()].map(({ link }) => link).filter((link) => link.processes() > 0)
     if (links.reduce((sum, link) => sum + link.processes(), 0) < maxProcesses) return

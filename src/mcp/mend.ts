@@ -1,6 +1,6 @@
 /**
- * A server's tool list, tool by tool: what is malformed is mended or left out with a reason. The SDK
- * throws a whole list away for one bad entry (mend first, then let it look).
+ * Mends a server's tool list, tool by tool: a malformed tool is mended or left out with a reason. The SDK throws a
+ * whole list away for one bad entry, so it sees the list only after that.
  */
 import { canonicalJson, isRecord, isWithin, sha256 } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
@@ -9,7 +9,7 @@ import type { McpAnnotations, McpTool, ToolList } from './contract.ts'
 const MAX_TOOLS = 1_000
 /** Entries looked at, good or bad: a hostile server can send a million of them in one page. */
 export const MAX_ENTRIES = 2_000
-/** Of one list, over all its pages. */
+/** Most bytes of one list, over all its pages. */
 export const MAX_LIST_BYTES = 8 * 1024 * 1024
 const MAX_NAME = 400
 /** The largest real definition known is 76 kB (brave_place_search). */
@@ -37,12 +37,12 @@ export function mendTools(entries: readonly unknown[]): MendedTools {
     tools.set(name, tool)
     bytes += size
   }
-  // Of entries with one name a sound one is the tool, wherever it stands.
+  // Of several entries with one name the first sound one is the tool.
   const gone = [...leftOut].filter(([name]) => !tools.has(name))
   return { tools: [...tools.values()], left_out: gone.map(([tool, problem]) => ({ tool, problem })) }
 }
 
-/** Undefined where no URL of ours could name it: nobody could switch it off, accept it or be told of it. */
+/** Undefined if no URL of ours could name the tool: nobody could switch it off, accept it or be told of it. */
 function nameOf(entry: unknown): string | undefined {
   if (!isRecord(entry) || typeof entry.name !== 'string') return undefined
   const { name } = entry
@@ -50,9 +50,9 @@ function nameOf(entry: unknown): string | undefined {
   return isLegal ? name : undefined
 }
 
-/** The tool, or why it cannot be offered. What it can do without is dropped. */
+/** The tool, or why it cannot be offered. Malformed parts that it can do without are dropped. */
 function mendTool(name: string, entry: Record<string, unknown>): McpTool | string {
-  // Tasks (2025-11-25, experimental) are not spoken here, and such a tool answers nothing else.
+  // Baton does not speak tasks (2025-11-25, experimental), and such a tool answers no other call.
   if (isRecord(entry.execution) && entry.execution.taskSupport === 'required') return 'it only runs as a task'
   if (!isWithin(entry, { depth: MAX_DEPTH }))
     return `its definition is nested more than ${MAX_DEPTH} levels deep`
@@ -84,7 +84,7 @@ function mendInputSchema(schema: unknown): JsonSchema | string {
   return mended
 }
 
-/** Any value is allowed where there is no usable schema. */
+/** A property without a usable schema takes any value. */
 function mendProperties(schema: JsonSchema): void {
   const { properties } = schema
   if (properties === undefined) return
@@ -121,8 +121,8 @@ function mendAnnotations(raw: Record<string, unknown>): McpAnnotations {
 }
 
 /**
- * SHA-256 over the canonical JSON (sorted by name, keys sorted) of the tools and of what was left out, so order
- * and spelling do not count.
+ * SHA-256 over the canonical JSON (sorted by name, keys sorted) of the tools and of those left out, so that order and
+ * spelling do not count.
  */
 export function hashTools({ tools, left_out }: MendedTools): string {
   const sorted = [...tools].sort((a, b) => (a.name < b.name ? -1 : 1))

@@ -1,14 +1,14 @@
 /**
- * Makes answers of login services fit for the SDK's client: it throws a whole answer away for one odd member, and with a
- * token endpoint's the only tokens there are.
+ * Makes answers of login services fit for the SDK's client: that throws a whole answer away for one odd member, and
+ * with a token endpoint's answer the only tokens there are.
  */
 import { parseRecord } from '../chat/json.ts'
 import { secondsIn } from '../oauth-vendor.ts'
 import type { McpLogin, McpTokens, StepContext } from './oauth.ts'
 
 /**
- * Some services write null or an empty text for what they leave out, and some answer a registration with no more
- * than they made of it (RFC 7591 3.2.1 wants all of it). The SDK refuses either.
+ * Some services write null or an empty text for members that they leave out. Some answer a registration only with what
+ * they add to it (RFC 7591 3.2.1 wants all of it). The SDK refuses both.
  */
 export const leniently =
   (context: StepContext): StepContext['fetch'] =>
@@ -32,7 +32,7 @@ export class TokenlessError extends Error {
     this.#refresh_token = refresh_token
   }
 
-  /** The login with the refresh token that came alone; null: none did. */
+  /** The login with the refresh token that came without an access token; null: none came. */
   renewed(login: McpLogin, tokens: McpTokens): McpLogin | null {
     const refresh_token = this.#refresh_token
     return typeof refresh_token === 'string' ? { ...login, tokens: { ...tokens, refresh_token } } : null
@@ -42,7 +42,7 @@ export class TokenlessError extends Error {
 const TEXTS = new Set(['access_token', 'refresh_token', 'token_type', 'scope', 'id_token'])
 const isMember = (name: string): boolean => TEXTS.has(name) || name === 'expires_in'
 
-/** Some token endpoints send null for what they leave out, or no token_type. */
+/** Some token endpoints send null for members that they leave out, or no token_type. */
 export const tokenFetch =
   (context: StepContext): StepContext['fetch'] =>
   async (url, init) => {
@@ -50,7 +50,7 @@ export const tokenFetch =
     if (init?.method !== 'POST' || !response.ok) return response
     const text = await response.text()
     const answer = parseRecord(text)
-    // Not about tokens, or a refusal with status 200: that is for the SDK to read.
+    // An answer that is not about tokens, or a refusal with status 200, is for the SDK to read.
     const isOfTokens =
       answer !== null && Object.keys(answer).some(isMember) && typeof answer.error !== 'string'
     if (!isOfTokens) return new Response(text, { status: response.status })

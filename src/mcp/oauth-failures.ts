@@ -1,6 +1,6 @@
 /**
- * What a step of a login throws, as a BatonError in words: nothing of what was sent is in them, and of what a stranger
- * said only codes.
+ * Turns the errors of a login's step into BatonErrors. Their words hold nothing that was sent, and only codes of what a
+ * stranger said.
  */
 import {
   IssuerMismatchError,
@@ -14,13 +14,13 @@ import { BatonError } from '../errors.ts'
 import type { McpLoginTarget, StepContext } from './oauth.ts'
 import { TokenlessError } from './oauth-answers.ts'
 
-/** Of the login service's own trouble; the SDK says so of a status 5xx, too. */
+/** Codes for the login service's own trouble; the SDK uses them for a status 5xx, too. */
 const PASSING: ReadonlySet<string> = new Set([
   OAuthErrorCode.ServerError,
   OAuthErrorCode.TemporarilyUnavailable,
 ])
 
-/** Runs one step, and turns what is thrown into ours. */
+/** Runs one step, and turns thrown errors into ours. */
 export async function step<T>(
   target: McpLoginTarget,
   context: StepContext,
@@ -44,7 +44,7 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
   }
   if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
   if (failure instanceof RegistrationRejectedError) {
-    // Figma's and Cal.com's register those alone whom they know.
+    // Figma's and Cal.com's services register only clients that they know.
     const isFinal = failure.status < 500 && failure.status !== 429
     if (isFinal) return byHand(target, `does not let Baton register itself (${refusal(failure)})`)
     return away(target, failure)
@@ -61,12 +61,12 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
   return lack === undefined ? away(target, failure) : rejected(target, `it does not support ${lack}`)
 }
 
-/** The SDK's own words, as those that follow */
+/** Messages of the SDK, this one and the next */
 const FOREIGN = /^Protected resource (\S+) does not match/
 const INCOMPATIBLE =
   /^Incompatible auth server: does not support ((?:response type|code challenge method) \w+)$/
 
-/** A code of an error, and no other words of a stranger. */
+/** An error's code, if the text is one: no other words of a stranger. */
 export const errorCodeIn = (text: unknown): string | undefined =>
   typeof text === 'string' ? /^[\w.-]{1,64}$/.exec(text)?.[0] : undefined
 
@@ -85,7 +85,7 @@ function mismatch({ kind, expected, received }: IssuerMismatchError): string {
   return `the metadata of ${expected} is that of another issuer${other}; if that is right, give it as auth.issuer`
 }
 
-/** An address that a stranger named, in brackets; nothing where it is none. */
+/** An address that a stranger named, in brackets; nothing if it is no address. */
 const told = (address: string): string =>
   URL.canParse(address) ? ` (${new URL(address).href.slice(0, 300)})` : ''
 
@@ -97,7 +97,7 @@ function misfit(failure: Error): string {
   return member === undefined ? '' : ` (${member})`
 }
 
-/** It may work later. */
+/** The failure may pass. */
 export const away = (target: McpLoginTarget, cause: unknown) =>
   new BatonError('upstream_overloaded', `The login service of ${target.name} cannot be used now.`, { cause })
 

@@ -41,31 +41,31 @@ interface Desk {
   authorization_url: URL | null
 }
 
-/** The first step, as McpOAuth promises it: throws the BatonErrors that it names. */
+/** The first step, as in McpOAuth: throws the BatonErrors that are named there. */
 export async function begin(
   target: McpLoginTarget,
   { login, challenge, redirect_url, client_metadata_url, state }: BeginLogin,
   context: StepContext,
 ): Promise<{ authorization_url: string; pending: McpPending }> {
-  // Some servers name their metadata to whoever comes without a token, and not where a scope is lacking.
+  // Some servers name their metadata to a client without a token, but not where a scope is lacking.
   const first = challenge?.resource_metadata === undefined ? await challengeOf(target, context) : null
   const known = (first || challenge) && { ...first, ...challenge }
   const desk = deskOf(givenIn(login), { redirect_url, client_metadata_url, state })
-  // A step up asks for what was granted, too: else it would be lost.
+  // A step up also asks for the scope that was granted before: else that would be lost.
   const scope = login?.scope ?? computeScopeUnion(scopeIn(login), login?.lacking, known?.scope)
   await step(target, context, async () =>
     auth(providerOver(desk, context), {
       serverUrl: target.url,
       forceReauthorization: true,
       fetchFn: leniently(context),
-      // `saveDiscoveryState` looks at it.
+      // `saveDiscoveryState` checks the issuer.
       skipIssuerMetadataValidation: true,
       ...(scope ? { scope } : {}),
       ...metadataUrl(known),
     }),
   )
   const url = desk.authorization_url
-  // A browser is sent there, so it must be a page.
+  // A browser is sent to this URL, so it must be a page's.
   if (!url || !/^https?:$/.test(url.protocol)) throw rejected(target, 'it names no page to log in at')
   const { login: kept, verifier, discovery } = desk
   const asked = url.searchParams.get('scope')
@@ -82,7 +82,7 @@ export async function begin(
   }
 }
 
-/** The second step. Throws BatonError where the answer is not of this login, or the server refuses it. */
+/** The second step. Throws BatonError if the answer is not for this login, or the server refuses it. */
 export async function finish(
   target: McpLoginTarget,
   pending: McpPending,
@@ -91,12 +91,12 @@ export async function finish(
 ): Promise<McpLogin> {
   const code = query.get('code')
   if (code === null) {
-    // Only the code of an error: its words may come from whoever mixed up two servers (RFC 9207).
+    // Only an error's code: its words may come from an attacker who mixes up two servers (RFC 9207).
     const told = errorCodeIn(query.get('error'))
     throw rejected(target, told ? `it answered ${told}` : 'its answer holds no code')
   }
   const { redirect_url, verifier } = pending
-  // Made by `begin`, sealed in between.
+  // `begin` made it, and it was sealed in between.
   const discovery = pending.discovery as OAuthDiscoveryState
   const desk = deskOf(pending.login, { redirect_url, verifier, discovery })
   const iss = query.get('iss')
@@ -130,8 +130,8 @@ const LASTING: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Not by the SDK's `auth`: that begins a new login wherever a renewal fails, and what failed for a moment
- * must not cost the login. The server is discovered anew: it may have changed whom it trusts.
+ * Not by the SDK's `auth`: that begins a new login whenever a renewal fails, and a passing failure must not cost the
+ * login. The server is discovered anew: it may trust another login service now.
  */
 export async function renew(
   target: McpLoginTarget,
@@ -145,7 +145,7 @@ export async function renew(
     const found = await discovered(target, login, context)
     const { authorizationServerMetadata: metadata, authorizationServerUrl } = found
     const issuer = metadata?.issuer ?? login.issuer ?? String(authorizationServerUrl)
-    // A refresh token is for the server that made it, and nobody else (MCP 2026-07-28 "Authorization").
+    // A refresh token is only for the server that made it (MCP 2026-07-28 "Authorization").
     if (!isSame(tokens.issuer, issuer) || !isSame(client.issuer ?? issuer, issuer)) {
       return 'its server trusts another login service than that of the last one'
     }
@@ -163,7 +163,7 @@ export async function renew(
       })
       return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
     } catch (failure) {
-      // Whatever else it said, the one that was sent is spent.
+      // Whatever else the answer says, the refresh token that was sent is spent.
       if (failure instanceof TokenlessError)
         return failure.renewed(login, tokens) ?? 'its login service renewed the last one without a token'
       if (failure instanceof OAuthError && LASTING.has(failure.code)) {
@@ -174,7 +174,10 @@ export async function renew(
   })
 }
 
-/** Throws `away` where the server does not say whom it trusts: the SDK guesses then that it is the server itself. */
+/**
+ * Throws `away` if the server does not say which login service it trusts: the SDK then guesses that it is the server
+ * itself.
+ */
 async function discovered(
   target: McpLoginTarget,
   login: McpLogin,
@@ -188,7 +191,8 @@ async function discovered(
     skipIssuerMetadataValidation: true,
     ...metadataUrl(metadata ?? null),
   })
-  // The SDK has looked elsewhere: what a renewal brings from there would be thrown away, with the refresh token spent.
+  // The SDK has looked elsewhere then: tokens of a renewal from there would be thrown away, with the refresh token
+  // spent.
   if (context.refused) throw context.refused
   assertIssuer(found, login)
   const guessed = login.issuer ?? found.authorizationServerUrl
@@ -196,7 +200,10 @@ async function discovered(
   throw away(target, new Error('its resource metadata cannot be read'))
 }
 
-/** Whether there was more when the login was made: a moment's trouble, and no token must go to a guessed address. */
+/**
+ * Whether less is found than when the login was made: that is passing trouble, and no token may go to a guessed
+ * address.
+ */
 const isLess = (
   { resourceMetadata, authorizationServerMetadata }: OAuthServerInfo,
   { metadata }: McpLogin,
@@ -205,9 +212,9 @@ const isLess = (
   ((metadata.has_resource && !resourceMetadata) || (metadata.has_issuer && !authorizationServerMetadata))
 
 /**
- * Throws where the metadata is another issuer's (RFC 8414 3.3). A slash at the end does not count: many services write
- * their issuer with one where the server that trusts them names it without, and both lead to the same metadata. Another
- * issuer may only be named by the owner: whoever could claim to be anybody would be sent the codes meant for others.
+ * Throws if the metadata is another issuer's (RFC 8414 3.3). A slash at the end does not count: many services write
+ * their issuer with one, while the servers that trust them leave it out, and both lead to the same metadata. Only the
+ * owner may name another issuer: a service that could claim to be any issuer would be sent the codes meant for others.
  */
 function assertIssuer(
   { authorizationServerUrl, authorizationServerMetadata }: OAuthServerInfo,
@@ -219,7 +226,7 @@ function assertIssuer(
     throw new IssuerMismatchError('metadata', expected, issuer)
 }
 
-/** As addresses: an issuer whose metadata is missing is known by its URL. */
+/** Compared as addresses: an issuer whose metadata is missing is known by its URL. */
 const isSame = (one: unknown, other: unknown): boolean =>
   String(one).replace(/\/$/, '') === String(other).replace(/\/$/, '')
 
@@ -244,14 +251,14 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
     state: () => desk.state,
     clientInformation(asked) {
       const { client } = desk.login
-      // A client given by hand belongs to the issuer it is first used with.
+      // A client given by hand belongs to the issuer that it is first used with.
       if (client && client.issuer === undefined && asked) {
         desk.login = { ...desk.login, client: { ...client, issuer: asked.issuer } }
       }
       return desk.login.client
     },
     saveClientInformation(client) {
-      // By its redirect_uris it is told from one that was given by hand.
+      // The redirect_uris tell this client from one that was given by hand.
       const { redirect_uris } = clientMetadata(desk.redirect_url)
       desk.login = { ...desk.login, client: { redirect_uris, ...(client as McpClient) } }
     },
@@ -259,19 +266,20 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
     saveTokens(tokens) {
       desk.login = withTokens(desk.login, tokens, context)
     },
-    // Only after a code was refused: the SDK would send the same one again.
+    // The SDK calls this only after a code was refused, and would send the same code again.
     invalidateCredentials() {
       throw new BatonError('upstream_rejected', 'The login service refused the code or the client.')
     },
     redirectToAuthorization(url) {
       desk.authorization_url = url
-      // The SDK adds `offline_access`, and with it a prompt, wherever the service lists it.
+      // The SDK adds `offline_access`, and with it a prompt, if the service lists that scope.
       if (desk.login.scope !== undefined && url.searchParams.get('scope') !== desk.login.scope) {
         url.searchParams.set('scope', desk.login.scope)
         url.searchParams.delete('prompt')
       }
       if (url.hostname !== 'accounts.google.com') return
-      // Google knows no `offline_access`: it gives a refresh token for this, and a second one after a new consent alone.
+      // Google knows no `offline_access`: it gives a refresh token for `access_type`, and another one only after a new
+      // consent.
       url.searchParams.set('access_type', 'offline')
       url.searchParams.set('prompt', 'consent')
     },
@@ -287,7 +295,10 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
   }
 }
 
-/** A client that is known by a document has none. A service that does not say which proofs it takes may do so. */
+/**
+ * Whether the service takes clients without a secret: a client that is known by a document has none. A service that
+ * does not say what it takes may do so.
+ */
 const takesNoSecret = (found: OAuthDiscoveryState | undefined): boolean =>
   found?.authorizationServerMetadata?.token_endpoint_auth_methods_supported?.includes('none') ?? true
 
@@ -310,8 +321,8 @@ const metadataUrl = (challenge: Pick<McpChallenge, 'resource_metadata'> | null) 
 }
 
 /**
- * What the server asks for, where not all of it was heard yet: any request without a token is answered with it. Some servers
- * refuse a GET as such before they ask who calls, so that a POST follows it.
+ * The server's challenge, unless all of it is known: any request without a token is answered with it. Some servers refuse
+ * every GET before they ask for a token, so a POST follows.
  */
 async function challengeOf({ url }: McpLoginTarget, context: StepContext): Promise<McpChallenge | null> {
   const headers = { accept: 'application/json, text/event-stream' }
@@ -327,7 +338,7 @@ async function challengeOf({ url }: McpLoginTarget, context: StepContext): Promi
   return null
 }
 
-/** It begins no session where a server answers it. */
+/** A request that begins no session if a server answers it. */
 const LIST = {
   method: 'POST',
   headers: { 'content-type': 'application/json' },

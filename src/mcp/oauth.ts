@@ -1,8 +1,8 @@
 /**
- * Logins at MCP servers (MCP 2026-07-28 "Authorization"): discovery, registration, PKCE, renewal. Every
- * address comes from a server that a caller named, so all of them go through the guarded fetch. Keeps
- * nothing: what must be kept is handed out as JSON, secrets in it. The flow itself is oauth-flow.ts, which
- * is loaded with the first login, as the SDK costs half a second.
+ * Logins at MCP servers (MCP 2026-07-28 "Authorization"): discovery, registration, PKCE, renewal. Every address comes
+ * from a server that a caller named, so all of them go through the guarded fetch. Keeps nothing: data that must be kept
+ * is handed out as JSON, with the secrets in it. The flow itself is oauth-flow.ts, which is loaded with the first
+ * login, as the SDK costs half a second.
  */
 import { isLoopback } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
@@ -11,32 +11,32 @@ import { createGuards } from '../guard.ts'
 import type { Resolve } from '../resolve.ts'
 import type { McpChallenge, McpServerSpec } from './contract.ts'
 
-/** What a login at one server is made of. Secret. */
+/** The data of a login at one server. Secret. */
 export interface McpLogin {
   /** The client that the server's issuer knows us by, registered or given: `client_id`, `client_secret`? … */
   client?: McpClient
-  /** What the login service calls itself, where its owner said so: its metadata must say the same */
+  /** The login service's name for itself, if the login's owner gave it: its metadata must say the same */
   issuer?: string
-  /** What its owner wants asked for, whatever the server says */
+  /** The scope that the login's owner wants, whatever the server says */
   scope?: string
-  /** What its server refused the tokens for lack of: the next login asks for it */
+  /** The scope for lack of which the server refused the tokens: the next login asks for it */
   lacking?: string
-  /** Why nothing renews it any more, for its owner to read */
+  /** Why nothing renews the login any more, for its owner to read */
   over?: string
   tokens?: McpTokens
   /** When the access token ends, milliseconds since the epoch */
   expires_at?: number
-  /** Not known of logins that former versions made */
+  /** Missing in logins that former versions made */
   metadata?: McpMetadata
 }
 /** What was found when the login was made: a renewal that finds less waits until it is there again. */
 export interface McpMetadata {
-  /** Where the server's refusal said that its metadata is */
+  /** Where the metadata is, by the server's refusal */
   resource_metadata?: string
   has_resource: boolean
   has_issuer: boolean
 }
-/** Who we are to one login server: registered, or made there by hand. */
+/** Our client at one login server: registered by Baton, or made there by hand. */
 export interface McpClient {
   client_id: string
   client_secret?: string
@@ -57,42 +57,46 @@ export interface McpPending {
   discovery: unknown
   redirect_url: string
   challenge: McpChallenge | null
-  /** What was asked for; not known of logins that a former version began */
+  /** The scope that was asked for; missing in logins that a former version began */
   scope?: string
 }
 /** The server that a login is for. */
 export type McpLoginTarget = Pick<McpServerSpec, 'name' | 'allowPrivate'> & { url: string }
 
-/** Logins at MCP servers, a step at a time: what a step needs of the one before is data that the caller keeps. */
+/** Logins at MCP servers, a step at a time: the caller keeps the data that a step hands to the next. */
 export interface McpOAuth {
   /**
-   * Where a browser logs in. `login`: what is known of an earlier one. Throws BatonError `address_not_allowed`,
-   * `not_available` (no way to register), `upstream_rejected`, `upstream_overloaded` (it may work later).
+   * Answers where a browser logs in. `login`: what is known from an earlier login. Throws BatonError
+   * `address_not_allowed`, `not_available` (no way to register), `upstream_rejected`, `upstream_overloaded` (it may
+   * work later).
    */
   begin(
     target: McpLoginTarget,
     begin: BeginLogin,
   ): Promise<{ authorization_url: string; pending: McpPending }>
-  /** The redirect's query for tokens. Throws BatonError `upstream_rejected`, `upstream_overloaded`. */
+  /** Exchanges the redirect's query for tokens. Throws BatonError `upstream_rejected`, `upstream_overloaded`. */
   finish(target: McpLoginTarget, pending: McpPending, query: URLSearchParams): Promise<McpLogin>
-  /** Where only a new login helps: why, in words without secrets. Throws BatonError for what may pass. */
+  /**
+   * The renewed login; if only a new login helps, the reason in words without secrets. Throws BatonError for failures
+   * that may pass.
+   */
   renew(target: McpLoginTarget, login: McpLogin): Promise<McpLogin | string>
   close(): Promise<void>
 }
-/** What a login begins with: what is known already, and where the browser comes back to. */
+/** What a login begins with: the facts known already, and where the browser comes back to. */
 export interface BeginLogin {
   login: McpLogin | null
   challenge: McpChallenge | null
   redirect_url: string
-  /** Where the login service may read who we are, in place of a registration; empty: nowhere */
+  /** Where the login service may read who we are, instead of a registration; empty: nowhere */
   client_metadata_url: string
   state: string
 }
 
-/** What one step works with: its way out, and what it met there. */
+/** What one step works with: its fetch, and an address that was refused to it. */
 export interface StepContext {
   fetch(url: string | URL, init?: RequestInit): Promise<Response>
-  /** An address that the guard kept it from */
+  /** The guard's refusal of an address that the step asked for */
   refused: BatonError | null
   now(): number
   discoveryMs: number
@@ -100,9 +104,9 @@ export interface StepContext {
 
 interface McpOAuthOptions {
   now?(): number
-  /** How long a renewal may look for the login service. With the token request it must end within a claim. */
+  /** How long a renewal may look for the login service. This and the token request must fit into the time of a claim. */
   discoveryMs?: number
-  /** What login services are reached through over https */
+  /** The proxy through which login services are reached over https */
   proxy?: ConnectorProxy | null
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
@@ -117,8 +121,8 @@ export const clientMetadata = (redirect_url: string) => ({
 })
 
 /**
- * What the owner said of the login service. A client that registered itself does so again with each login: services
- * forget such clients, and show one that they do not know an error page from which no browser comes back.
+ * What the owner gave for the login. A client that registered itself does so again with each login: services forget
+ * such clients, and answer an unknown one with an error page from which no browser comes back.
  */
 export function givenIn(login: McpLogin | null | undefined): McpLogin {
   const { client, issuer, scope } = login ?? {}
@@ -146,12 +150,12 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
     const context: StepContext = {
       refused: null,
       async fetch(url, init) {
-        // https alone, but for this machine, where that is open at all.
+        // Only https, except to this machine, if its addresses are open at all.
         const guard = guards.of({ allowPrivate, requireHttps: !isLoopback(new URL(url).hostname) })
         try {
           return await guard.fetch(url, init)
         } catch (failure) {
-          // The SDK takes what it cannot read for what is not there, and looks elsewhere.
+          // The SDK takes metadata that it cannot read for missing, and looks elsewhere.
           if (failure instanceof BatonError) context.refused = failure
           throw failure
         }

@@ -1,8 +1,8 @@
 /**
- * bubblewrap around stdio servers, where the operator asks for it: namespaces of their own, a read-only file
- * system without the gateway's data, a /tmp that ends with the process, no other process in sight, and
- * no network unless that is asked for, too. What is asked for and does not work stops the start: a server
- * must not run more freely than the operator thinks.
+ * bubblewrap around stdio servers, where the operator asks for it: namespaces of their own, a read-only file system
+ * without the gateway's data, a /tmp that ends with the process, no other process in sight, and no network unless that
+ * is asked for, too. If the isolation that is asked for does not work, Baton does not start: a server must not run more
+ * freely than the operator thinks.
  */
 import { spawn } from 'node:child_process'
 import { existsSync, realpathSync, statSync } from 'node:fs'
@@ -12,7 +12,7 @@ import { childEnv } from './child-env.ts'
 /** As in BATON_STDIO_ISOLATION. */
 export type Isolation = 'none' | 'bubblewrap' | 'bubblewrap-network'
 
-/** The walls around a server's program; they were tried before. */
+/** The walls around a server's program, which have been tried. */
 export interface Sandbox {
   /** What to start in place of a command. */
   around(command: string, args: readonly string[]): { command: string; args: string[] }
@@ -20,13 +20,13 @@ export interface Sandbox {
 
 interface SandboxOptions {
   isolation: Isolation
-  /** Files and folders of the gateway that servers must not read; those that exist */
+  /** Files and folders of the gateway that servers must not read; missing ones are skipped */
   hidden: readonly string[]
-  /** Stands in for the one on the PATH in tests */
+  /** Stands in for the program on the PATH in tests */
   program?: string
 }
 
-/** Null: none was asked for. Throws an Error in plain words where bubblewrap is not there or may not work. */
+/** Null: no isolation was asked for. Throws an Error in plain words if bubblewrap is missing or is not allowed to work. */
 export async function openSandbox({
   isolation,
   hidden,
@@ -44,7 +44,7 @@ export async function openSandbox({
   )
 }
 
-/** Nobody's user and group, wherever the gateway's own are allowed to be shown as that. */
+/** Nobody's user and group: servers see these in place of the gateway's own, wherever that is allowed. */
 const NOBODY = '65534'
 
 function wallsFor(isolation: Isolation, hidden: readonly string[]): string[] {
@@ -54,22 +54,22 @@ function wallsFor(isolation: Isolation, hidden: readonly string[]): string[] {
   return [
     '--unshare-all',
     ...['--uid', NOBODY, '--gid', NOBODY],
-    // Where the gateway dies without a word, so do they; what they started dies with their first process.
+    // If the gateway dies without a word, so do the servers; processes that they started die with their first one.
     '--die-with-parent',
     ...['--ro-bind', '/', '/'],
     ...['--dev', '/dev'],
     ...['--proc', '/proc'],
-    // Sockets stand there that would lead around the missing network, and other programs' files.
+    // These folders hold sockets that would lead around the missing network, and other programs' files.
     ...[...tmp, '/run'].flatMap((folder) => ['--tmpfs', folder]),
     // Servers are started in the gateway's own folder, wherever that is.
     ...(tmp.some((folder) => here.startsWith(`${folder}/`)) ? ['--ro-bind', here, here] : []),
     ...(isOnline ? ['--share-net', '--ro-bind-try', RESOLVED, RESOLVED] : []),
-    // Nothing can be mounted over a link, and what it leads to is what must not be read.
+    // Nothing can be mounted over a link, and its target is what must not be read.
     ...hidden.filter((path) => existsSync(path)).flatMap((path) => hide(realpathSync(path))),
   ]
 }
 
-/** Many a resolv.conf is a link into it. */
+/** Many a resolv.conf is a link into this folder. */
 const RESOLVED = '/run/systemd/resolve'
 
 const hide = (path: string): string[] =>
@@ -82,7 +82,7 @@ const SHOWN = 300
 function failure({ command, args }: { command: string; args: string[] }): Promise<string | null> {
   return new Promise((resolve) => {
     const stdio = ['ignore', 'ignore', 'pipe'] as const
-    // Not spawn's own timeout: where the program is not there its timer stays, and keeps the process from ending.
+    // Not spawn's own timeout: if the program is missing, its timer stays and keeps this process from ending.
     const signal = AbortSignal.timeout(PATIENCE_MS)
     const child = spawn(command, args, { env: childEnv({}), stdio: [...stdio], signal })
     let said = ''

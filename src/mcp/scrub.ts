@@ -1,13 +1,13 @@
 /**
- * Keeps what a connector gives its server out of what the server says: servers quote addresses, headers and variables.
- * Of failures, which end up in logs and with whoever asks, every value is taken out. In what an answer holds, an owner
- * may read their own values; those of the configuration are the operator's: what authorises Baton is taken out.
+ * Keeps the values that a connector gives its server out of what the server says: servers quote addresses, headers and
+ * variables. Failures end up in logs and with every caller, so every value is taken out of them. In answers an owner
+ * may read their own values. A configured server's values are the operator's: those that authorise Baton are taken out.
  */
 import { BEARABLE, isWithin } from '../chat/json.ts'
 import { endWithoutSecrets, withoutSecrets } from '../foreign.ts'
 import type { McpError, McpProgress, McpResult, McpServerSpec, ToolList } from './contract.ts'
 
-/** What a server is given, and may quote; `isConfigured`: by the operator */
+/** The values that a server is given, and may quote; `isConfigured`: by the operator */
 export type Secretive = Pick<McpServerSpec, 'url' | 'headers' | 'env' | 'auth' | 'isConfigured'>
 
 const BEARER = /\b(Bearer|Basic|DPoP)\s+[\w.~+/=-]{8,}/gi
@@ -16,24 +16,24 @@ const BEARER = /\b(Bearer|Basic|DPoP)\s+[\w.~+/=-]{8,}/gi
 export const scrubbedText = (text: string, spec: Secretive): string =>
   withoutSecrets(text, valuesOf(spec)).replace(BEARER, '$1 ***')
 
-/** The same of the last that a program said. */
+/** The same for the end of what a program said. */
 export const scrubbedEnd = (end: string, spec: Secretive): string =>
   endWithoutSecrets(end, valuesOf(spec)).replace(BEARER, '$1 ***')
 
-/** The failure without them; the same object where it holds none. */
+/** The failure without these values; the same object if it holds none. */
 export function scrubbedFailure(failure: McpError, spec: Secretive): McpError {
   const message = scrubbedText(failure.message, spec)
   const lastWords = failure.lastWords && scrubbedText(failure.lastWords, spec)
   if (message === failure.message && lastWords === failure.lastWords) return failure
-  // Without its cause, which holds the same words.
+  // Its cause is dropped, since it holds the same words.
   return failure.but({ message, lastWords, cause: undefined })
 }
 
-/** The list itself where nothing is to be taken out, as with all that follow. */
+/** Answers with the list itself if nothing is to be taken out, as all functions below do. */
 export function scrubbedList<T extends Pick<ToolList, 'server' | 'tools'>>(list: T, spec: Secretive): T {
   const clean = cleanerOf(spec)
   if (!clean) return list
-  // Calls go by a tool's name: it stays.
+  // Calls need a tool's name, so it stays.
   const tools = list.tools.map((tool) => ({ ...cleaned(tool, clean), name: tool.name }))
   return { ...list, server: cleaned(list.server, clean), tools }
 }
@@ -51,7 +51,7 @@ export function scrubbedResult(result: McpResult, spec: Secretive): McpResult {
     return part.name === undefined ? part : { ...part, name: clean(part.name) }
   })
   const { structured } = result
-  // One beyond that is left out of the result anyway.
+  // A structure beyond these bounds is left out of the result anyway.
   if (structured === undefined || !isWithin(structured, BEARABLE)) return { ...result, content }
   return { ...result, content, structured: cleaned(structured, clean) }
 }
@@ -70,13 +70,13 @@ const valuesOf = (spec: Secretive): string[] => [
   tokenOf(spec),
 ]
 
-/** Some servers take their key in the path, among words that are shorter. */
+/** Some servers take their key in the path, where the other words are shorter. */
 const longStepsOf = (url = ''): string[] =>
   URL.canParse(url) ? new URL(url).pathname.split('/').filter((step) => step.length >= 16) : []
 
 const tokenOf = ({ auth }: Secretive): string => auth?.held?.() ?? ''
 
-/** Some servers take their key in the query: its values, as they are and as they were written. */
+/** Some servers take their key in the query: its values, decoded and as they were written. */
 function queryOf(url: string | undefined): Pair[] {
   if (url === undefined || !URL.canParse(url)) return []
   const { search, searchParams } = new URL(url)
@@ -90,14 +90,14 @@ function queryOf(url: string | undefined): Pair[] {
   ]
 }
 
-/** Names of what authorises Baton. Others say which tenant or region is meant, and their values stand in many a result. */
+/** Names of values that authorise Baton. Other values name a tenant or region, say, and stand in many results. */
 const CREDENTIAL = /auth|cookie|cred|key|pass|pwd|secret|token|(?:^|[_-])pat$/i
-/** A database's address, for one */
+/** Such as a database's address */
 const WITH_PASSWORD = /:\/\/[^/@\s]*:[^/@\s]+@/
 
 type Clean = (text: string) => string
 
-/** Null: there is nothing to take out. A server that shows what it was given shows it to every reader. */
+/** Null: there is nothing to take out. Every reader sees the values that a configured server shows. */
 function cleanerOf(spec: Secretive): Clean | null {
   if (!spec.isConfigured) return null
   const own = pairsOf(spec)
@@ -107,7 +107,7 @@ function cleanerOf(spec: Secretive): Clean | null {
   return secrets.length === 0 ? null : (text) => withoutSecrets(text, secrets)
 }
 
-/** Every text of a JSON value but the names of its fields. */
+/** Cleans every text of a JSON value except the names of its fields. */
 function cleaned<T>(value: T, clean: Clean): T {
   const text = JSON.stringify(value)
   if (clean(text) === text) return value

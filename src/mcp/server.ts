@@ -1,4 +1,4 @@
-/** One server as the pool holds it: the way to it, its tool list, calls of its tools. */
+/** One server as the pool holds it: its link, its tool list, calls of its tools. */
 import type { Connection } from './connection.ts'
 import { readResult } from './content.ts'
 import {
@@ -15,7 +15,7 @@ import { Link, type LinkOptions } from './link.ts'
 import { createListing, type KeptList } from './listing.ts'
 import { scrubbedList, scrubbedProgress, scrubbedResult } from './scrub.ts'
 
-/** The verbs of Mcp for one key; they throw McpError alike. */
+/** The verbs of Mcp for one key; they throw McpError, too. */
 export interface Server {
   readonly link: Link
   list: Mcp['list']
@@ -61,7 +61,8 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       try {
         const raw = await link.use(spec, wait, async (connection) => {
           used = connection
-          // A modern server wants arguments in headers too, as the tool's schema says. An old list will do: it says if not.
+          // A modern server wants arguments in headers, too, as the tool's schema says. An old list will do: if not,
+          // the server says so.
           const isModern = connection.verdict.kind === 'modern'
           if (isModern && !listing.cached()) await read(false)
           const send = () => {
@@ -86,7 +87,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
         return scrubbedResult(readResult(raw), spec)
       } catch (error) {
         const failure = failureOf(deadline.failure(), error)
-        // A connection that was let go has a successor by now, of which its failure tells nothing.
+        // A connection that was let go has a successor by now, and its failure says nothing about that.
         if (failure instanceof McpError && link.isHeld(used)) link.failed(failure, 'call')
         throw failure
       } finally {
@@ -113,11 +114,11 @@ async function askedForList(link: Link, spec: McpServerSpec) {
       },
     )
     link.health.succeeded()
-    // A list over a connection that stands says nothing of how long the next one takes to be made.
+    // A list over a standing connection does not tell how long it takes to make one.
     if (!wasConnected) link.health.took(performance.now() - from)
     return scrubbedList(listed, spec)
   } catch (error) {
-    // Whatever the SDK makes of it: the server did nothing wrong.
+    // While we close, whatever the SDK throws, the server did nothing wrong.
     if (link.ending.aborted)
       throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false, cause: error })
     if (error instanceof McpError && link.isHeld(used)) link.failed(error, 'attempt')
@@ -125,7 +126,10 @@ async function askedForList(link: Link, spec: McpServerSpec) {
   }
 }
 
-/** Why the caller's patience ended counts, and whether the call had left by then. */
+/**
+ * The failure of a call: the reason why the caller's patience ended, with what is known of whether the call had left by
+ * then.
+ */
 function failureOf(ended: McpError | null, error: unknown): unknown {
   if (!ended) return error
   return error instanceof McpError && !error.sent ? ended.but({ sent: false }) : ended

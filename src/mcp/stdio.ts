@@ -1,7 +1,7 @@
 /**
- * A stdio server as a transport for the SDK: its own process group, an environment of declared names
- * only, stderr always drained, and an end that takes every descendant along. The SDK's own transport
- * hands six variables of the gateway down and signals nothing but the direct child.
+ * A stdio server as a transport for the SDK: its own process group, an environment of declared names only, stderr
+ * always drained, and an end that takes every descendant along. The SDK's own transport hands six variables of the
+ * gateway down and signals only the direct child.
  */
 import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
@@ -23,7 +23,7 @@ const DRAIN_MS = 500
 interface StdioOptions {
   maxBytes: number
   watchdog: Watchdog
-  /** What the process is run in; null: nothing */
+  /** The sandbox that the process runs in; null: none */
   sandbox: Sandbox | null
 }
 
@@ -31,9 +31,9 @@ interface StdioOptions {
 export interface StdioTransport extends Transport {
   /** Ends the process: EOF, SIGTERM, SIGKILL, the latter two to the whole group. */
   close(): Promise<void>
-  /** How it ended and the last lines that it wrote to stderr; both empty while it runs quietly. */
+  /** How the process ended and the last lines that it wrote to stderr; both empty while it runs quietly. */
   obituary(): { ending: string; words: string }
-  /** Called with the id of a request whose answer came and cannot be taken, and why. */
+  /** Called with the id of a request whose answer came but cannot be used, and why. */
   onrefused?: (id: number, kind: McpErrorKind, why: string) => void
   /** The SDK tells a stdio transport from others by this name. */
   readonly stderr: null
@@ -41,7 +41,7 @@ export interface StdioTransport extends Transport {
 
 type Child = ChildProcessByStdio<Writable, Readable, Readable>
 
-/** Not started yet. `start` rejects with an McpError where the program cannot be run. */
+/** A transport that is not started yet. `start` rejects with an McpError if the program cannot be run. */
 export function createStdioTransport(spec: McpServerSpec, options: StdioOptions): StdioTransport {
   const env = childEnv(spec.env ?? {})
   const plain = { command: spec.command ?? '', args: spec.args ?? [] }
@@ -49,7 +49,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
   let child: Child | null = null
   let ended: Promise<string> | null = null
   let ending = ''
-  /** It reads no more: what is sent now is run by nobody, though its last words are still being read */
+  /** The process reads no more: nobody runs what is sent now, though its last output is still being read */
   let isLeaving = false
   let stderr = Buffer.alloc(0)
 
@@ -58,13 +58,13 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
     async start() {
       const started = spawn(command, args, { env, detached: true, stdio: 'pipe', shell: false })
       const running = spawned(started, spec)
-      // One that is not there may have no pipes either: with too many open files, for one.
+      // A process that did not start may have no pipes either, as with too many open files.
       if (started.pid === undefined) return running
       child = started
       started.stderr.on('data', (chunk: Buffer) => {
         stderr = Buffer.concat([stderr, chunk]).subarray(-STDERR_BYTES)
       })
-      // Without its pipes it is of no use, however long it lives on: a call would wait for its whole timeout.
+      // Without its pipes the process is of no use, however long it lives on: a call would wait for its whole timeout.
       started.stdout.once('close', () => void transport.close())
       started.stdin.on('error', (error) => {
         transport.onerror?.(error)
@@ -75,7 +75,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       options.watchdog.add(group)
       ended = exit(started).then(async (how) => {
         isLeaving = true
-        // The leader is gone, its group may not be; a group id is not given out again before it is empty.
+        // The leader is gone, its group may not be. A group's id is not given out again before the group is empty.
         killGroup(group, 'SIGKILL')
         options.watchdog.remove(group)
         await drained(started)
@@ -93,7 +93,8 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
           )
         child.stdin.write(`${JSON.stringify(message)}\n`, (error) => {
           if (!error) return resolve()
-          // It closed its end, as a rule because it ends: how it did says more than the pipe, and comes first.
+          // The process closed its end, as a rule because it ends: how it ended says more than the pipe's error, and is
+          // heard first.
           void settles(ended ?? Promise.resolve(), GRACE_MS).then(() => reject(error))
         })
       })
@@ -124,7 +125,7 @@ function spawned(child: Child, { name, isConfigured }: McpServerSpec): Promise<v
     child.once('spawn', resolve)
     // Stays on: a later failure to signal the process must not be an uncaught error.
     child.on('error', (error: NodeJS.ErrnoException) => {
-      // Its words name the program.
+      // The error's words name the program, which is not for all owners.
       const why = isConfigured ? ` (${error.code})` : `: ${error.message}`
       const facts = { sent: false, lastWords: isConfigured ? error.message : undefined, cause: error }
       reject(new McpError('unavailable', `${name} cannot be started${why}`, facts))
@@ -140,7 +141,7 @@ const exit = (child: Child): Promise<string> =>
     )
   })
 
-/** Lets what the process wrote last be read, then cuts pipes that a runaway descendant still holds. */
+/** Waits until the process's last output is read, then cuts pipes that a runaway descendant still holds. */
 async function drained(child: Child): Promise<void> {
   await settles(new Promise((resolve) => child.once('close', resolve)), DRAIN_MS)
   for (const stream of [child.stdin, child.stdout, child.stderr]) stream.destroy()
@@ -150,7 +151,7 @@ function killGroup(group: number, signal: NodeJS.Signals): void {
   try {
     process.kill(-group, signal)
   } catch {
-    // Nobody left in it.
+    // The group is empty.
   }
 }
 
@@ -160,7 +161,7 @@ const settles = async (promise: Promise<unknown>, ms: number): Promise<boolean> 
     promise.then(() => true),
   )) !== null
 
-/** Newline-delimited JSON. What is no JSON is a program's chatter and skipped; a line above the cap too. */
+/** Newline-delimited JSON. Lines that are no JSON are a program's chatter and skipped; lines above the cap, too. */
 function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number): void {
   let parts: Buffer[] = []
   let size = 0
@@ -172,7 +173,8 @@ function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number
       parts = wasAbove ? [parts[0] ?? part, tailOf(parts.slice(1))] : [headOf(parts), tailOf(parts)]
   }
   stdout.on('data', (chunk: Buffer) => {
-    // Two megabytes would be read in one turn of the event loop: a flood of short lines must not hold up everybody else.
+    // Otherwise two megabytes are read in one turn of the event loop: a flood of short lines must not hold up everybody
+    // else.
     if (chunk.includes(10)) {
       stdout.pause()
       setImmediate(() => stdout.resume())
@@ -191,13 +193,13 @@ function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number
   stdout.on('error', (error) => transport.onerror?.(error))
 }
 
-/** Of a line above the cap only the two ends are kept: they tell whose answer it was. */
+/** Bytes kept of each end of a line above the cap: they tell which request it answers. */
 const ENDS = 256
 const headOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(0, ENDS))
 const tailOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(-ENDS))
 
 function readLine(line: Buffer, transport: StdioTransport): void {
-  // What does not begin with `{` is chatter: to have a parser say so costs many times as much.
+  // A line that does not begin with `{` is chatter: letting a parser find that out costs many times as much.
   if (line.find((byte) => byte > 32) !== 123) return
   let json: unknown
   let message: JSONRPCMessage
@@ -206,7 +208,8 @@ function readLine(line: Buffer, transport: StdioTransport): void {
     message = parseJSONRPCMessage(json)
   } catch (error) {
     transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
-    // An answer, if a broken one (`"error": null` beside a result): its request would wait for a better one in vain.
+    // This is an answer, though a broken one (`"error": null` beside a result): its request would wait for a better one
+    // in vain.
     if (isRecord(json) && json.jsonrpc === '2.0' && !('method' in json) && typeof json.id === 'number')
       transport.onrefused?.(json.id, 'protocol', "The server's answer is not valid JSON-RPC.")
     return
@@ -214,7 +217,7 @@ function readLine(line: Buffer, transport: StdioTransport): void {
   transport.onmessage?.(message)
 }
 
-/** The request behind an oversized answer fails alone, so that a stateful server keeps its state. */
+/** Only the request behind an oversized answer fails, so that a stateful server keeps its state. */
 function dropLine(parts: Buffer[], transport: StdioTransport, maxBytes: number): void {
   const [head = '', tail = ''] = parts.map((part) => part.toString('latin1'))
   const atStart = /^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)/.exec(head)

@@ -12,7 +12,7 @@ type SendOptions = Parameters<Transport['send']>[1]
 /** Marks an error that was made here: no server can send a symbol. */
 const LOCAL = Symbol('local failure')
 
-/** Of an error that the tap answered with, by a ProtocolError's `data`; undefined for a server's own. */
+/** The kind of an error that the tap made, by a ProtocolError's `data`; undefined for a server's own error. */
 export const localKind = (data: unknown): McpErrorKind | undefined =>
   typeof data === 'object' && data !== null && LOCAL in data ? (data[LOCAL] as McpErrorKind) : undefined
 
@@ -29,22 +29,22 @@ export interface Tap {
 interface TapOptions {
   /** Sees each result before the SDK and returns what the SDK shall see. Must not throw. */
   onResult(request: JSONRPCRequest, result: unknown): unknown
-  /** The transport answers in the HTTP response of the request itself (Streamable HTTP) */
+  /** Answers come in the HTTP response to the request itself (Streamable HTTP) */
   answersInResponse: boolean
 }
 
 /**
- * How many of a server's questions are answered at a time. Over HTTP each answer is a request: at 16, two servers that
- * ask without end held every turn of the event loop for 100 ms; at 4 it is a quarter of that.
+ * How many of a server's questions are answered at a time. Over HTTP each answer is a request: with 16, two servers
+ * that ask without end held every turn of the event loop for 100 ms; with 4 it is a quarter of that.
  */
 const MOST_ASKED = 4
-/** Questions that wait until others are answered; what is asked beyond them gets no answer */
+/** Questions that wait until others are answered; further ones get no answer */
 const MOST_WAITING = 256
 
-/** What the server asks, given on a few questions at a time. */
+/** Passes the server's questions on, a few at a time. */
 function createQuestions(give: Deliver) {
   const waiting: Parameters<Deliver>[] = []
-  /** Ids of what was given on and is not answered; the server may use one twice */
+  /** Ids of questions that were passed on and are not answered; the server may use an id twice */
   const asked: unknown[] = []
   let answering = 0
   const forget = (id: unknown): void => {
@@ -70,7 +70,7 @@ function createQuestions(give: Deliver) {
       else forget(id)
       goOn()
     },
-    /** Its answer counts until it has left, whatever the server takes back meanwhile. */
+    /** A question counts until its answer has left, even if the server cancels it meanwhile. */
     async answered(id: unknown, send: () => Promise<void>): Promise<void> {
       forget(id)
       answering++
@@ -82,7 +82,7 @@ function createQuestions(give: Deliver) {
   }
 }
 
-/** Puts itself between the transport and whoever sets its `onmessage` afterwards. */
+/** Puts itself between the transport and the client, which sets `onmessage` afterwards. */
 export function tap(transport: Transport, options: TapOptions): Tap {
   const pending = new Map<string | number, JSONRPCRequest>()
   let handler: Deliver | undefined
@@ -145,9 +145,9 @@ export function tap(transport: Transport, options: TapOptions): Tap {
 
   transport.send = async (message, sendOptions) => {
     if ('method' in message && 'id' in message) return ask(message, sendOptions)
-    // A notification is no part of the call whose end it may announce, nor is an answer to the server.
+    // A notification is no part of the call whose end it may announce, and neither is an answer to the server.
     const own = createExchange()
-    // Nobody waits for what is said to it: a server that says nothing must not hold a socket for each.
+    // Nobody waits for the response to such a message: a server that gives none must not hold a socket for each.
     setTimeout(own.abort, ATTEMPT_MS).unref()
     const leave = () => inExchange(own, () => send(message, sendOptions))
     if (!('method' in message)) return questions.answered(message.id, leave)

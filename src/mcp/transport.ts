@@ -1,6 +1,6 @@
 /**
- * The SDK's transport for one server, as its connector has it: over HTTP with the guarded fetch, the connector's headers
- * and its token; or a process.
+ * The SDK's transport for one server, as its connector says: HTTP with the guarded fetch, the connector's headers and
+ * its token; or a process.
  */
 import {
   type AuthProvider,
@@ -17,7 +17,7 @@ import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import type { Watchdog } from './watchdog.ts'
 
-/** What all connections to one server are given. */
+/** Settings of all connections to one server. */
 export interface ConnectionSettings {
   client: { name: string; version: string }
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
@@ -25,25 +25,25 @@ export interface ConnectionSettings {
   watchdog: Watchdog
   sandbox: Sandbox | null
   elicit?: ElicitHandler | undefined
-  /** What the process of a configured server said last, for the operator's log */
+  /** Hears what a configured server's process said last, for the operator's log */
   onLastWords?: ((server: string, words: string) => void) | undefined
 }
 
-/** A transport, and the same by its kind; the HTTP transport of 2024-11-05 is neither. */
+/** A transport, also by its kind; the HTTP transport of 2024-11-05 is neither kind. */
 export interface Transports {
   transport: Transport
   stdio: StdioTransport | null
   http: StreamableHTTPClientTransport | null
 }
 
-/** What a transport is told of the calls that go over it. */
+/** What a transport must know of the calls that go over it. */
 interface Calls {
   hasPending(): boolean
   /** By the revision that was agreed on */
   isModern(): boolean
 }
 
-/** Not started yet. */
+/** Transports that are not started yet. */
 export function createTransport(spec: McpServerSpec, settings: ConnectionSettings, calls: Calls): Transports {
   if (spec.transport === 'stdio') {
     const stdio = createStdioTransport(spec, settings)
@@ -75,7 +75,7 @@ export function createTransport(spec: McpServerSpec, settings: ConnectionSetting
 export const userAgent = ({ client }: Pick<ConnectionSettings, 'client'>): string =>
   `${client.name}/${client.version}`
 
-/** Tells what a refusal asks for. */
+/** A fetch that reports what a refusal asks for. */
 function hearing(fetch: ConnectionSettings['fetch'], auth: McpAuth | undefined): ConnectionSettings['fetch'] {
   if (!auth?.onChallenge) return fetch
   return async (url, init) => {
@@ -86,7 +86,7 @@ function hearing(fetch: ConnectionSettings['fetch'], auth: McpAuth | undefined):
   }
 }
 
-/** Tells which token was refused: of calls that are refused together the first renews it for all. */
+/** Reports which token was refused: when calls are refused together, the first renews the token for all. */
 const providerOf = ({ token, onUnauthorized }: McpAuth): AuthProvider => ({
   token: () => holdingBack(token),
   ...(onUnauthorized && {
@@ -106,13 +106,13 @@ function resumptionPacer({
   let floor = 50
   let last = Number.NEGATIVE_INFINITY
   return (reconnect, delay) => {
-    // There is nothing to resume since 2026-07-28; the SDK takes what is thrown here for the stream's end.
+    // From 2026-07-28 on there is nothing to resume; the SDK takes an error thrown here for the stream's end.
     if (isModern()) throw new Error('the revision has no resumption')
     if (!hasPending()) return
     const now = performance.now()
     floor = now - last > 10_000 ? 50 : Math.min(floor * 2, 30_000)
     last = now
-    // A `retry` beyond what a timer can run would have it fire at once.
+    // A `retry` that is longer than a timer can run would make it fire at once.
     const wait = Math.min(Math.max(delay, floor), LONGEST_MS)
     const timer = setTimeout(() => hasPending() && reconnect(), wait)
     return () => clearTimeout(timer)

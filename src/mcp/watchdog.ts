@@ -1,12 +1,11 @@
 /**
- * Kills the process groups of stdio servers when the gateway dies without saying so (SIGKILL, OOM): a
- * shell of about 1 MB reads group ids from a pipe, and the pipe's end is the gateway's end. Reaches
- * grandchildren, which a parent-death signal does not. Without /bin/sh the servers only see their
- * stdin end.
+ * Kills the process groups of stdio servers when the gateway dies without saying so (SIGKILL, OOM): a shell of about 1
+ * MB reads group ids from a pipe, and the pipe's end tells it of the gateway's end. It reaches grandchildren, which a
+ * parent-death signal does not. Without /bin/sh the servers only see their stdin end.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 
-/** Keeps the process groups that must not outlive the gateway. */
+/** Knows the process groups that must not outlive the gateway. */
 export interface Watchdog {
   add(group: number): void
   remove(group: number): void
@@ -26,7 +25,7 @@ done
 for g in $groups; do kill -s KILL -- "-$g" 2>/dev/null; done
 `
 
-/** Started with the first group. */
+/** The shell is started with the first group. */
 export function createWatchdog(): Watchdog {
   let shell: ChildProcess | null = null
   const start = (): ChildProcess => {

@@ -1,6 +1,6 @@
 /**
- * How a connection comes to stand: the choice of protocol revision, and for each attempt a transport (transport.ts), the
- * SDK's client, and a tap between them. What is done with it is connection.ts.
+ * How a connection is made: the choice of protocol revision, and for each attempt a transport (transport.ts), the SDK's
+ * client, and a tap between them. connection.ts uses the result.
  */
 import {
   Client,
@@ -22,12 +22,12 @@ import { type ConnectionSettings, createTransport, type Transports } from './tra
 /** Which revision a server speaks; kept by the caller so that a reconnect needs no probe. */
 export type Verdict = PriorDiscovery
 
-/** What one attempt is given, and whom it tells. */
+/** What one attempt is given, and what it reports to. */
 export interface ConnectionContext extends ConnectionSettings {
   onListChanged(): void
   /** The transport is gone: process ended, stream cut, or closed by us */
   onClose(): void
-  /** A close that goes on after its caller has left */
+  /** Takes a close that goes on after its caller has left */
   closing(work: Promise<void>): void
   /** Aborts when nobody will need the connection any more: an attempt ends with it */
   ending: AbortSignal
@@ -37,7 +37,7 @@ export interface ConnectionContext extends ConnectionSettings {
 export interface Wire extends Transports {
   client: Client
   tap: Tap
-  /** Gives the last tool list away and keeps none of it: what is left out of a list may be larger than all the rest */
+  /** Gives the last tool list away and keeps none of it: the tools left out of a list may be larger than the others */
   takeListed(): Pages
 }
 
@@ -49,20 +49,20 @@ interface Pages {
 
 const noPages = (): Pages => ({ entries: [], count: 0 })
 
-/** Of one list; a server's pages may have no end. */
+/** Most pages of one list; a server's pages may have no end. */
 const MAX_PAGES = 32
 const LARGEST = { depth: Number.POSITIVE_INFINITY, bytes: MAX_LIST_BYTES }
 const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
 
-/** How long an attempt to connect may take in all; `probeMs`: how much of that the probe may, where it may be in vain. */
+/** How long an attempt to connect may take in all; `probeMs`: the probe's part of that, if it may be in vain. */
 export interface Patience {
   ms: number
   probeMs?: number
 }
 
-/** Connects within the patience; `verdict` saves the probe. Rejects with McpError or what the SDK throws. */
+/** Connects within the patience. With a `verdict` there is no probe. Rejects with McpError or an error of the SDK. */
 export async function negotiate(
   spec: McpServerSpec,
   context: ConnectionContext,
@@ -85,7 +85,7 @@ async function legacyFirst(spec: McpServerSpec, attempt: MakeAttempt): Promise<W
   } catch (refused) {
     if (toMcpError(refused, spec).kind !== 'protocol') throw refused
     return attempt({ mode: { pin: MODERN } }).catch((error) => {
-      // It does not speak the new one either: what it said in the old one is what is wrong.
+      // The server does not speak the new revision either: its refusal in the old one tells what is wrong.
       throw isOfNoEra(error) ? refused : error
     })
   }
@@ -102,7 +102,7 @@ async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: n
     if (!(probed instanceof ProbeFailedError)) throw probed
     return attempt({ mode: 'legacy' }).catch((error) => {
       const refused = toMcpError(error, spec)
-      // The server speaks the new protocol alone, and was slow to say so: the next attempt has to give its probe longer.
+      // The server speaks only the new protocol, and was slow to say so: the next attempt has to give its probe longer.
       if (!isSilence(probed.cause) || refused.kind !== 'protocol') throw error
       const message = `${spec.name} did not say in time which protocol revisions it speaks.`
       throw refused.but({ kind: 'timeout', ...(refused.rpcCode === METHOD_NOT_FOUND && { message }) })
@@ -143,7 +143,7 @@ async function openWire(
   try {
     const connect = () =>
       wire.client.connect(wire.transport, { timeout: left, signal, ...(prior && { prior }) })
-    // A process that starts now would be let go before it could be ended.
+    // After an abort nothing is started: a process would be let go before it could be ended.
     await Promise.race([signal.aborted ? abandoned : inExchange(exchange, connect), abandoned])
     return wire
   } catch (error) {
@@ -164,7 +164,7 @@ async function openWire(
   }
 }
 
-/** All that is asked of a server while it connects is the probe, whose refusal is no failure, and `initialize`. */
+/** While it connects, a server is asked only the probe, whose refusal is no failure, and `initialize`. */
 const METHOD_NOT_FOUND = -32601
 const NO_REVISION =
   'speaks no protocol revision that Baton does: it knows no initialize, and offers none of the new ones.'
@@ -174,15 +174,15 @@ const isSilence = (error: unknown): boolean =>
 
 function isUnclearProbe(error: unknown, exchange: Exchange, probeMs: number | undefined): boolean {
   if (!(error instanceof SdkError)) return false
-  // The probe alone has less time than the whole attempt.
+  // Only the probe has less time than the whole attempt.
   if (isSilence(error)) return probeMs !== undefined && !exchange.failure
   const isProbeError = error.code === SdkErrorCode.EraNegotiationFailed
   return isProbeError && exchange.status !== undefined && ![502, 503, 504].includes(exchange.status)
 }
 
 /**
- * Adds how a stdio server's process ended and what it said last: to the message where the connector is its
- * owner's, beside it where all owners read it.
+ * Adds how a stdio server's process ended and what it said last. The last words go into the message if one owner made
+ * the connector, and beside it if all owners read the message.
  */
 export function explain(
   failure: McpError,
@@ -220,7 +220,7 @@ function createWire(
   if (stdio) stdio.onrefused = tapped.fail
   const client = createClient(context, negotiation)
   client.onerror = (error) => {
-    // The stream of the old SSE transport is the session: a new one would be a stranger to the server.
+    // In the old SSE transport the stream is the session: the server would not know a new stream.
     if (error instanceof SseError) void client.close().catch(() => {})
   }
   const takeListed = (): Pages => {
@@ -249,9 +249,12 @@ function createClient(context: ConnectionContext, versionNegotiation: VersionNeg
   return client
 }
 
-/** A finished call's result, past the SDK's schemas; an unfinished one (`input_required`, 2026-07-28) as it is. */
+/**
+ * Takes a finished call's result past the SDK's schemas; an unfinished one (`input_required`, 2026-07-28) stays as it
+ * is.
+ */
 function parcel(result: unknown, isModern: boolean): unknown {
-  // In older revisions no result has a type, whatever stands there: the SDK would hand it on without its parcel.
+  // In older revisions a result has no type, whatever it says there: the SDK would pass it on without its parcel.
   const type = isModern && isRecord(result) ? result.resultType : undefined
   if (typeof type === 'string' && type !== 'complete') return result
   return { resultType: 'complete', content: [], _meta: { [PARCEL]: result } }
@@ -265,7 +268,7 @@ function mendPage(result: unknown, listed: Pages): unknown {
   listed.entries.push(...entries)
   listed.count++
   const { nextCursor, ttlMs, cacheScope, ...rest } = result
-  // Some servers end with `nextCursor: null` or "". Beyond what is ever offered no page is asked for.
+  // Some servers end with `nextCursor: null` or "". No page is asked for beyond what can ever be offered.
   const isOffered = typeof nextCursor === 'string' && nextCursor !== ''
   const isFull = listed.entries.length > MAX_ENTRIES || !isWithin(listed.entries, LARGEST)
   const hasNext = isOffered && !isFull && listed.count < MAX_PAGES
