@@ -1,4 +1,4 @@
-/** What becomes of an amended request, whichever vendor refused it. */
+/** How a refused request is amended, for every vendor. */
 import { mediaAsText } from '../src/chat/media.ts'
 import type { MediaPart, Part, TextPart } from '../src/chat/message.ts'
 import { messageWith, withContent } from '../src/chat/repair.ts'
@@ -30,7 +30,7 @@ export function withParts(request: ModelRequest, change: Change): ModelRequest |
 export const withoutReasoning = (request: ModelRequest): ModelRequest | null =>
   withParts(request, (part) => (part.type === 'reasoning' ? [] : [part]))
 
-/** What a vendor says where it cannot read a medium, and which media that may be. */
+/** A vendor's words when it cannot read a medium, and which media these may mean. */
 export type Unread = readonly (readonly [
   words: RegExp,
   mayBe: (part: MediaPart, message: string) => boolean,
@@ -41,16 +41,19 @@ export const isLinked = ({ url }: MediaPart): boolean => url !== undefined
 export const isNamed = ({ media_type }: MediaPart, message: string): boolean => message.includes(media_type)
 
 /**
- * The request with the media in words that the vendor cannot read: a damaged image, a file with a password, an address
- * that has expired. It refuses every later request that shows them, too. Those of the user's last message stay: whoever
- * gave them just now is to hear of it (openai/codex#9146).
+ * The request with media put in words that the vendor cannot read: a damaged image, a file with a password, an address
+ * that has expired. The vendor would refuse every later request that shows them, too. Media of the user's last message
+ * stay: the person who just gave them is to hear of the failure (openai/codex#9146).
  */
 export function withoutUnread(request: ModelRequest, message: string, unread: Unread): ModelRequest | null {
   const [, mayBe] = unread.find(([words]) => words.test(message)) ?? []
   return mayBe ? inWords(request, (part) => mayBe(part, message), givenIn(request)) : null
 }
 
-/** The request with media in words, where it is larger than the vendor takes: they are most of it. What came last stays. */
+/**
+ * For a request that is larger than the vendor takes: its media, which are most of it, in words. Those that came last
+ * stay.
+ */
 export const withoutMedia = (request: ModelRequest): ModelRequest | null =>
   inWords(request, () => true, [...givenIn(request), ...(request.messages.at(-1)?.parts ?? [])])
 
@@ -72,7 +75,7 @@ function inWords(
   })
 }
 
-/** The request with what its refusal told of the model. */
+/** The request with what its refusal told about the model. */
 export const taught = (request: ModelRequest, told: Partial<ReportedModel>): ModelRequest => ({
   ...request,
   reported: { ...request.reported, ...told, id: request.model },

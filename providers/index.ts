@@ -29,7 +29,7 @@ export const DEPLOYMENTS: readonly Row[] = [
   { deployment: geminiOauth, base: 'gemini' },
 ]
 
-/** Who can be logged in to; `base` names the API root that the logins are for. */
+/** Vendors that one can log in to; `base` names the API root that the logins are for. */
 export const LOGINS: readonly { vendor: OAuthVendor; base: Row['base'] }[] = [
   { vendor: openaiLogins, base: 'chatgpt' },
   { vendor: anthropicLogins, base: 'anthropic' },

@@ -1,4 +1,7 @@
-/** Reads JSON that a vendor sent: only what is used. What is missing or of another type reads as absent; nothing throws. */
+/**
+ * Reads JSON that a vendor sent: only what is used. A value that is missing or of another type reads as absent; nothing
+ * throws.
+ */
 import { asJson, isRecord } from '../src/chat/json.ts'
 
 /** An object from outside; nothing is known of its fields. */
@@ -13,7 +16,7 @@ export const list = (value: unknown): unknown[] => (Array.isArray(value) ? value
 /** The list's members as objects. */
 export const objects = (value: unknown): Json[] => list(value).map(object)
 
-/** An empty text says as little as none. */
+/** A text; an empty one counts as absent. */
 export const string = (value: unknown): string | undefined =>
   typeof value === 'string' && value !== '' ? value : undefined
 
@@ -22,14 +25,14 @@ export const number = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isFinite(value) ? value : undefined
 
 /**
- * A call's arguments that came as a value, as the text that others come as. What nests too deep to be written is a text
- * that is no JSON, so that the call is not run.
+ * A call's arguments that came as a value, as the JSON text that other vendors send. A value nested too deep to be
+ * written becomes a text that is no JSON, so that the call is not run.
  */
 export const argumentsJson = (value: object): string => asJson(value) ?? '…'
 
 /** RFC 3339 has no later year; milliseconds that were taken for seconds lie far beyond. */
 const END_OF_TIME = Date.UTC(9999, 11, 31)
 
-/** Unix milliseconds as RFC 3339; undefined for what is no such time. */
+/** Unix milliseconds as RFC 3339; undefined for a number that is no such time. */
 export const instantOf = (ms: number | undefined): string | undefined =>
   ms !== undefined && ms > 0 && ms < END_OF_TIME ? new Date(ms).toISOString() : undefined

@@ -1,11 +1,11 @@
 /**
- * How long a vendor asks to be left alone, in whole seconds, and whether to come again at all. Read against the answer's
- * own Date, so no clock is needed.
+ * How long a vendor asks to be left alone, in whole seconds, and whether to come again at all. Times are compared with
+ * the answer's own Date, so no clock is needed.
  */
 
 type Headers = Readonly<Record<string, string>>
 
-/** Undefined where the headers say nothing, or a time that has passed. */
+/** Undefined if the headers say nothing, or name a time that has passed. */
 export function retryAfterIn(headers: Headers): number | undefined {
   const ms = decimal(headers['retry-after-ms'])
   if (ms) return Math.ceil(ms / 1000)
@@ -14,13 +14,16 @@ export function retryAfterIn(headers: Headers): number | undefined {
   return seconds === undefined ? secondsUntil(told, headers) : Math.ceil(seconds)
 }
 
-/** Whole seconds from the answer's Date until an instant; undefined where it has passed, or where either is missing. */
+/** Whole seconds from the answer's Date until an instant; undefined if it has passed, or either is missing. */
 export function secondsUntil(instant: string | undefined, { date }: Headers): number | undefined {
   const left = (Date.parse(instant ?? '') - Date.parse(date ?? '')) / 1000
   return left >= 0 ? Math.ceil(left) : undefined
 }
 
-/** Whether trying again may help, where the vendor says so itself. The SDKs of Anthropic and OpenAI obey it before all else. */
+/**
+ * Whether trying again may help, if the vendor says so itself. The SDKs of Anthropic and OpenAI obey this before all
+ * else.
+ */
 export function shouldRetryIn(headers: Headers): { should_retry?: boolean } {
   const { 'x-should-retry': told } = headers
   return told === 'true' || told === 'false' ? { should_retry: told === 'true' } : {}

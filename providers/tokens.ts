@@ -1,11 +1,11 @@
-/** What holds a login's tokens, and what a token says of itself. */
+/** Reads a login's tokens, and what a token says about itself. */
 import { parseRecord } from '../src/chat/json.ts'
 import { type LoginSecret, secondsIn, type TokenAnswer } from '../src/oauth-vendor.ts'
 import { instantOf, type Json, string } from './json.ts'
 
 type Tokens = Pick<LoginSecret, 'access_token' | 'refresh_token' | 'id_token'>
 
-/** Those that an answer or a login file has, by their names in OAuth. */
+/** The tokens that an answer or a login file has, by their names in OAuth. */
 export function tokensIn(from: Json): Tokens {
   const tokens: Tokens = {}
   for (const name of ['access_token', 'refresh_token', 'id_token'] as const) {
@@ -16,8 +16,8 @@ export function tokensIn(from: Json): Tokens {
 }
 
 /**
- * A token endpoint's answer; null where it holds no token. One of any kind will do: a refresh token that was rotated is
- * the only one left, whatever else is missing.
+ * A token endpoint's answer; null if it holds no token. A token of any kind will do: a rotated refresh token is the
+ * only one left, whatever else is missing.
  */
 export function tokenAnswer(answer: Json | null): TokenAnswer | null {
   const tokens = tokensIn(answer ?? {})
@@ -27,8 +27,9 @@ export function tokenAnswer(answer: Json | null): TokenAnswer | null {
 }
 
 /**
- * The claims of a JWT; empty for a token that is not one. Its middle is base64url of UTF-8. They prove nothing: the tokens
- * came straight from a vendor over TLS, or from their owner, and their claims are only shown and planned by.
+ * The claims of a JWT; empty for a token that is not one. Its middle is base64url of UTF-8. The claims are not
+ * verified: the tokens came straight from a vendor over TLS, or from their owner, and their claims are only shown and
+ * used to plan renewals.
  */
 export function claimsOf(token: string | undefined): Json {
   const [, middle, signature] = token?.split('.') ?? []
@@ -36,6 +37,6 @@ export function claimsOf(token: string | undefined): Json {
   return parseRecord(Buffer.from(middle, 'base64url').toString('utf8')) ?? {}
 }
 
-/** When it ends, RFC 3339; undefined where it does not say. */
+/** When the token ends, RFC 3339; undefined if it does not say. */
 export const expiryOf = ({ exp }: Json): string | undefined =>
   typeof exp === 'number' ? instantOf(exp * 1000) : undefined

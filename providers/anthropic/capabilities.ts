@@ -85,7 +85,10 @@ const FAMILIES: Readonly<Record<string, Family>> = {
 
 /** An unknown Claude is taken for a newer one: it gets nothing that any of the newest refuses. */
 const NEWER: Family = { ...BOUND, systemMessages: false, maxOutput: null }
-/** An id that is not a Claude's comes from a proxy: beyond that, it is sent nothing that was not asked for. */
+/**
+ * An id that is not a Claude's comes from a proxy: treated like a newer Claude, and sent nothing that was not asked
+ * for.
+ */
 const FOREIGN: Family = { ...NEWER, thinksUnasked: false, boundThinking: false }
 
 /** The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. */
@@ -132,7 +135,7 @@ function reportedModel(id: string, model: Json): ReportedModel {
   }
 }
 
-/** The names whose `{supported}` is true; undefined where the vendor tells nothing. */
+/** The names whose `{supported}` is true; undefined if the vendor tells nothing. */
 function supported(capability: unknown): string[] | undefined {
   if (typeof capability !== 'object' || capability === null) return undefined
   return Object.entries(capability).flatMap(([name, value]) =>

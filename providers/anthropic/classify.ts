@@ -53,7 +53,7 @@ function reportOf({ status, headers, body }: UpstreamFailure): Report {
 }
 
 function wordsOf(sent: Json): Omit<Report, 'status' | 'headers'> {
-  // Relays write it flat, or as its words alone.
+  // Relays write the error's fields flat, or only its words.
   const error = typeof sent.error === 'string' ? { message: sent.error } : object(sent.error ?? sent)
   return {
     type: string(error.type) ?? '',
@@ -102,7 +102,7 @@ const refusedCredential = always(
 )
 const unknownModel = always('upstream_rejected', 'Anthropic knows no such model, or no longer serves it.')
 const unpaid = always('upstream_rejected', "Anthropic refused the request because of the account's billing.")
-/** What may pass, after the wait that the vendor names. */
+/** A failure that may pass, after the wait that the vendor names. */
 const passing =
   (code: ErrorCode, says: string) =>
   ({ headers }: Report): Verdict => {
@@ -163,7 +163,8 @@ const POLICY =
   /only authorized for use with Claude Code|Third-party apps now draw from your extra usage|out of extra usage|^Error$/
 
 function invalidRequest({ message }: Report): Verdict {
-  // `exceed context limit`: models before 4.5, with room asked for the answer that is not there (docker/docker-agent#569).
+  // `exceed context limit`: models before 4.5, when the answer is given more room than is left
+  // (docker/docker-agent#569).
   if (/prompt is too long|exceed context limit/i.test(message)) {
     return ['context_too_long', "The conversation is longer than this model's context window."]
   }
@@ -180,8 +181,8 @@ function invalidRequest({ message }: Report): Verdict {
 }
 
 /**
- * A 429 that names no wait may be a spending cap, which no retry gets past (wire/anthropic.md 7), but only its
- * words say so. Any other is a rate limit to the caller, and not tried again from here (src/llm/retry.ts).
+ * A 429 that names no wait may be a spending cap, which no retry gets past (wire/anthropic.md 7), but only its words
+ * say so. Any other is told to the caller as a rate limit, and Baton does not try again (src/llm/retry.ts).
  */
 function rateLimited({ headers, code, message }: Report): Verdict {
   const retryAfter = retryAfterIn(headers)
@@ -201,9 +202,9 @@ function rateLimited({ headers, code, message }: Report): Verdict {
 }
 
 /**
- * When the limit is lifted, RFC 3339: the last reset among a login's windows that rejected it (unix
- * seconds), or among a key's counters that are used up. What may be bought beyond a plan (`overage`) is no
- * window: mostly rejected, it is reset with the month, and nobody has to wait for that.
+ * When the limit is lifted, RFC 3339: the last reset among a login's windows that rejected it (unix seconds), or among
+ * a key's counters that are used up. Usage that is bought beyond a plan (`overage`) is no window: it is mostly rejected
+ * and resets with the month, and nobody has to wait for that.
  */
 function resetOf(headers: Report['headers']): string | undefined {
   const resets = Object.entries(headers).flatMap(([name, value]) => {
@@ -216,23 +217,23 @@ function resetOf(headers: Report['headers']): string | undefined {
   return resets.sort().at(-1)
 }
 
-/** Refusals of thinking that goes back: not its own, changed, or missing at the head of a tool turn. */
+/** Refusals of thinking that is sent back: not the vendor's own, changed, or missing at the head of a tool turn. */
 const BAD_THINKING =
   /Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking/
 
-/** Of a limit or a fault it names the place: `messages.4.content.1.image.source.base64.data: …`. */
+/** For a fault, or a limit passed, the vendor names the place: `messages.4.content.1.image.source.base64.data: …`. */
 const UNREAD: Unread = [
   [/image_dimensions_too_large|\bimage\.source\.|Could not process image/, isImage],
   [/\b(?:pdf|document)\.source\.|Could not process PDF|PDF pages/, isFile],
   [/Unable to download the file|robots\.txt/, isLinked],
-  // Images keep within the limit by themselves (images.ts), but nobody has counted the pages.
+  // images.ts keeps the images within the limit, but nobody has counted the files' pages.
   [/Too much media|too many images and documents/, isFile],
 ]
 
 /**
- * What the vendor refuses goes in words or not at all: media that it cannot read or that are too much, and thinking that
- * went back. With a budget the request without thinking has a tool turn without it, which thinking.ts answers by leaving
- * thinking off. A model is asked for no more than it says that it takes.
+ * The request without what the vendor refused: media that it cannot read or that are too much are put in words,
+ * thinking that was sent back is left out. With a budget, that leaves an open tool turn without thinking, so
+ * thinking.ts switches thinking off. A model is asked for no more than the refusal says that it takes.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { status, code, message } = reportOf(failure)
@@ -243,11 +244,14 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   return told ? taught(request, told) : withoutUnread(request, `${code} ${message}`, UNREAD)
 }
 
-/** What the refusal tells of the model, in the words of wire/anthropic.md 3.3 to 3.6 and anthropics/claude-code#30010. */
+/**
+ * What the refusal tells about the model, in the words of wire/anthropic.md 3.3 to 3.6 and
+ * anthropics/claude-code#30010.
+ */
 function toldOf(message: string, { model, reported }: ModelRequest): Partial<ReportedModel> | null {
   const { thinking, efforts, maxOutput, forcedToolChoice } = familyOf(model, reported)
   if (/adaptive thinking is not supported/.test(message)) {
-    // Who does not know it thinks by budget.
+    // A model without adaptive thinking thinks by budget.
     return thinking.includes('adaptive') ? { thinking_types: ['enabled', 'disabled'] } : null
   }
   const [, type = ''] = /"thinking\.type\.(\w+)" is not supported/.exec(message) ?? []
@@ -255,7 +259,7 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
   if (forcedToolChoice && /tool_choice: type .*not supported/.test(message))
     return { refused: { tool_choice: 'any' } }
-  // `[1, …`: of others who speak the protocol (NousResearch/hermes-agent#7566, mnfst/llm-gateway#1177).
+  // `[1, …`: words of others who speak the protocol (NousResearch/hermes-agent#7566, mnfst/llm-gateway#1177).
   const [, most] = /max_tokens(?:: \d+ > | .*\[1, )(\d+)/.exec(message) ?? []
   return most && Number(most) !== maxOutput ? { max_output_tokens: Number(most) } : null
 }

@@ -1,20 +1,20 @@
-/** What a request may hold of images (wire/anthropic.md 3.6): so many, and none too large for so many. */
+/** Limits on a request's images (wire/anthropic.md 3.6): how many there may be, and how large each, alone or among many. */
 import { longerSide } from '../../src/chat/media.ts'
 import type { ContentBlock, ImageBlock, UserBlock, WireMessage } from './wire.ts'
 
 /** Characters of base64 of one image */
 const MOST_DATA = 10 * 1024 * 1024
 const MOST_PIXELS = 8000
-/** A request of more than so many images is refused for one with more pixels a side than this. */
+/** A request with more than so many images is refused if one of them has more pixels a side than this. */
 const MANY = { images: 20, pixels: 2000 }
 
-/** The vendor refuses such an image, however few stand beside it. */
+/** The vendor refuses such an image even without others. */
 export const isTooLarge = (base64: string): boolean =>
   base64.length > MOST_DATA || longerSide(base64) > MOST_PIXELS
 
 /**
- * The messages with no more than `most` images and documents (counted together: anthropics/claude-code#24541), and with no
- * image that is too large where there are many.
+ * The messages with no more than `most` images and documents (counted together: anthropics/claude-code#24541), and,
+ * where there are many, without images that are too large for that.
  */
 export function withinImages(
   messages: WireMessage[],
@@ -40,8 +40,8 @@ const isLarge = ({ source }: ImageBlock): boolean =>
   source.type === 'base64' && longerSide(source.data) > MANY.pixels
 
 /**
- * Where there are more than `most` images, the oldest that `mayGo` become `text`. A quarter of `most` goes at a time: so
- * the head of the conversation stays the same over many requests, and its cache lives.
+ * If there are more than `most` images, the oldest of those that `mayGo` allows become `text`. They go a quarter of
+ * `most` at a time, so that the head of the conversation stays the same over many requests, and its cache lives.
  */
 function without(
   messages: WireMessage[],

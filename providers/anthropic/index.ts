@@ -45,7 +45,7 @@ export const anthropic: Deployment = {
   models: { path: MODELS_PATH, headers: VERSION_HEADER, parse: parseModels },
 }
 
-/** The same by a bearer token, after the operator's own blocks and headers. */
+/** The Messages API by bearer token, with the operator's own blocks and headers. */
 export const anthropicOauth: Deployment = {
   ...common,
   id: 'anthropic-oauth',

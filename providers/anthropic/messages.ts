@@ -1,8 +1,8 @@
 /**
- * Canonical messages as the Messages API takes them (wire/anthropic.md 4): results first and together,
- * then the user's content, then what the operator says as `system`; roles alternate, the user begins and
- * ends. Relies on src/chat/repair.ts for pairs, ids and names. The same history always gives the same
- * bytes up to the last assistant message: caches and signed thinking live on that.
+ * Canonical messages as the Messages API takes them (wire/anthropic.md 4): results first and together, then the user's
+ * content, then what the operator says as `system`; roles alternate, the user begins and ends. Relies on
+ * src/chat/repair.ts for pairs, ids and names. The same history always gives the same bytes up to the last assistant
+ * message: caches and signed thinking depend on that.
  */
 import { isPlainText } from '../../src/chat/media.ts'
 import {
@@ -53,10 +53,11 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
 }
 
 /**
- * Calls go last. Text behind them, as other vendors' models write it and Claude now and then, is taken for prefill: "This
- * model does not support assistant message prefill" (Kilo-Org/kilocode#13748, stacklok/mecatl#1465). Nor may thinking be
- * the last ("The final block in an assistant message cannot be `thinking`", tailcallhq/forgecode#3071), as in an answer
- * that was cut or taken back while it thought. What stands before the calls' own thinking stays as it came.
+ * Puts calls last. Other vendors' models, and Claude now and then, write text after them, which the vendor takes for
+ * prefill: "This model does not support assistant message prefill" (Kilo-Org/kilocode#13748, stacklok/mecatl#1465).
+ * Thinking may not be last either ("The final block in an assistant message cannot be `thinking`",
+ * tailcallhq/forgecode#3071), as it is in an answer that was cut or taken back while the model thought. Blocks up to
+ * the last thinking before the calls stay as they came.
  */
 function wellEnded(blocks: readonly AssistantBlock[]): AssistantBlock[] {
   const words = blocks.slice(0, blocks.findLastIndex((block) => !isThinking(block)) + 1)
@@ -84,7 +85,7 @@ function pushAssistant(out: WireMessage[], content: AssistantBlock[]): void {
     out.push({ role: 'assistant', content })
     return
   }
-  // Thinking must come first in its message, and this was made after the 'Continue.' that endedByUser sent.
+  // Thinking must come first in its message, and this message was made after the 'Continue.' that endedByUser sent.
   if (isThinking(content[0])) out.push(said('Continue.'), { role: 'assistant', content })
   else last.content.push(...content)
 }
@@ -129,8 +130,8 @@ const givenText = once(({ text }: TextPart) => kept(textBlock(text)))
 const givenMedium = once((part: MediaPart) => mediaBlocks(part).map(kept))
 
 /**
- * A system message may only follow a user's (wire/anthropic.md 3.2): it goes after all that the turn
- * holds, and where the turn holds nothing else, its text is given as a user's.
+ * A system message may only follow a user's (wire/anthropic.md 3.2): it goes after all that the turn holds; if the turn
+ * holds nothing else, its text is given as a user's.
  */
 function userMessages({ results, content, system }: UserTurn): WireMessage[] {
   const given = [...results, ...content]
@@ -181,7 +182,7 @@ const toolResult = once((part: ToolResultPart): ToolResultBlock => {
   })
 })
 
-/** "all content must be type `text` if `is_error` is true": a failed call's media stand behind the results. */
+/** "all content must be type `text` if `is_error` is true": a failed call's media stand after the results. */
 const besideFailed = once(({ name, content, is_error }: ToolResultPart): readonly ContentBlock[] => {
   const media = is_error ? content.filter((item) => item.type !== 'text') : []
   if (media.length === 0) return []
@@ -190,7 +191,7 @@ const besideFailed = once(({ name, content, is_error }: ToolResultPart): readonl
 
 const textBlock = (text: string): TextBlock => ({ type: 'text', text })
 
-/** A medium as the block of its kind; none where the API takes no form of it. */
+/** A medium as the block of its kind; none if the API does not take it in any form. */
 export function mediaBlocks(part: MediaPart): ContentBlock[] {
   const block = part.type === 'image' ? imageBlock(part) : part.type === 'file' ? documentBlock(part) : null
   return block ? [block] : []
@@ -212,7 +213,10 @@ const isFetched = (url: string | undefined): url is string => url !== undefined 
 
 const PDF = 'application/pdf'
 
-/** A longer title refuses the request (ansari-project/ansari-backend#158); a tool's resource is named by its address. */
+/**
+ * A longer title makes the vendor refuse the request (ansari-project/ansari-backend#158); a tool's resource has its
+ * address for a title.
+ */
 const LONGEST_TITLE = 500
 
 function documentBlock({ media_type, data, url, name }: MediaPart): DocumentBlock | null {

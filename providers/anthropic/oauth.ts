@@ -20,7 +20,7 @@ import { tokenAnswer } from '../tokens.ts'
 import { OAUTH_BETA } from './render.ts'
 
 const FEDERATION_BETA = 'oidc-federation-2026-04-01'
-/** `renewed_by` of what the API's own token endpoint issued (1.7). */
+/** `renewed_by` of logins that the API's own token endpoint issued (1.7). */
 const CONSOLE = 'console'
 /** Inference, and the account's name (1.2). */
 const SCOPE = 'user:inference user:profile'
@@ -33,7 +33,7 @@ function clientIdIn({ clientId }: OAuthSettings): string {
   )
 }
 
-/** Anthropic's logins, by the operator's client: none is brought. */
+/** Anthropic's logins, by the operator's client: Baton brings none. */
 export const anthropicLogins: OAuthVendor = {
   provider: 'anthropic',
   modes: ['loopback', 'paste'],
@@ -45,7 +45,7 @@ export const anthropicLogins: OAuthVendor = {
   pasteRedirect: 'https://platform.claude.com/oauth/code/callback',
   authorization: ({ authorizeUrl = '' }) => ({
     url: authorizeUrl,
-    // `code`: the page shows the code for pasting where nothing listens (1.2).
+    // `code`: the page shows the code for pasting if nothing listens (1.2).
     parameters: { code: 'true', scope: SCOPE },
   }),
   // JSON, and the state is part of it (1.4).
@@ -86,7 +86,7 @@ const consoleCall = ({ baseUrl }: OAuthSettings, betas: string): OAuthCall => ({
   headers: { 'anthropic-beta': betas },
 })
 
-/** Larger assertions are refused by the endpoint. */
+/** The endpoint refuses larger assertions. */
 const LONGEST_ASSERTION = 16 * 1024
 
 /** RFC 7523 (1.7). The answer has no refresh token: the assertion is exchanged again, for as long as it lives. */
@@ -127,14 +127,14 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const isClient = code === 'invalid_client' || code === 'unauthorized_client'
   return shortened({
     isLasting: !isClient && (code === 'invalid_grant' || status === 401),
-    // Rotated elsewhere and revoked are one answer.
+    // The answer is the same for a token that was rotated elsewhere and for a revoked one.
     ...(code === 'invalid_grant' ? { wasSpent: true } : {}),
     code,
     message: words,
   })
 }
 
-/** `.credentials.json` of Claude Code (1.8): its refresh token is left there, so that it stays logged in. */
+/** `.credentials.json` of Claude Code (1.8): the refresh token is left in the file, so that Claude Code stays logged in. */
 function readClaudeFile(file: Json): ImportedLogin {
   const login = object(file.claudeAiOauth)
   const access_token = string(login.accessToken)
@@ -150,8 +150,8 @@ function readClaudeFile(file: Json): ImportedLogin {
 }
 
 /**
- * A Console profile: `credentials/<profile>.json`. What `configs/<profile>.json` adds may stand beside it:
- * `authentication.client_id`, without which nobody can renew it, and `workspace_id`.
+ * A Console profile: `credentials/<profile>.json`. Fields of `configs/<profile>.json` may stand beside it:
+ * `authentication.client_id`, without which nobody can renew the login, and `workspace_id`.
  */
 function readProfile(file: Json): ImportedLogin {
   const access_token = string(file.access_token)

@@ -10,13 +10,13 @@ import type { RedactedThinkingBlock, ThinkingBlock } from './wire.ts'
 const SIGNED = 'signed:'
 const REDACTED = 'redacted:'
 
-/** The token of a readable thinking block; `redacted`: of one that is encrypted whole. */
+/** The token of a readable thinking block; `redacted`: the token of a block that is encrypted whole. */
 export const signed = (signature: string): string => SIGNED + signature
 export const redacted = (data: string): string => REDACTED + data
 
 /**
- * The block of a reasoning part, in a list; empty where there is no token, since the API takes no unsigned thinking, and
- * where half a character is in it: that cannot be sent as UTF-8, and mended it is not what was signed.
+ * The block of a reasoning part, in a list. Empty without a token, since the API takes no unsigned thinking, and for a
+ * block with half a character in it: that cannot be sent as UTF-8, and once mended it is not what was signed.
  */
 export function thinkingBlock(part: ReasoningPart): (ThinkingBlock | RedactedThinkingBlock)[] {
   const block = blockOf(part)

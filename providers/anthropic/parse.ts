@@ -1,8 +1,7 @@
 /**
- * One message's stream as ModelEvents (wire/anthropic.md 6): a handler for each event, an opener for
- * each kind of content block, and nothing else. A part's index is its block's place among all that opened: some relays
- * give each block the same index, or none. What is not known is passed over: the vendor adds events, blocks and deltas
- * at will.
+ * One message's stream as ModelEvents (wire/anthropic.md 6): a handler for each event, an opener for each kind of
+ * content block, and nothing else. A part's index is its block's place among all that opened: some relays give each
+ * block the same index, or none. Unknown events, blocks and deltas are passed over: the vendor adds some at will.
  */
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { parseRecord } from '../../src/chat/json.ts'
@@ -16,12 +15,12 @@ import { redacted, signed } from './opaque.ts'
 
 /** A content block while it is open. */
 interface Block {
-  /** Of its part */
+  /** The index of its part */
   index: number
-  /** What is told as soon as it opens */
+  /** Events that are told as soon as it opens */
   opening?: ModelEvent[]
   delta(delta: Json): ModelEvent[]
-  /** The part that it became; null: it was cut before there was anything to it. */
+  /** The part that the block became; null: it was cut before it held anything. */
   part(): AssistantPart | null
 }
 
@@ -70,7 +69,7 @@ function openThinking(index: number, block: Json, { provenance }: ParseContext):
   }
 }
 
-/** Comes whole when it opens. */
+/** The block comes whole when it opens. */
 function openRedacted(index: number, block: Json, { provenance }: ParseContext): Block {
   const opaque = redacted(string(block.data) ?? '')
   return {
@@ -91,7 +90,7 @@ function openToolUse(index: number, block: Json, context: ParseContext): Block {
     name,
     arguments_delta,
   })
-  // A placeholder as a rule; some proxies send the whole input here and no deltas.
+  // `input` is a placeholder as a rule; some proxies send all of it here and no deltas.
   const given = object(block.input)
   let json = ''
   return {
@@ -114,15 +113,15 @@ const openOther: Opener = (index) => ({ index, delta: () => [], part: () => null
 
 interface State {
   context: ParseContext
-  /** Of the message */
+  /** The message's id */
   id: string | undefined
-  /** By the vendor's index */
+  /** Open blocks by the vendor's index */
   open: Map<number, Block>
-  /** How many have opened */
+  /** How many blocks have opened */
   blocks: number
   counts: Counts
   stopReason: string | undefined
-  /** Why it refused: a sentence, or the kind of its reason */
+  /** Why the model refused: a sentence, or the kind of its reason */
   refusal: string | undefined
   /** A tool was called in full. */
   called: boolean
@@ -171,7 +170,7 @@ export function createParser(context: ParseContext): ModelParser {
   return {
     push(frame) {
       const event = readFrame(frame)
-      // Of an error the type may be its own, or missing: relays make it.
+      // In an error event that a relay makes, `type` may be the error's own, or missing.
       const isError = frame.event === 'error' || Boolean(event.error)
       const type = isError ? 'error' : (string(event.type) ?? frame.event ?? '')
       return HANDLERS.get(type)?.(state, event) ?? []
@@ -197,7 +196,7 @@ function readFrame({ data }: SseFrame): Json {
 }
 
 /**
- * Where a connection breaks, the service or a relay may go on in the same stream with another answer (vercel/ai#18331).
+ * When a connection breaks, the service or a relay may go on in the same stream with another answer (vercel/ai#18331).
  * Relays also repeat a message's start.
  */
 function onMessageStart(state: State, event: Json): ModelEvent[] {
@@ -262,9 +261,10 @@ function onMessageDelta(state: State, event: Json): ModelEvent[] {
   return usageEvents(state, event.usage)
 }
 
-/** Proxies leave out the ends of blocks: what was told of them is in the message all the same. */
+/** Proxies leave out the ends of blocks: such blocks belong to the message all the same. */
 function onMessageStop(state: State): ModelEvent[] {
-  // One that closed before the others, and the last of those whose end was left out.
+  // A length limit may have cut the call that closed before these blocks, and the last of the blocks whose end was left
+  // out.
   dropCut(state)
   const rest = [...state.open.keys()].flatMap((index) => [
     ...releaseBare(state),

@@ -22,7 +22,7 @@ const BINDING_BETA = 'thinking-binding-controls-2026-08-01'
 /** Lets budget thinking go on between tool calls; adaptive thinking has it built in (wire/anthropic.md 2.3). */
 const INTERLEAVED_BETA = 'interleaved-thinking-2025-05-14'
 
-/** Where the model's own limit is not known. */
+/** For models whose own limit is not known. */
 const DEFAULT_MAX_TOKENS = 32_000
 
 /** `oauth`: the request goes out with a bearer token. */
@@ -60,7 +60,7 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
   }
 }
 
-/** None is marked as the end of a cached prefix: such a mark would move with every tool that is appended. */
+/** No tool is marked as the end of a cached prefix: such a mark would move with every tool that is appended. */
 export const declareTools = once((tools: readonly ToolDeclaration[]) =>
   kept(
     tools.map(
@@ -74,10 +74,9 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
 )
 
 /**
- * Four breakpoints are allowed (wire/anthropic.md 8), and three are used: the end of the system blocks,
- * which the tools stand before, and the last blocks of the last two user messages. The later of these
- * writes the cache for the next request, the earlier one is where the request before wrote it, found
- * however many blocks have come since.
+ * Four breakpoints are allowed (wire/anthropic.md 8), and three are used: the end of the system blocks, which the tools
+ * stand before, and the last blocks of the last two user messages. The later of these writes the cache for the next
+ * request. The earlier one is where the request before wrote it: it is found however many blocks have come since.
  */
 const CACHED: CacheControl = { type: 'ephemeral' }
 

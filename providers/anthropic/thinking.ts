@@ -21,7 +21,7 @@ export interface Thinking {
 
 type Note = (note: string) => void
 
-/** The form nearest to the wished effort that the family takes, with a note where it is another. */
+/** The form nearest to the wished effort that the family takes, with a note if it is another effort. */
 export function planThinking(request: ModelRequest, family: Family, maxTokens: number, note: Note): Thinking {
   const effort = request.settings.reasoning?.effort
   const accepts = (type: string) => family.thinking.includes(type)
@@ -49,7 +49,7 @@ function adaptive(effort: Effort | undefined, family: Family, note: Note): Think
     thinking: {
       type: 'adaptive',
       ...(family.display ? { display: 'summarized' as const } : {}),
-      // Repair lets only fitting blocks back, but the vendor's idea of the prefix is not ours to prove.
+      // Repair sends only fitting blocks back, but we cannot be sure what the vendor takes for the prefix.
       ...(family.boundThinking ? { block_binding: { prefix_mismatch_behavior: 'drop_block' as const } } : {}),
     },
     ...(wire ? { effort: wire } : {}),

@@ -13,13 +13,13 @@ type Level = (typeof LEVELS)[number]
 
 type Thinking =
   | { form: 'none' }
-  /** Tokens; `canStop`: 0 switches thinking off; `offByDefault`: it does not think unless asked to */
+  /** In tokens; `canStop`: 0 switches thinking off; `offByDefault`: the model does not think unless asked to */
   | { form: 'budget'; min: number; max: number; canStop: boolean; offByDefault?: true }
   | { form: 'level'; levels: readonly Level[] }
 
 interface Family {
   thinking: Thinking
-  /** temperature and topP are read. From 3.6 on they are ignored, and some requests refused (8.2). */
+  /** The model reads temperature and topP. From 3.6 on it ignores them, or even refuses the request (8.2). */
   sampling: boolean
   /**
    * The forms that came with Gemini 3: ids on calls and responses (4.5), signatures required on calls
@@ -57,7 +57,7 @@ const FAMILIES: readonly (readonly [RegExp, Family])[] = [
   [/^gemma-/, older(NO_THINKING)],
 ]
 
-/** 3.7, 3.8, 4, and whatever a name or alias (`gemini-flash-latest`) stands for that is not listed. */
+/** 3.7, 3.8, 4, and the model of any name or alias (`gemini-flash-latest`) that is not listed. */
 const NEWEST = recent(FROM_LOW)
 
 /** The bare id: the public API lists models as `models/<id>`. */
@@ -68,9 +68,9 @@ export const familyOf = (model: string): Family =>
   FAMILIES.find(([name]) => name.test(bareModel(model)))?.[1] ?? NEWEST
 
 /**
- * What Gemini reads: the images that its page on image understanding names, sound, video, PDF, and text as
- * `text/plain` (contents.ts). Any other, GIF and SVG among them, is an "Unsupported MIME type" that refuses the whole
- * request, and every later one of the conversation (microsoft/vscode#286628, google/adk-python#5693).
+ * What Gemini reads: the images that its page on image understanding names, sound, video, PDF, and text as `text/plain`
+ * (contents.ts). For any other, GIF and SVG among them, Gemini refuses the whole request ("Unsupported MIME type"), and
+ * every later one of the conversation (microsoft/vscode#286628, google/adk-python#5693).
  */
 const READABLE = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video)\/|^application\/pdf$/
 
@@ -87,7 +87,7 @@ export function capabilities(model: string, urlMedia: boolean): Capabilities {
   }
 }
 
-/** Highest `maxOutputTokens`: as reported, else by name; undefined where it is not known (8.1). */
+/** Highest `maxOutputTokens`: as reported, else by name; undefined if it is not known (8.1). */
 export function mostOutput(model: string, reported?: ReportedModel): number | undefined {
   const name = bareModel(model)
   const known = name.startsWith('gemini-') ? 65_536 : undefined
@@ -102,8 +102,8 @@ export interface ThinkingConfig {
 }
 
 /**
- * The `thinkingConfig` for an effort, budget or level and never both (a 400, wire/gemini.md 8.2), with a
- * note where the model has no such effort. Without an effort the vendor's default stays.
+ * The `thinkingConfig` for an effort, budget or level and never both (a 400, wire/gemini.md 8.2), with a note if the
+ * model has no such effort. Without an effort the vendor's default stays.
  */
 export function thinkingConfig(
   model: string,
@@ -159,7 +159,7 @@ const WANTED: Record<Effort, Level> = {
   max: 'HIGH',
 }
 
-/** The offered level nearest to the wanted one, of two equally near ones the higher. */
+/** The offered level that is nearest to the wanted one; of two equally near levels the higher. */
 function levelConfig(levels: readonly Level[], effort: Effort): { config: ThinkingConfig; note?: string } {
   const wanted = WANTED[effort]
   const distance = (level: Level) => Math.abs(LEVELS.indexOf(level) - LEVELS.indexOf(wanted))

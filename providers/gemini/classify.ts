@@ -25,12 +25,12 @@ import { contentsOf } from './render.ts'
 export const classify = (failure: UpstreamFailure): BatonError =>
   toError(readFailure(failure.body, failure.status), failure.headers)
 
-/** An error object that came as an event of a stream already begun (6.1). */
+/** An error object that came as an event of a stream that had begun (6.1). */
 export const errorFromStream = (body: unknown): BatonError =>
   toError(readFailure(asJson(body) ?? '', 200), {})
 
 interface Failure {
-  /** HTTP status; for an error inside of a 200 the one that its body states */
+  /** HTTP status; for an error inside of a 200 the status that its body states */
   status: number
   /** google.rpc code: `RESOURCE_EXHAUSTED` */
   code: string | undefined
@@ -83,7 +83,10 @@ const CODES: readonly (readonly [string, number])[] = [
   ['UNAUTHENTICATED', 401],
 ]
 
-/** An error has the HTTP status as its code, in an operation its number; or nothing but the code's name. */
+/**
+ * An error's `code` is the HTTP status, or in an operation the google.rpc number; some errors have only the code's
+ * name.
+ */
 function statedStatus({ code, status }: Json): number | undefined {
   const stated = number(code)
   if (stated !== undefined) return CODES[stated]?.[1] ?? stated
@@ -103,7 +106,7 @@ function parse(body: string): unknown {
   }
 }
 
-/** `{error}`, `[{error}]`, and the whole of it once more as a string in `message`, several levels deep. */
+/** Reads `{error}`, `[{error}]`, and either of them again as a string in `message`, several levels deep. */
 function unwrap(value: unknown, depth = 0): Json {
   const outer = object(Array.isArray(value) ? value[0] : value)
   const error = isRecord(outer.error) ? outer.error : outer
@@ -113,13 +116,13 @@ function unwrap(value: unknown, depth = 0): Json {
   return inner === undefined ? error : unwrap(inner, depth + 1)
 }
 
-/** Keys with blanks around `@type` are seen in the field too. */
+/** Keys with blanks around `@type` are seen in the field, too. */
 function typeOf(detail: Json): string {
   const key = Object.keys(detail).find((name) => name.trim() === '@type')
   return key === undefined ? '' : (string(detail[key]) ?? '')
 }
 
-/** Characters of a message that are looked at: patterns with a gap in them take the square of its length. */
+/** Characters of a message that are read: patterns with a gap in them take the square of its length in time. */
 const MOST_READ = 10_000
 
 /**
@@ -133,7 +136,7 @@ const plainText = (body: string): string =>
     .replace(/\s+/g, ' ')
     .trim()
 
-/** Where people can help themselves: verification, appeal, documentation. */
+/** Addresses where people can help themselves: verification, appeal, documentation. */
 function links(details: readonly Json[], metadata: Json): { text: string; url: string }[] {
   const help = details.flatMap((detail) => objects(detail.links))
   const found = [
@@ -302,19 +305,23 @@ function seconds(duration: string | undefined): number | undefined {
 const BAD_SIGNATURE =
   /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
 
-/** Of a model that does not think, or not in the form that the table has (RooCodeInc/Roo-Code#10700, lobehub/lobehub#7985). */
+/**
+ * Refusals by a model that does not think, or not in the form that the table has (RooCodeInc/Roo-Code#10700,
+ * lobehub/lobehub#7985).
+ */
 const BAD_THINKING =
   /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
 
 /**
- * "Please ensure that multiturn requests alternate between user and model", what 4.3 has of turns with functions, and what
- * a relay may say instead.
+ * "Please ensure that multiturn requests alternate between user and model", the words of 4.3 on turns with functions,
+ * and words that a relay may use instead.
  */
 const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b|\bsame role\b/i
 
 /**
- * What Google refuses is left out once: ids that a backend does not know (4.5), thinking that a model does not take,
- * signatures that it cannot verify, a border between results and words, a choice that is too much to keep to, media that it cannot read or that are too much.
+ * The request without what Google refused: ids that a backend does not know (4.5), thinking that a model does not take,
+ * signatures that it cannot verify, a border between results and words, a forced choice among too many tools, media
+ * that it cannot read or that are too much.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
@@ -333,20 +340,23 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   )
 }
 
-/** Null where no content of results is apart from another of the user's. */
+/** Null if no results stand apart from other content of the user. */
 function withResultsJoined(request: ModelRequest): ModelRequest | null {
   const joined = taught(request, { results_apart: false })
   return contentsOf(joined).length === contentsOf(request).length ? null : joined
 }
 
-/** With many tools it is the force to call one of them that is too much (googleapis/python-genai#2293, wire/gemini.md 5.2). */
+/**
+ * With many tools, forcing the model to call one of them is too much (googleapis/python-genai#2293, wire/gemini.md
+ * 5.2).
+ */
 function unforced(request: ModelRequest): ModelRequest | null {
   const { tool_choice = 'auto', ...settings } = request.settings
   return tool_choice === 'auto' || tool_choice === 'none' ? null : { ...request, settings }
 }
 
 const UNREAD: Unread = [
-  // The latter: google-gemini/gemini-cli#27244.
+  // `provided image is not valid`: google-gemini/gemini-cli#27244.
   [/process input image|provided image is not valid/i, isImage],
   // "The document contains 1438 pages which exceeds the supported page limit of 1000." (suurt8ll/open_webui_functions#267)
   [/document has no pages|supported page limit/i, isFile],
@@ -360,12 +370,12 @@ const UNREAD: Unread = [
 ]
 
 /**
- * A signature is refused when the model or its backend has changed since, or a caller made it up. On calls the
+ * A signature is refused if the model or its backend has changed since then, or a caller made it up. On calls the
  * documented dummy takes its place (4.4).
  */
 function withoutSignature(part: Part): Part[] {
   if (!('provenance' in part) || part.provenance?.opaque === undefined) return [part]
-  // An empty text was kept for its signature alone.
+  // An empty text was kept only for its signature.
   if (part.type === 'text' && part.text === '') return []
   const { opaque: _, ...provenance } = part.provenance
   return [{ ...part, provenance }]

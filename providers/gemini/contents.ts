@@ -51,17 +51,18 @@ interface ContentsTarget {
   apart: boolean
 }
 
-/** Google's documented stand-in for a call that Gemini itself did not make here (wire/gemini.md 4.4). */
+/** Google's documented stand-in for the signature of a call that Gemini did not make here (wire/gemini.md 4.4). */
 const DUMMY_SIGNATURE = 'skip_thought_signature_validator'
 const FIRST = '[The conversation starts with an answer of the assistant.]'
 const LAST = 'Please continue.'
 
 /**
- * Responses have a content of their own, with the user's words and media in the next one. From Gemini 3.6 on a content
- * that mixes them is refused as one that ends with a model turn; older models go on with the user's sentence or say
- * nothing (langchain-ai/langchainjs#11477, MoonshotAI/kimi-code#3274, google-gemini/gemini-cli#28700). Two contents of
- * the user's are taken (Prism-Shadow/agenthub#189, dust-tt/dust#32270), against 4.3; a backend that says otherwise gets one
- * (`apart`). A model's content between the two would be repeated by the model later on (google-gemini/gemini-cli#28927).
+ * Responses have a content of their own, with the user's words and media in the next one. From Gemini 3.6 on, a content
+ * that mixes both is refused as if it ended with a model turn; older models go on with the user's sentence or say
+ * nothing (langchain-ai/langchainjs#11477, MoonshotAI/kimi-code#3274, google-gemini/gemini-cli#28700). Two user
+ * contents in a row are accepted (Prism-Shadow/agenthub#189, dust-tt/dust#32270), against 4.3; a backend that refuses
+ * them gets one (`apart`). If a model content stood between the two, the model would repeat it later on
+ * (google-gemini/gemini-cli#28927).
  */
 export function toContents(messages: readonly MessageInput[], target: ContentsTarget): Content[] {
   const contents: Content[] = []
@@ -91,7 +92,7 @@ export function toContents(messages: readonly MessageInput[], target: ContentsTa
 
 const answersCalls = ({ parts }: Content): boolean => parts.some((part) => 'functionResponse' in part)
 
-/** The wire parts of a part, made once of it for each kind of target. */
+/** The wire parts of a part, made once for each kind of target. */
 interface Written {
   model(part: Part): readonly WirePart[]
   user(part: Part): UserParts
@@ -114,7 +115,7 @@ function modelPart(part: Part, target: ContentsTarget): WirePart[] {
       return [{ text: part.text, ...signature(part.provenance?.opaque) }]
     case 'tool_call':
       return [{ functionCall: functionCall(part, target), ...signature(part.provenance?.opaque) }]
-    // Thought summaries are never sent back; what the model needs of them is in the signatures.
+    // Thought summaries are never sent back; the signatures hold what the model needs of them.
     case 'reasoning':
     case 'tool_result':
     case 'notice':
@@ -135,10 +136,10 @@ const functionCall = (part: ToolCallPart, { ids }: ContentsTarget): FunctionCall
   ...(ids ? { id: part.call_id } : {}),
 })
 
-/** It begins with a letter or `_` (5.2). Every declared name does; a history may hold any other. */
+/** A function's name begins with a letter or `_` (5.2). Every declared name does; a history may hold others. */
 const functionName = (name: string): string => (/^[A-Za-z_]/.test(name) ? name : `_${name}`)
 
-/** Gemini signs the first of parallel calls only, and checks that one (4.4). */
+/** Gemini signs only the first of parallel calls, and checks that signature (4.4). */
 function signFirstCall({ parts }: Content): void {
   const at = parts.findIndex((part) => 'functionCall' in part)
   const first = parts[at]
@@ -168,7 +169,7 @@ const isMedia = (part: Part): part is MediaPart =>
 
 const INSIDE = /^image\/(png|jpeg|webp)$|^application\/pdf$/
 
-/** Gemini 3 takes images and PDFs inside of a response (4.2); all else stands in the content after it. */
+/** Gemini 3 takes images and PDFs inside of a response (4.2); all other media stand in the content after it. */
 function placeMedia(
   result: ToolResultPart,
   { gemini3 }: ContentsTarget,
@@ -197,9 +198,9 @@ function functionResponse(
 }
 
 /**
- * `response` must be an object, of which the server reads `output` or `error` if there is one, else all of it (4.2).
- * So a structured result that is an object goes whole, unless a key of its own is called so. It goes in place of a text
- * that only repeats it, as MCP servers write; a text that says something else goes in its place.
+ * `response` must be an object. The server reads its `output` or `error` if there is one, else all of it (4.2). So a
+ * structured result that is an object goes whole, unless it has such a key itself. It replaces a text that only repeats
+ * it, as MCP servers write; a text that says something else replaces it.
  */
 function responseObject(part: ToolResultPart): Record<string, unknown> {
   const said = textOfResult(part.content)
@@ -216,7 +217,7 @@ function responseObject(part: ToolResultPart): Record<string, unknown> {
 const textOfResult = (content: readonly ContentPart[]): string =>
   content.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n')
 
-/** A text of whatever kind is one: `text/x-python` and others are refused (googleapis/python-genai#744). */
+/** Every kind of text goes as `text/plain`: `text/x-python` and others are refused (googleapis/python-genai#744). */
 function mediaPart({ media_type, data = '', url }: MediaPart): WirePart {
   const mimeType = isPlainText(media_type) ? 'text/plain' : media_type
   return url === undefined ? { inlineData: { mimeType, data } } : { fileData: { mimeType, fileUri: url } }

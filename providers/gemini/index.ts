@@ -1,7 +1,7 @@
 /**
- * Gemini's three deployments: the public API by key, Code Assist by its login, and the public API by the
- * operator's own OAuth client. One body, one parser, one reading of failures; they differ in address,
- * envelope and authorization (wire/gemini.md 3 and 9).
+ * Gemini's three deployments: the public API by key, Code Assist by its login, and the public API by the operator's own
+ * OAuth client. They share body, parser and classification of failures, and differ in address, envelope and
+ * authorization (wire/gemini.md 3 and 9).
  */
 import { invalid } from '../../src/errors.ts'
 import type { Deployment, ModelRequest, RenderedRequest } from '../../src/provider.ts'
@@ -64,13 +64,13 @@ function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
   return {
     path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
     headers: oauth ? request.options.headers : {},
-    // What is left out is up to the project's settings; Code Assist has no such field (9.1).
+    // Without `store` the project's settings decide; Code Assist has no such field (9.1).
     body: request.options.unstored ? { ...body, store: false } : body,
     notes,
   }
 }
 
-/** Models that Code Assist knows by another name than the public API, and by that one only (8.1). */
+/** Models that Code Assist knows only by another name than the public API's (8.1). */
 const CODE_ASSIST_NAMES: ReadonlyMap<string, string> = new Map([['gemini-3.5-flash', 'gemini-3-flash']])
 
 function renderCodeAssist(request: ModelRequest): RenderedRequest {
@@ -94,7 +94,7 @@ function renderCodeAssist(request: ModelRequest): RenderedRequest {
   }
 }
 
-/** Without one the backend answers 500 for ever, and a project's number is not its id (3.1, 2.2). */
+/** Without a project's id the backend answers 500 for ever, and a project's number is not its id (3.1, 2.2). */
 function projectOf({ credential: { project_id } }: ModelRequest): string {
   if (project_id !== undefined && /[^\d\s]/.test(project_id)) return project_id
   throw invalid(
@@ -105,6 +105,6 @@ function projectOf({ credential: { project_id } }: ModelRequest): string {
   )
 }
 
-/** One id for each prompt of the user, the same for every step that follows from it. */
+/** One id for each prompt of the user, the same for all its steps. */
 const promptId = ({ session_id, messages }: ModelRequest): string =>
   `${session_id}-${messages.filter((message) => message.role === 'user').length}`

@@ -94,7 +94,10 @@ export const googleLogins: OAuthVendor = {
 const scopeOf = ({ path }: LoginWish): string =>
   (path === 'public' ? [...USER_SCOPES, PUBLIC_SCOPE] : USER_SCOPES).join(' ')
 
-/** Dead grants by code; a client that is refused is the operator's setting and no login's end (1.3). */
+/**
+ * The code tells whether the grant is dead; a refused client is a matter of the operator's settings, not the login's
+ * end (1.3).
+ */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const answer = object(parseRecord(body))
   const code = string(answer.error) ?? `http_${status}`
@@ -107,13 +110,13 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   })
 }
 
-/** Access tokens are opaque; the id token names the account and ends with the access token's own hour. */
+/** Access tokens are opaque; the id token names the account, and lives for the same hour. */
 function identify({ id_token }: LoginSecret): LoginIdentity {
   const email = string(claimsOf(id_token).email)
   return { facts: {}, ...(email === undefined ? {} : { name: email }) }
 }
 
-/** `oauth_creds.json` (1.4). It names no client: the configured one must be the one that made it. */
+/** `oauth_creds.json` (1.4). It names no client: the configured client must be the one that made the login. */
 function readCliFile(file: Json): ImportedLogin {
   const secret = tokensIn(file)
   if (secret.access_token === undefined && secret.refresh_token === undefined) {

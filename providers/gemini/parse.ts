@@ -20,7 +20,10 @@ import type { SseFrame } from '../../src/sse.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { errorFromStream } from './classify.ts'
 
-/** Throws an error that the stream holds, or ends with, as a BatonError, and `upstream_disconnected` where no finish reason came. */
+/**
+ * Throws an error that the stream holds, or ends with, as a BatonError, and `upstream_disconnected` if no finish reason
+ * came.
+ */
 export const createParser = (context: ParseContext): ModelParser => new Answer(context)
 
 type Growing = { kind: 'text' | 'reasoning'; index: number; text: string }
@@ -33,7 +36,7 @@ interface Call {
   opaque: string | undefined
 }
 
-/** The answer so far: the text part that is still growing, the calls held back, the last word on its end. */
+/** The answer so far: the text part that is still growing, the calls held back, the last word on how it ended. */
 class Answer implements ModelParser {
   readonly #context: ParseContext
   #events: ModelEvent[] = []
@@ -44,11 +47,11 @@ class Answer implements ModelParser {
    * model was allowed to make them (6.4: the part of an undeclared call is in the content too).
    */
   readonly #calls: Call[] = []
-  /** What is wrong with a call that can be none */
+  /** Why one of the calls cannot be made */
   #misfit: string | null = null
   readonly #usage: Json = {}
   #hasOutput = false
-  /** There is nothing in it to read or to do */
+  /** The answer holds nothing to read or to do */
   #isSilent = true
   #finish: { reason: string; message: string | undefined } | null = null
   /** Why the prompt was not even read */
@@ -76,7 +79,7 @@ class Answer implements ModelParser {
     }
     this.#close()
     const finish = this.#outcome()
-    // What is refused with the answer, or could not be asked for at all, is shown to nobody.
+    // Calls that are refused with the answer, or that cannot be made at all, are shown to nobody.
     if (finish.reason !== 'error' && finish.reason !== 'refusal') {
       for (const call of this.#calls) this.#events.push(...this.#written(call))
     }
@@ -113,7 +116,7 @@ class Answer implements ModelParser {
     if (typeof part.text === 'string') return this.#text(part, part.text)
     if (isRecord(part.functionCall)) return this.#call(part, part.functionCall)
     if (isRecord(part.inlineData) && part.thought !== true) return this.#media(part.inlineData)
-    // Code that the server ran, its own tool calls and whatever comes next have no canonical form.
+    // Code that the server ran, its own tool calls and kinds that are yet to come have no canonical form.
   }
 
   /** Deltas of one kind make one part; a signature closes it, and an empty signed one is its own part (4.4). */
@@ -141,8 +144,8 @@ class Answer implements ModelParser {
   }
 
   /**
-   * A part without a name holds the arguments of the call before it, which came without any; a call that nobody
-   * named would stay in the history, and be refused with it for ever (smallmain/vscode-unify-chat-provider#48).
+   * A call without a name holds the arguments of the call before it, if that came without any. Any other nameless call
+   * would stay in the history, and make the vendor refuse it for ever (smallmain/vscode-unify-chat-provider#48).
    */
   #call(part: Json, call: Json): void {
     this.#close()
@@ -202,7 +205,8 @@ class Answer implements ModelParser {
     if (this.#misfit && known !== 'refusal') return { reason: 'error', invalid_call: this.#misfit }
     if (known === 'refusal') return { reason: known, refusal: message ?? reason }
     if (known === 'length') return { reason: known }
-    // OTHER, LANGUAGE, and reasons of tomorrow: what the model said stands; having said nothing is a failure.
+    // OTHER, LANGUAGE, and reasons that are yet to come: what the model said stands; if it said nothing, that is a
+    // failure.
     if (this.#calls.length > 0) return { reason: 'tool_calls' }
     if (!known && !this.#hasOutput) throw failedWithout(reason, message)
     // Thoughts alone, blank text or nothing at all: the vendor's own client asks again (6.5).
@@ -210,7 +214,10 @@ class Answer implements ModelParser {
   }
 }
 
-/** The zero of each enum, which says nothing; proto JSON leaves it out, but some backends write it into every chunk. */
+/**
+ * The zero value of each enum, which says nothing; proto JSON leaves it out, but some backends write it into every
+ * chunk.
+ */
 const UNSPECIFIED = /^(FINISH|BLOCK(ED)?)_REASON_UNSPECIFIED$/
 
 const specified = (value: unknown): string | undefined =>
@@ -241,7 +248,7 @@ const INVALID_CALL: ReadonlySet<string> = new Set([
   'MISSING_THOUGHT_SIGNATURE',
 ])
 
-/** Its words are cut at the door, which first takes the secret out: they came in a frame before. */
+/** Its words, from an earlier frame, are not cut here: the door takes the secret out of them first, and cuts them then. */
 function failedWithout(reason: string, message = ''): BatonError {
   const said = message === '' ? 'It gave no words.' : `It said: ${message}`
   return new BatonError('upstream_rejected', `Gemini ended without an answer (${reason}). ${said}`, {
@@ -258,7 +265,7 @@ function parseFrame(data: string): unknown {
   }
 }
 
-/** Input counts what the server's own tools read; thoughts are output, and not in the candidates (6.3). */
+/** Input counts what the server's own tools read; thoughts are output, which the candidates' count leaves out (6.3). */
 function toUsage(metadata: Json): Usage {
   const tokens = (name: string) => number(metadata[name]) ?? 0
   return {

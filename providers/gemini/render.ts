@@ -7,19 +7,19 @@ import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/pro
 import { familyOf, mostOutput, thinkingConfig } from './capabilities.ts'
 import { type Content, toContents } from './contents.ts'
 
-/** Where the deployments differ inside of the body. */
+/** How the deployments differ inside of the body. */
 interface Form {
-  /** A login: the operator's leading system blocks are for these alone */
+  /** The credential is a login: only logins get the operator's leading system blocks */
   oauth: boolean
-  /** Declare tools under both spellings of the field, equal (architecture decision over wire 3.1) */
+  /** Tools are declared equally under both spellings of the field (architecture decision over wire 3.1) */
   bothSpellings: boolean
 }
 
-/** What `parametersJsonSchema` is read for (wire/gemini.md 5.1); other keywords are ignored there. */
+/** What Gemini reads of `parametersJsonSchema` (wire/gemini.md 5.1); it ignores other keywords. */
 export const SCHEMA: SchemaProfile = {
   const: false,
   tuples: true,
-  // Cycles and keywords beside a `$ref` are refused.
+  // Gemini refuses cycles, and keywords beside a `$ref`.
   refs: false,
   propertyPattern: /^[A-Za-z_][A-Za-z0-9_]{0,63}$/,
   keywords: new Set([

@@ -1,6 +1,6 @@
 /**
- * From a Google login to a Code Assist project: loadCodeAssist, and onboarding where the account has none
- * yet (wire/gemini.md 2). A generator yields the calls and is given their answers.
+ * From a Google login to a Code Assist project: loadCodeAssist, and onboarding if the account has none yet
+ * (wire/gemini.md 2). A generator yields the calls and is given their answers.
  */
 import { isRecord, parseRecord } from '../../src/chat/json.ts'
 import { BatonError, invalid } from '../../src/errors.ts'
@@ -24,7 +24,7 @@ const POLL_MS = 5000
 /** Two minutes; the vendor's own client waits without end (2.3). */
 const MOST_POLLS = 24
 
-/** The project that requests must name, as `{project_id}`; `{}` where the login is for the public API. */
+/** The project that requests must name, as `{project_id}`; `{}` if the login is for the public API. */
 export function* setUpCodeAssist(
   { baseUrl }: OAuthSettings,
   token: string,
@@ -45,7 +45,7 @@ export function* setUpCodeAssist(
   // Google's free tier brings a project of its own and refuses any other (2.3).
   const asked = account.tier === 'free-tier' ? undefined : wanted
   let operation = readOperation(yield post('onboardUser', { tierId: account.tier, ...about(asked) }))
-  // Without a name there is nothing to ask again: the account has what the answer says, or nothing.
+  // An operation without a name cannot be polled: the account has what this answer says, or nothing.
   const { name } = operation
   for (let polls = 0; !operation.isDone && name !== undefined; polls++) {
     if (polls === MOST_POLLS) {
@@ -53,7 +53,7 @@ export function* setUpCodeAssist(
     }
     const url = `${baseUrl}/${name}`
     const answer = yield { call: { method: 'GET', url, headers }, afterMs: POLL_MS }
-    // That Google cannot answer now says nothing of the operation; the next poll may.
+    // A failure of Google's server says nothing about the operation; the next poll may.
     if (answer.status < 500) operation = readOperation(answer)
   }
   // The backend may choose another project than the one asked for; its own is the one that works (2.3).
@@ -66,10 +66,10 @@ const about = (project: string | undefined): Json => ({
 })
 
 interface Account {
-  /** It has a tier already */
+  /** The account has a tier already */
   isMember: boolean
   project: string | undefined
-  /** To onboard with */
+  /** The tier to onboard with */
   tier: string
   ineligible: Json[]
 }
@@ -116,7 +116,7 @@ function readOperation(answer: OAuthAnswer): {
   }
 }
 
-/** Its words, which have no end of their own. */
+/** The tier's message, cut: the vendor sets no limit to it. */
 const said = (tier: Json): string => (string(tier.reasonMessage) ?? '').slice(0, 1000)
 
 const upstream = (tier: Json): Record<string, unknown> => ({

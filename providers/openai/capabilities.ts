@@ -70,8 +70,8 @@ export function familyOf(model: string): Family {
 const RANK: readonly Effort[] = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
 
 /**
- * The effort to ask for: the wished one, or the nearest that the model has (between two, the higher).
- * Null where the model takes none. The models endpoint, where it lists efforts, overrules the table.
+ * The effort to ask for: the wished one, or the nearest that the model has (between two, the higher). Null if the model
+ * takes none. If the models endpoint lists efforts, these overrule the table.
  */
 export function effortFor(
   wish: Effort,
@@ -127,8 +127,8 @@ export const schemaProfile: SchemaProfile = {
   tuples: false,
   refs: true,
   propertyPattern: /^[\s\S]+$/,
-  // It reads Python's, and none that looks around or back: for one such pattern the whole request is refused
-  // (nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358).
+  // The API reads Python's expressions, but none that look around or back: for one such pattern it refuses the whole
+  // request (nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358).
   unreadPattern: /\(\?[=!<]|\\[pPkc1-9]|\\u\{|\[\^?\]/,
 }
 

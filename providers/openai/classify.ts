@@ -19,7 +19,7 @@ import { type Json, number, object, string } from '../json.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
 import { refuses } from './capabilities.ts'
 
-/** What a failure says, wherever it stood. `status` is null inside a stream that had begun well. */
+/** What a failure says, wherever it came from. `status` is null inside a stream that had begun well. */
 interface Facts {
   status: number | null
   code: string
@@ -36,7 +36,7 @@ interface Facts {
 interface Rule {
   when(facts: Facts): boolean
   code: ErrorCode
-  /** Said before the vendor's own words; `{vendor}` is whoever serves this API. */
+  /** Said before the vendor's own words; `{vendor}` is the service behind this API. */
   says: string
 }
 
@@ -50,7 +50,7 @@ const status =
     facts.status !== null && numbers.includes(facts.status)
 const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 
-/** A text of more than 10 MiB (Shopify/roast#52); with a smaller maximum it is a name or an id. */
+/** A text of more than 10 MiB (Shopify/roast#52); if the maximum is smaller, the text is a name or an id. */
 const LONG_TEXT = /string too long\. .* maximum length \d{7}/
 
 /** The first rule that fits counts: names before statuses, since a 429 may also mean an empty account. */
@@ -116,7 +116,8 @@ const RULES: readonly Rule[] = [
     says: '{vendor} refused the conversation by its policy.',
   },
   {
-    // In a stream they come without a type that says so (openclaw/openclaw#95587, the SDK's ResponseError).
+    // In a stream these come without the type `invalid_request_error` (openclaw/openclaw#95587, the SDK's
+    // ResponseError).
     when: (facts) =>
       named('invalid_encrypted_content', 'data_residency_mismatch')(facts) || STALE.test(facts.message),
     code: 'upstream_rejected',
@@ -136,7 +137,7 @@ const RULES: readonly Rule[] = [
     says: 'The credential cannot use this model: check its name. Of a login, a new model may want a newer `version` among providers.openai.oauth.headers.',
   },
   {
-    // Of its own fetching: the next try may be faster (vercel/ai#8857).
+    // The API fetched a medium too slowly: the next try may be faster (vercel/ai#8857).
     when: says(/^Timeout while downloading/),
     code: 'upstream_timeout',
     says: '{vendor} waited too long for a medium by its address.',
@@ -144,7 +145,7 @@ const RULES: readonly Rule[] = [
   { when: named('vector_store_timeout'), code: 'upstream_timeout', says: '{vendor} timed out.' },
   { when: status(401), code: 'upstream_auth', says: '{vendor} refused the credential.' },
   {
-    // The API's own word; without one it is the network's edge, whatever the credential.
+    // Only if the API says so itself: any other 403 is the network edge's, whatever the credential.
     when: (facts) => facts.status === 403 && facts.isApi,
     code: 'upstream_auth',
     says: '{vendor} does not permit this credential to do this.',
@@ -157,13 +158,13 @@ const RULES: readonly Rule[] = [
   },
   { when: status(429), code: 'upstream_rate_limited', says: '{vendor} limits the rate of requests.' },
   {
-    // A 409 is a lock that was not freed in time: the vendor's own client tries it again.
+    // A 409 is a lock that was not freed in time: the vendor's own client tries again.
     when: (facts) => facts.status === 409 || (facts.status !== null && facts.status >= 500),
     code: 'upstream_overloaded',
     says: '{vendor} could not serve the request.',
   },
   {
-    // In a stream, or in place of one under a good status.
+    // An error in a stream, or in place of a stream under a good status.
     when: ({ status, isApi, type }) =>
       (status === null || status < 300) && isApi && type !== 'invalid_request_error',
     code: 'upstream_overloaded',
@@ -178,7 +179,10 @@ export function classifyFailure(failure: UpstreamFailure, vendor: string): Baton
   return toError(factsOf(failure), vendor)
 }
 
-/** An event that ends a stream, with its `error` inside; relays may add `status` and `headers` to the response's. */
+/**
+ * An event that ends a stream, with its `error` inside; relays may add a `status`, and `headers` to those of the
+ * response.
+ */
 export function classifyEvent(event: Json, vendor: string, answered: Facts['headers']): BatonError {
   const own = Object.entries(object(event.headers)).flatMap(([name, value]) =>
     typeof value === 'object' ? [] : [[name, String(value)]],
@@ -190,12 +194,12 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
 }
 
 /**
- * The request without what the vendor could not verify or may not give: encrypted reasoning of another
- * account or model, items that were never stored or stand without their pair, media that cannot be read or are too
- * much, readable summaries for an unverified organisation (param `reasoning.summary`), encrypted reasoning of a model
- * that has none, or has it elsewhere (`include`; pydantic/pydantic-ai#6289), more output than the model has, an effort
- * that it lacks, a setting that it does not know. All but the first three are facts of the model. Null where leaving that
- * out would change nothing.
+ * The request without what the vendor could not verify or may not give: encrypted reasoning of another account or
+ * model, items that were never stored or stand without their pair, media that cannot be read or are too much, readable
+ * summaries for an unverified organisation (param `reasoning.summary`), encrypted reasoning of a model that has none,
+ * or has it elsewhere (`include`; pydantic/pydantic-ai#6289), more output than the model has, an effort that it lacks,
+ * a setting that it does not know. All but the first three are facts about the model. Null if leaving these out would
+ * change nothing.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
@@ -212,14 +216,14 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   return plain ?? withoutUnread(request, `${code} ${error.param} ${message}`, UNREAD)
 }
 
-/** Read in the code, the parameter and the words: they name the same fault in different ones (openai/codex#23829). */
+/** Matched against the code, the parameter and the words: the same fault is named in any of them (openai/codex#23829). */
 const UNREAD: Unread = [
   [/while downloading|failed_to_download|file_url/i, isLinked],
   [/image/i, isImage],
   [/\bPDF\b|file_data|unsupported_file|file type/i, isFile],
 ]
 
-/** Refusals of reasoning that goes back: of another account or model, never stored, or without its pair. */
+/** Refusals of reasoning that is sent back: of another account or model, never stored, or without its pair. */
 const STALE =
   /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i
 
@@ -229,8 +233,8 @@ const without = (
 ): ModelRequest | null => (request.reported?.[name] === false ? null : taught(request, { [name]: false }))
 
 /**
- * With the limit that the refusal names ("Expected a value <= 16384"), which is listed nowhere. Without one where it names
- * none that helps: that says nothing of lower ones.
+ * With the limit that the refusal names ("Expected a value <= 16384"), which is listed nowhere. Without any limit if
+ * the refusal names none that helps: then it does not say whether a lower one would do.
  */
 function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | null {
   const { max_output_tokens, ...settings } = request.settings
@@ -242,8 +246,8 @@ function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | 
 }
 
 /**
- * With what the refusal lists as supported ("'medium', 'high', and 'xhigh'"), which counts more than the table; without
- * one where the model takes none.
+ * With the efforts that the refusal lists as supported ("'medium', 'high', and 'xhigh'"), which count more than the
+ * table; without an effort if the model takes none.
  */
 function withListedEffort(request: ModelRequest, { code, message }: Facts): ModelRequest | null {
   const [, list = ''] = /Supported values are: (.+)/.exec(message) ?? []
@@ -253,14 +257,17 @@ function withListedEffort(request: ModelRequest, { code, message }: Facts): Mode
   return taught(request, { efforts })
 }
 
-/** No list says which models refuse them: models of the o-series parallel calls (run-llama/llama_index#20865). */
+/**
+ * No list says which models refuse these: models of the o-series refuse parallel calls, say
+ * (run-llama/llama_index#20865).
+ */
 const REFUSED_BY_SOME = ['temperature', 'top_p', 'parallel_tool_calls', 'max_output_tokens'] as const
 
 function withoutSetting(request: ModelRequest, { code, error }: Facts): ModelRequest | null {
   const name = REFUSED_BY_SOME.find((one) => one === error.param)
   const value = name && request.settings[name]
   if (name === undefined || value === undefined || refuses(name, request)) return null
-  // Of one value it says nothing about others.
+  // The refusal of a value says nothing about other values.
   const refused = code === 'unsupported_value' ? value : 'any'
   return taught(request, { refused: { ...request.reported?.refused, [name]: refused } })
 }
@@ -303,7 +310,7 @@ const listed = (errors: readonly unknown[]): string =>
     })
     .join('; ')
 
-/** Of an error's object, or of one that is its words alone. */
+/** The words of an error that is an object, or only a text. */
 function wordsOf(told: unknown) {
   const error = typeof told === 'string' ? { message: told } : object(told)
   return {
@@ -334,10 +341,10 @@ function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
   return Math.max(1, Math.ceil(told))
 }
 
-/** Where a rate limit does not say how long. */
+/** Seconds to wait if a rate limit does not say how long. */
 const SHORT_WAIT = 5
 
-/** In the body relative or absolute; else of the window that is used up (wire/openai.md 7.1, 7.3). */
+/** From the body, relative or absolute; else from the headers on the window that is used up (wire/openai.md 7.1, 7.3). */
 function usageLimitReset({ error, headers }: Facts): number | undefined {
   const relative = number(error.resets_in_seconds)
   if (relative !== undefined) return relative
@@ -358,7 +365,7 @@ function waitInWords(message: string): number | undefined {
     (sum, [, amount, unit]) => sum + Number(amount) * (UNITS[unit ?? ''] ?? 0),
     0,
   )
-  // Of no unit that is known.
+  // Zero: no unit is known.
   return sum || undefined
 }
 

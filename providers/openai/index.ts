@@ -24,7 +24,7 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
   provider,
   credential: { kind: 'api_key' },
   schema: schemaProfile,
-  // Of the public API (wire/openai.md 5)
+  // The public API's limit (wire/openai.md 5)
   toolLimit: 128,
   capabilities: publicCapabilities,
   declare: declareTools,
@@ -38,18 +38,19 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
 
 export const openai: Deployment = responsesApi('openai', 'OpenAI')
 
-/** By a ChatGPT login, on another root: it takes fewer fields and wants the account's header. */
+/** The same protocol by a ChatGPT login, on another root: it takes fewer fields and wants the account's header. */
 export const chatgpt: Deployment = {
   ...openai,
   id: 'chatgpt',
   credential: { kind: 'oauth' },
-  // None is known.
+  // No limit is known.
   toolLimit: null,
   capabilities: chatgptCapabilities,
   render: renderChatgpt,
-  // The account's header too: the list of models needs it as much as a response does.
+  // The account's header, too: the list of models needs it as much as a response does.
   authorize: ({ access_token }, facts) => ({ ...bearer(access_token, 'OpenAI'), ...accountHeaders(facts) }),
-  // The list is filtered by the protocol level that the client names; this is the one written against.
+  // The list is filtered by the protocol level that the client names; this is the level that the adapter was written
+  // against.
   models: { path: '/models?client_version=0.169.0', headers: ORIGINATOR, parse: parseChatgptModels },
 }
 

@@ -15,7 +15,7 @@ import { wellFormedValue } from '../../src/chat/well-formed.ts'
 import { phaseOf, reasoningItem } from './opaque.ts'
 import type { InputContent, InputItem, TextInput } from './wire.ts'
 
-/** What was rendered before gives the same items, bytes and all. */
+/** A message that was rendered before gives the same items, with the same bytes. */
 export function inputItems(messages: readonly MessageInput[]): InputItem[] {
   const items: InputItem[] = []
   for (const message of messages) items.push(...itemsOf(message))
@@ -34,14 +34,14 @@ function givenItem({ role, parts }: MessageInput): readonly InputItem[] {
   return [kept({ type: 'message', role: role === 'system' ? 'developer' : 'user', content })]
 }
 
-/** As they came; reasoning that nothing follows cannot go back alone. */
+/** The items in the order of the parts, without reasoning at the end: it cannot go back with nothing after it. */
 function assistantItems(parts: readonly Part[]): InputItem[] {
   const items = parts.flatMap(assistantItem)
   const end = items.findLastIndex(({ type }) => type !== 'reasoning')
   return items.slice(0, end + 1)
 }
 
-/** Each part its own item. */
+/** Each part becomes an item of its own. */
 const assistantItem = once((part: Part): readonly InputItem[] => {
   switch (part.type) {
     case 'text':
@@ -95,7 +95,10 @@ function resultContent(part: ToolResultPart): ContentPart[] {
   return content.length > 0 ? content : [{ type: 'text', text: '(no output)' }]
 }
 
-/** JSON that goes into a text. JSON.stringify only escapes half a character, and whoever parses the JSON has it again. */
+/**
+ * JSON that goes into a text. JSON.stringify only escapes half a character, and a parser of the JSON would have it
+ * again.
+ */
 const wellFormedJson = (value: unknown): string => JSON.stringify(wellFormedValue(value))
 
 const FAILED = {
@@ -123,18 +126,22 @@ export function formOf({ type, media_type }: MediaPart): 'input_image' | 'input_
   return type === 'file' && !UNREAD.test(media_type) ? 'input_file' : null
 }
 
-/** Any other image is answered with "does not represent a valid image", and the whole request with it. */
+/** The API refuses any other image with "does not represent a valid image", and the whole request with it. */
 const IMAGES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/webp', 'image/gif'])
 
-/** Files are documents here: for one of another kind the whole request is refused, and every later one with it. */
+/**
+ * Files are documents here: for a file of another kind the API refuses the whole request, and every later one that
+ * shows it.
+ */
 const UNREAD =
   /^(?:image|audio|video|font)\/|^application\/(?:octet-stream|gzip|wasm|.*(?:zip|compressed|tar))$/i
 
 const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${part.data ?? ''}`
 
 /**
- * Inline files need a name, and its ending decides how they are read: for one of another kind, or of none that is known
- * (`.log`, `.PDF`, the `.com` of a URI), the whole request is refused. Such a name is given its type's ending.
+ * Inline files need a name, and its ending decides how they are read: for an ending of another kind than the type's, or
+ * an unknown one (`.log`, `.PDF`, the `.com` of a URI), the whole request is refused. Such a name gets its type's
+ * ending.
  */
 function filename({ name = 'file', media_type }: MediaPart): string {
   const [, ending = ''] = /\.([a-z]+)$/.exec(name) ?? []
@@ -143,7 +150,7 @@ function filename({ name = 'file', media_type }: MediaPart): string {
   return KINDS.some((kind) => kind.has(ending) && kind.has(own)) ? name : `${name}.${own}`
 }
 
-/** Endings that developers.openai.com names under "File inputs"; a name may end in any of its type's kind. */
+/** Endings that developers.openai.com names under "File inputs"; a name may have any ending of its type's kind. */
 const KINDS: readonly ReadonlySet<string>[] = [
   new Set(['pdf']),
   // Browsers on Windows call CSV a file of Excel's.
@@ -151,7 +158,7 @@ const KINDS: readonly ReadonlySet<string>[] = [
   new Set('txt md json html xml css js ts py c cpp java csv tsv'.split(' ')),
 ]
 
-/** Of subtypes that are no ending themselves. */
+/** Endings for subtypes that are none themselves. */
 const ENDINGS: Readonly<Record<string, string>> = {
   plain: 'txt',
   markdown: 'md',

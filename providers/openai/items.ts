@@ -13,9 +13,9 @@ type Kind = 'message' | 'reasoning' | 'call' | 'passed over'
  * numbers; it is a map, since a list would be as long as the largest number says.
  */
 export interface Item {
-  /** Of its part */
+  /** The index of its part */
   index: number
-  /** The id that it was announced or finished under, empty where there was none; null before */
+  /** The id under which the item was announced or finished, empty if it had none; null before */
   id: string | null
   /** The vendor's id of its call; empty: none is known */
   call: string
@@ -23,7 +23,7 @@ export interface Item {
   pieces: Map<number, string>
   /** Some of its text has been handed on as a delta */
   isShown: boolean
-  /** Of a call, once known */
+  /** A call's canonical id, once known */
   callId?: string
   name: string
   phase: unknown
@@ -40,9 +40,9 @@ const kindOf = (wire: Json): Kind => KINDS.get(string(wire.type) ?? '') ?? 'pass
 /** What an event says of its item. */
 interface Told {
   place: number | undefined
-  /** Empty where it names none */
+  /** Empty if the event names none */
   id: string
-  /** Empty where it is no call, or names none */
+  /** Empty if the item is no call, or the event names none */
   call: string
   kind: Kind
   /** The event announces the item, tells of it, or finishes it */
@@ -74,7 +74,7 @@ export function createItems() {
     return told.place ?? at ?? (isOfLast(told) ? top : items.size)
   }
 
-  /** Of an event that names no item at all. */
+  /** Whether an event that names no item at all is about the last one. */
   function isOfLast({ id, stage }: Told): boolean {
     const last = items.get(top)
     return id === '' && stage !== 'begins' && last !== undefined && !(stage === 'ends' && last.done)
@@ -103,7 +103,7 @@ export function createItems() {
     const isTaken = there !== undefined && isAnother(there, told)
     if (isTaken) believesPlaces = false
     const item = isTaken ? begin(top + 1, told.kind) : (there ?? begin(place, told.kind))
-    // Announced without a type, it takes the kind that its events are about.
+    // An item that was announced without a type takes the kind of its events.
     if (item.kind === 'passed over') item.kind = told.kind
     if (told.id !== '') byId.set(told.id, item)
     if (told.call !== '') byCall.set(told.call, item)

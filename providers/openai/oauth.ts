@@ -21,7 +21,7 @@ import { isWorkspace, ORIGINATOR } from './render.ts'
 
 /** The vendor's public client for logins on a person's own machine; it has no secret (1.1). */
 const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
-/** What inference needs; scopes for connectors are the vendor's own tools' (1.1). */
+/** The scopes that inference needs; those for connectors are for the vendor's own tools (1.1). */
 const SCOPE = 'openid profile email offline_access'
 const LOOPBACK = { host: 'localhost', ports: [1455, 1457], path: '/auth/callback', anyPath: false } as const
 
@@ -46,7 +46,7 @@ export const openaiLogins: OAuthVendor = {
       ...ORIGINATOR,
     },
   }),
-  // `.onboarding_entrypoint=…` may come behind it (1.2); the state itself holds no dot.
+  // `.onboarding_entrypoint=…` may follow the state (1.2), which itself holds no dot.
   stateOf: (returned) => returned.split('.', 1)[0] ?? '',
   exchange: (settings, { code, redirect_uri, verifier }) => ({
     method: 'POST',
@@ -89,7 +89,7 @@ function identify({ access_token, id_token }: LoginSecret): LoginIdentity {
   const identity = claimsOf(id_token)
   const held = [identity, claims].map((token) => object(token[AUTH_CLAIM]))
   const accounts = held.map(({ chatgpt_account_id }) => string(chatgpt_account_id))
-  // Some valid tokens name none.
+  // Some valid tokens name no account.
   const account_id = accounts.find(isWorkspace)
   const name = string(identity.email) ?? string(claims.email)
   const expires_at = expiryOf(claims)
@@ -115,7 +115,7 @@ const LASTING = new Set([
   'unauthorized_client',
   'access_denied',
 ])
-/** By code, not by status: the same failure comes as 400 and as 401 (1.6). */
+/** By code first: the same failure comes as 400 and as 401 (1.6). A 401 is lasting with any code. */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const answer = parseRecord(body) ?? {}
   const error = object(answer.error)
@@ -177,7 +177,7 @@ function deviceFlow(): DeviceFlow {
   }
 }
 
-/** It is a number in a text; never faster than one in a second. */
+/** The interval is a number in a text; it is never shorter than a second. */
 function secondsOf(interval: unknown): number {
   const seconds = Number(interval)
   return Number.isFinite(seconds) ? Math.min(Math.max(seconds, 1), 60) : 5

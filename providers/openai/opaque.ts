@@ -7,7 +7,7 @@ import type { ReasoningPart, TextPart } from '../../src/chat/message.ts'
 import { object, objects, string } from '../json.ts'
 import type { InputItem, Phase } from './wire.ts'
 
-/** Between the segments of a summary where they are shown as one text. */
+/** Stands between the segments of a summary when they are shown as one text. */
 export const SEGMENT_BREAK = '\n\n'
 
 /** The segments themselves are in the part's text; only their lengths are kept beside the token. */
@@ -15,7 +15,7 @@ export function packReasoning(encrypted: string, segments: readonly string[]): s
   return JSON.stringify({ encrypted_content: encrypted, segments: segments.map(({ length }) => length) })
 }
 
-/** The reasoning item as it came, or null where the part holds no token to send back. */
+/** The reasoning item as it came, or null if the part holds no token to send back. */
 export function reasoningItem(part: ReasoningPart): Extract<InputItem, { type: 'reasoning' }> | null {
   const packed = parseRecord(part.provenance.opaque ?? '')
   const encrypted = string(packed?.encrypted_content)
@@ -50,10 +50,10 @@ export function segmentsOf(item: unknown): string[] {
   return segments.length > 0 ? segments : textsOf(content)
 }
 
-/** A text's phase as the token that it is kept in. */
+/** The token that keeps a text's phase. */
 export const packPhase = (phase: Phase): string => JSON.stringify({ phase })
 
-/** The phase that a text came with; undefined where it had none. */
+/** The phase that a text came with; undefined if it had none. */
 export function phaseOf({ provenance }: TextPart): Phase | undefined {
   return provenance?.opaque === undefined ? undefined : phase(parseRecord(provenance.opaque)?.phase)
 }

@@ -29,7 +29,7 @@ interface State {
 
 type Handler = (state: State, event: Json) => ModelEvent[]
 
-/** `vendor` is who serves the API, as errors call it; `headers` are the response's. */
+/** `vendor` is the service behind the API, as errors name it; `headers` are the response's. */
 export function createParser(
   context: ParseContext,
   vendor: string,
@@ -49,7 +49,8 @@ export function createParser(
     push(frame) {
       if (state.finished) return []
       const event = decoded(frame, vendor)
-      // Of an error the type may be its own, or missing: relays make it. The vendor's SDK takes these signs, too.
+      // In an error event that a relay makes, `type` may be the error's own, or missing. The vendor's SDK goes by these
+      // signs, too.
       const isError = frame.event === 'error' || Boolean(event.error)
       const type = isError ? 'error' : (string(event.type) ?? frame.event ?? '')
       return (HANDLERS.get(type) ?? passOver)(state, event)
@@ -106,7 +107,7 @@ const argumentsDelta: Handler = (state, event) => {
   const delta = string(event.delta) ?? ''
   if (item.done || item.kind !== 'call') return []
   item.pieces.set(0, (item.pieces.get(0) ?? '') + delta)
-  // Nameless before its item was announced: the whole call comes with `output_item.done`.
+  // Before its item was announced, a call has no name; it comes whole with `output_item.done`.
   const { index, callId, name } = item
   if (callId === undefined || name === '' || delta === '') return []
   return [{ type: 'tool_call.delta', index, call_id: callId, name, arguments_delta: delta }]
@@ -148,7 +149,7 @@ const completed: Handler = (state, response) => {
   const rest = settleRest(state, response, 'completed')
   if (state.called) return finish(state, rest, response, { reason: 'tool_calls' })
   if (state.refused) return finish(state, rest, response, { reason: 'refusal' })
-  // It wants to go on without the user (wire/openai.md 6.3).
+  // The model wants to go on without the user (wire/openai.md 6.3).
   const more = response.end_turn === false ? ({ goes_on: true } as const) : {}
   return finish(state, rest, response, { reason: 'stop', ...more })
 }
@@ -174,13 +175,13 @@ const ENDS: ReadonlyMap<string, Handler> = new Map([
   ['failed', failed],
 ])
 
-/** Nested under `error`, or flat (wire/openai.md 6.2). */
+/** The error is nested under `error`, or flat (wire/openai.md 6.2). */
 const errorEvent: Handler = ({ vendor, headers }, event) => {
   const type = event.type === 'error' ? undefined : event.type
   throw classifyEvent(event.error ? event : { ...event, error: { ...event, type } }, vendor, headers)
 }
 
-/** Every other type is passed over: keepalives, limits, hosted tools, whatever is to come. */
+/** Every other type is passed over: keepalives, limits, hosted tools, and any that the vendor adds. */
 const HANDLERS: ReadonlyMap<string, Handler> = new Map([
   ['response.output_item.added', itemAdded],
   ['response.output_item.done', itemDone],
@@ -228,7 +229,7 @@ function settle(state: State, item: Item, wire: Json): ModelEvent[] {
   return part ? [...unshown(item, part), { type: 'part', index: item.index, part }] : []
 }
 
-/** Readers go by deltas, which may be absent altogether (wire/openai.md 6.3): then the whole text is one. */
+/** Readers go by deltas, which may be absent altogether (wire/openai.md 6.3): then the whole text becomes one delta. */
 function unshown({ index, isShown }: Item, part: AssistantPart): ModelEvent[] {
   if (isShown || (part.type !== 'text' && part.type !== 'reasoning') || part.text === '') return []
   return [{ type: `${part.type}.delta`, index, text: part.text }]
@@ -255,14 +256,14 @@ const settleReasoning: Settler = (state, item, wire) => {
   return { type: 'reasoning', text: segments.join(SEGMENT_BREAK), provenance: provenance(state, opaque) }
 }
 
-/** Relays give the value itself where the API has its JSON. Undefined where there are none, or empty ones. */
+/** The arguments as JSON; relays give the value itself. Undefined if there are none, or the text is empty. */
 const argumentsText = ({ arguments: told }: Json): string | undefined =>
   typeof told === 'object' && told !== null ? argumentsJson(told) : string(told)
 
 const settleCall: Settler = (state, item, wire) => {
   const text = argumentsText(wire) ?? item.pieces.get(0) ?? ''
   const cut = (wire.status ?? 'completed') !== 'completed'
-  // Cut off before its first argument: nothing to show, and `{}` would be run.
+  // The call was cut off before its first argument: there is nothing to show, and `{}` would be run.
   if (cut && text === '') return null
   nameCall(state, item, wire)
   if (item.callId === undefined || item.name === '') {
@@ -279,7 +280,7 @@ const settleCall: Settler = (state, item, wire) => {
   }
 }
 
-/** Hosted tools ran at the vendor's and leave their traces in the answer; only an image is content. */
+/** Hosted tools run at the vendor and leave items in the answer; of these only an image is content. */
 const settlePassedOver: Settler = (_state, _item, wire) => {
   const data = standardBase64(string(wire.result) ?? '')
   if (wire.type !== 'image_generation_call' || data === null) return null
@@ -297,7 +298,7 @@ function provenance(state: State, opaque?: string) {
   return { ...state.context.provenance, ...(opaque === undefined ? {} : { opaque }) }
 }
 
-/** Items that never got their `done`: as the terminal event tells them, else as their deltas built them. */
+/** Settles items that never got their `done`: as the terminal event lists them, else as their deltas built them. */
 function settleRest(state: State, response: Json, status: 'completed' | 'incomplete'): ModelEvent[] {
   const told = state.items.listed(objects(response.output))
   const open = [...state.items.all()].filter(({ done }) => !done)
@@ -317,7 +318,7 @@ function finish(state: State, rest: ModelEvent[], response: Json, how: Finish): 
   return [...rest, ...counted, { type: 'finish', ...how }]
 }
 
-/** The details may be missing; both are parts of their totals (wire/openai.md 6.4). */
+/** The details may be missing; their tokens are parts of the totals (wire/openai.md 6.4). */
 function usageOf(usage: Json): Usage {
   return {
     input_tokens: number(usage.input_tokens) ?? 0,

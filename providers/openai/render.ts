@@ -20,7 +20,7 @@ interface Draft<Body> {
   notes: string[]
 }
 
-/** `strict` is written out: left out, the public API makes the schema strict (wire/openai.md 5). */
+/** `strict` is written out: without it, the public API makes the schema strict (wire/openai.md 5). */
 export const declareTools = once((tools: readonly ToolDeclaration[]) =>
   kept(
     tools.map(
@@ -60,14 +60,14 @@ export function renderChatgpt(request: ModelRequest): RenderedRequest {
   return { path: PATH, headers, ...chatgptBody(request) }
 }
 
-/** Baton under its own name. */
+/** Baton presents itself under its own name. */
 export const ORIGINATOR = { originator: 'baton' }
 
 /** An organisation (`org-…`) is no workspace; sent as one it is refused (wire/openai.md 1.5, 2). */
 export const isWorkspace = (account: string | undefined): account is string =>
   account !== undefined && account !== '' && !account.startsWith('org-')
 
-/** Which account of the login a request is for. */
+/** Headers that say which account of the login a request is for. */
 export const accountHeaders = ({ account_id, fedramp }: CredentialFacts): Record<string, string> => ({
   ...(isWorkspace(account_id) ? { 'chatgpt-account-id': account_id } : {}),
   ...(fedramp ? { 'x-openai-fedramp': fedramp } : {}),
@@ -167,7 +167,7 @@ function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effo
   }
 }
 
-/** The wished choice where it can be met: with no tools, anything but auto and none is refused. */
+/** The wished choice, if it can be met: without tools, the API refuses anything but auto and none. */
 function toolChoice(request: ModelRequest, notes: string[]): WireToolChoice | undefined {
   const { tools, settings } = request
   const wish = settings.tool_choice
@@ -183,7 +183,7 @@ function toolChoice(request: ModelRequest, notes: string[]): WireToolChoice | un
   return undefined
 }
 
-/** Reasoning can go back later on. */
+/** Whether the answer's reasoning can be sent back later on. */
 function isKept({ model, reported }: ModelRequest, notes: string[]): boolean {
   const keeps = reported?.encrypted_reasoning !== false
   if (!keeps) notes.push(`include: ${model} gives out no encrypted reasoning`)

@@ -29,7 +29,7 @@ export type FunctionTool = {
 
 export type WireToolChoice = 'auto' | 'none' | 'required' | { type: 'function'; name: string }
 
-/** What both paths take; the ChatGPT path takes nothing else (wire/openai.md 3.2). */
+/** Fields that both paths take; the ChatGPT path takes no others (wire/openai.md 3.2). */
 export type ResponsesBody = {
   model: string
   instructions?: string
@@ -43,7 +43,7 @@ export type ResponsesBody = {
   include?: 'reasoning.encrypted_content'[]
   prompt_cache_key: string
 }
-/** What only the public API takes besides. */
+/** … with those that only the public API takes. */
 export type PublicBody = ResponsesBody & {
   max_output_tokens?: number
   temperature?: number
