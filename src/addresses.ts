@@ -20,12 +20,12 @@ const SPECIAL_IPV4 = blockList([
   '224.0.0.0/4',
   '240.0.0.0/4',
 ])
-/** All that is public of IPv6 lies in here, except for what SPECIAL_IPV6 takes out. */
+/** All public IPv6 addresses lie in here, except those that SPECIAL_IPV6 takes out. */
 const GLOBAL_IPV6 = blockList(['2000::/3'])
 /** Teredo, ORCHID and other protocol assignments; documentation. 6to4 is judged by the IPv4 inside. */
 const SPECIAL_IPV6 = blockList(['2001::/23', '2001:db8::/32', '3fff::/20'])
 
-/** How IPv6 forms begin that carry an IPv4 address right behind it. */
+/** Prefixes of IPv6 forms that carry an IPv4 address right behind the prefix. */
 const CARRIERS = [
   '0:0:0:0:0:ffff', // IPv4-mapped
   '64:ff9b:0:0:0:0', // NAT64 (RFC 6052)
@@ -74,8 +74,8 @@ export interface Openings {
 }
 
 /**
- * Reads `true`, `false` or a list of CIDRs (`10.0.0.0/8`, `fd00::/8`), addresses, host names and `*.suffix` patterns, each
- * of which `isOpening` takes.
+ * Reads `true`, `false` or a list of CIDRs (`10.0.0.0/8`, `fd00::/8`), addresses, host names and `*.suffix` patterns.
+ * `isOpening` checks an entry of the list.
  */
 export function parseOpenings(allow: boolean | readonly string[]): Openings {
   if (typeof allow === 'boolean') return { name: () => allow, address: () => allow }
@@ -97,7 +97,7 @@ export function parseOpenings(allow: boolean | readonly string[]): Openings {
   }
 }
 
-/** Whether it is a CIDR, an address, a host name or a `*.suffix`. */
+/** Whether the entry is a CIDR, an address, a host name or a `*.suffix`. */
 export function isOpening(entry: string): boolean {
   const text = entry.trim().toLowerCase()
   return addRange(new BlockList(), text) || SUFFIX.test(text) || NAME.test(text)

@@ -67,13 +67,16 @@ const REDIS_FLUSH_MS = 3
 
 interface Given {
   log: Logger
-  /** A database that is opening already: the configuration's */
+  /** The configuration's database, where it is opening already */
   database?: ReturnType<typeof openDatabase>
-  /** For tests: pings that do not let them wait */
+  /** For tests, which would wait long for the usual pings */
   pingMs?: number
 }
 
-/** Builds every part and opens the store and the bus. Throws what keeps one from starting, after closing those that were open. */
+/**
+ * Builds every part and opens the store and the bus. Where a part cannot start, closes those that are open and throws
+ * the reason.
+ */
 export async function createApp(config: Config, given: Given): Promise<Gateway> {
   const { log } = given
   const closers: (() => Promise<unknown>)[] = []
@@ -106,7 +109,8 @@ export async function createApp(config: Config, given: Given): Promise<Gateway> 
     const http = await httpOf(base, given, { ...servers, ...logins, ...tools, turns: engine })
     closers.unshift(() => http.close())
     closers.unshift(() => engine.drain(config.drainSeconds * 1000))
-    // A process whose port is taken must not take turns over only to drop them: some lost owners more, and they fail.
+    // A process whose port is taken must not take turns over only to drop them: a turn fails once it has lost a few
+    // owners.
     http.server.once('listening', () => engine.begin())
     return { http, handedOver: engine.handedOver, close: () => closeAll(closers, log) }
   } catch (failure) {
@@ -115,7 +119,7 @@ export async function createApp(config: Config, given: Given): Promise<Gateway> 
   }
 }
 
-/** Has a part closed with the app, before those that were there earlier. */
+/** Notes a part. The app closes it before the parts that were noted earlier. */
 type Owned = <T extends { close(): Promise<unknown> }>(part: T) => T
 
 /** What the other parts stand on. */
@@ -176,7 +180,10 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
   return { mcp, connectorLogins, specFor }
 }
 
-/** Credentials of providers: as callers make them, for turns, and the logins that become some. */
+/**
+ * Credentials of providers: those that callers store, the choice of one for a turn, and logins, which become
+ * credentials.
+ */
 function loginParts({ config, log, owned, store, vault }: Base, listensAt: ListensAt) {
   const vendors = createVendors(LOGINS, config)
   const http = owned(createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy }))
@@ -192,14 +199,14 @@ type ToolBase = Base &
   Awaited<ReturnType<typeof serverParts>> &
   ReturnType<typeof loginParts>
 
-/** What sessions may call, and running one call. Reaches the configured servers. */
+/** The tools that sessions may call, and what runs a call. Reaches the configured servers. */
 async function toolParts(base: ToolBase, engine: () => Engine) {
   const { config, log, owned, store, bus, metrics, vault, deployments, mcp, specFor, choice } = base
   const { toolbox } = config
   const policy = createToolboxPolicy(toolbox)
   const builtins = BUILTINS.filter(({ name }) => policy.offersBuiltin(name))
   const gate = createGate({
-    // Replicas of one database share the tools' places, whoever else uses the same Redis.
+    // The replicas of one database share the tools' places; other users of the same Redis have their own.
     places: bus.places(await store.settings.init('deployment', randomUUID())),
     metrics,
     queueMs: config.toolWaitSeconds * 1000,
@@ -254,7 +261,7 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
 }
 
 const engineSettings = (config: Config) => ({
-  // A new one for each process: one that was restarted owns nothing.
+  // A new id for each process: one that was restarted owns nothing.
   replica: newId('replica'),
   leaseSeconds: config.leaseSeconds,
   concurrentTurns: config.limits.concurrentTurns,
@@ -316,20 +323,20 @@ async function closeAll(closers: (() => Promise<unknown>)[], log: Logger): Promi
   }
 }
 
-/** Around stdio servers. Throws StartupError where it is wanted and cannot be had. */
+/** The sandbox around stdio servers. Throws StartupError where it is wanted and cannot be had. */
 export function sandboxOf({ stdioIsolation, dataDir, file }: Config): Promise<Sandbox | null> {
   return openSandbox({ isolation: stdioIsolation, hidden: [dataDir, file] }).catch((failure: Error) => {
     throw new StartupError([failure.message], EX_CONFIG)
   })
 }
 
-/** Where a browser on this machine reaches the gateway; null where it serves other machines, or is no socket. */
+/** Where a browser on this machine reaches the gateway; null where it serves other machines, or has no port. */
 function ownUrl(host: string, address: AddressInfo | string | null): string | null {
   if (!isLoopback(host) || typeof address === 'string') return null
   return address && `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`
 }
 
-/** It may have printed what it was given, or what a caller asked it. */
+/** Redacted: the server may have printed a secret that it was given, or what a caller asked it. */
 async function logLastWords(log: Logger, server: string, words: string): Promise<void> {
   const said = await redactText(words).catch(() => null)
   log.warn({ server, words: said }, 'what a server process said last')

@@ -59,8 +59,8 @@ export interface Auth {
   /** Throws unauthenticated; with auth off the caller is the admin `local`. */
   authenticate(headers: IncomingHttpHeaders): Promise<Caller>
   /**
-   * With auth off: refuses what no local program sends, a foreign Host (DNS rebinding) or Origin (a page
-   * that drives by). Throws forbidden.
+   * With auth off, refuses what no local program sends: a foreign Host (DNS rebinding) or Origin (a page that drives
+   * by). Throws forbidden.
    */
   assertLocal(headers: IncomingHttpHeaders): void
   create(caller: Caller, input: NewKey): Promise<ApiKey & { key: string }>
@@ -95,7 +95,7 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
   async function flushUses(): Promise<void> {
     const ids = [...uses]
     uses.clear()
-    // A last-used time is worth no failure.
+    // The loss of a last-used time is no reason to fail.
     if (ids.length > 0) await store.keys.used(ids).catch(() => {})
   }
 
@@ -133,7 +133,8 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
         await revokeKey(store, caller.owner, caller, id)
       } finally {
         forget(id)
-        // Also after a failure: perhaps only its answer was lost. A message that is lost costs the cache's short life.
+        // Also after a failure: perhaps only the store's answer was lost. Where this message is lost, the key lives on
+        // for the short time of a cache.
         await bus.publish('keys', id).catch(() => {})
       }
     },
@@ -157,7 +158,8 @@ function assertLocal(headers: IncomingHttpHeaders, allowed: readonly string[]): 
   const { host } = headers
   if (host === undefined)
     throw forbidden('A Host header is required: while auth is off only loopback names are served.')
-  // In a URL these characters end the host, or stand before it: another name than the one that was sent would be checked.
+  // In a URL these characters end the host, or stand before it: the name that is checked would not be the one that was
+  // sent.
   const isPlain = !/[/?#@\\\s]/.test(host) && URL.canParse(`http://${host}`)
   const url = isPlain ? new URL(`http://${host}`) : null
   if (url === null || !isLoopback(url.hostname)) {

@@ -6,7 +6,7 @@ export class BoundedMap<Value> {
   readonly #weightOf: (value: Value) => number
   #held = 0
 
-  /** `most`: of all values together, each with its weight, which never changes; without one each counts as 1. */
+  /** `most`: of the weights of all values together. A value's weight never changes; without `weightOf` it is 1. */
   constructor(most: number, weightOf: (value: Value) => number = () => 1) {
     this.#most = most
     this.#weightOf = weightOf
@@ -20,7 +20,7 @@ export class BoundedMap<Value> {
     return this.#entries.values()
   }
 
-  /** As the newest, which stays whatever it weighs. */
+  /** Puts the value in as the newest, which stays whatever it weighs. */
   put(key: string, value: Value): void {
     this.drop(key)
     this.#entries.set(key, value)

@@ -28,9 +28,9 @@ const io: Io = {
   readFile: (path) => readFileSync(path, 'utf8'),
 }
 
-// The MCP SDK writes there what servers call their tools: no terminal shall obey strangers' words.
+// The MCP SDK writes names there that servers gave their tools: no terminal shall obey strangers' words.
 console.warn = (...words) => io.note(oneLine(format(...words)))
-// The work goes on: half a rotation of keys is worth less than a whole one that nobody heard of.
+// The work goes on without a reader: half a rotation of keys is worth less than a whole one that nobody heard of.
 process.stdout.on('error', ({ code, message }: NodeJS.ErrnoException) => {
   // A reader that has enough (`| head -1`) needs no words.
   if (code !== 'EPIPE') io.note(`The answer cannot be written: ${message}`)

@@ -47,15 +47,15 @@ export interface Connectors {
   delete(caller: Caller, id: string): Promise<void>
   /** Connects and lists, within the connect budget; a failure of the server is an answer, not an error. */
   test(caller: Caller, id: string): Promise<ConnectorTest>
-  /** Begins a login at the server. Throws forbidden, not_available, what the server's login service did. */
+  /** Begins a login at the server. Throws forbidden, not_available, or the failure of the server's login service. */
   login(caller: Caller, id: string): Promise<ConnectorLogin>
-  /** Ends it, by what the browser brings back. */
+  /** Ends a login with what the browser brings back. */
   loginPage(query: Readonly<Record<string, string>>): Promise<LoginPage>
   /** Who Baton is to login services. Throws not_found where the gateway has no https address. */
   clientDocument(): ClientDocument
   /**
-   * Takes a tool's changed definition. Throws tool_not_found, and forbidden where it is not the caller's
-   * alone to say: a connector of the configuration.
+   * Takes a tool's changed definition. Throws tool_not_found, and forbidden for a connector of the configuration: it
+   * serves every owner, so only an admin may.
    */
   accept(caller: Caller, id: string, tool: string, hash?: string): Promise<{ tool: string; hash: string }>
 }
@@ -121,7 +121,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   async function update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView> {
     const before = await writable(caller, id)
     const { input, login } = patched(vault, before, patch)
-    // One that was there before the configuration took its name keeps it.
+    // A connector that was there before the configuration took its name keeps the name.
     if (input.name !== before.name) assertNotConfigured(input.name)
     assertLimits(patch)
     await check(input)
@@ -155,7 +155,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
       return { ok: true, latency_ms: took(), server: found.server, tools: found.tools }
     } catch (error) {
       if (!(error instanceof McpError) && !(error instanceof BatonError)) throw error
-      // That Baton's own store is away says nothing of the server.
+      // If Baton's own store is away, that says nothing of the server.
       if (isUnavailable(error.cause)) throw error.cause
       if (isUnavailable(error)) throw error
       return { ok: false, latency_ms: took(), server: null, tools: [], error: error.message }

@@ -7,15 +7,15 @@ import type { Config } from './config/config.ts'
 import { invalid } from './errors.ts'
 import type { Deployment, DeploymentOptions } from './provider.ts'
 
-/** What of a credential decides which deployment serves it; a login without `path` is for Code Assist. */
+/** The part of a credential that decides which deployment serves it; a login without `path` is for Code Assist. */
 type Served = Deployment['credential']
 
 interface Deployments {
   /** The ids of the providers, each once */
   readonly providers: readonly string[]
-  /** Throws invalid_request where none serves it. */
+  /** Throws invalid_request where no deployment serves the credential. */
   deploymentFor(provider: string, credential: Served): Deployment
-  /** As `deploymentFor`; the provider's first where there is no credential. */
+  /** As `deploymentFor`; without a credential, the provider's first deployment. */
   viewFor(provider: string, credential: Served | null): { deployment: Deployment; options: DeploymentOptions }
   optionsFor(deployment: Deployment): DeploymentOptions
   /** Without a trailing slash */

@@ -2,7 +2,7 @@
 
 import { Type } from 'typebox'
 
-/** As the file's schema takes one; `durationMs` reads it. */
+/** The schema of a duration in the file; `durationMs` reads it. */
 export const Duration = Type.String({ format: 'duration', description: 'Write it like PT30S or PT5M' })
 
 const SHAPE =
@@ -13,8 +13,8 @@ const MS = [7 * 86_400_000, 86_400_000, 3_600_000, 60_000, 1000]
 export const LONGEST_MS = 2 ** 31 - 1
 
 /**
- * Milliseconds of a duration, or in words why it is none. Years and months are refused: they have no
- * fixed length. Zero is refused too, and what is longer than `longestMs`, by default what a timer can hold.
+ * Milliseconds of a duration, or in words why it is none. Years and months are refused: they have no fixed length. Zero
+ * is refused too, and so is more than `longestMs`: by default, the longest that a timer takes.
  */
 export function parseDuration(text: string, longestMs = LONGEST_MS): { ms: number } | { problem: string } {
   if (/^P[^T]*[YM]/.test(text)) {

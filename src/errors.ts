@@ -80,7 +80,7 @@ const CATALOGUE = {
 
 export type ErrorCode = keyof typeof CATALOGUE
 export const ERROR_CODES = Object.keys(CATALOGUE) as ErrorCode[]
-/** What is at fault is the request, or what its caller has stored: nothing for an operator to look into. */
+/** The request is at fault, or something that its caller has stored: an operator has nothing to look into. */
 export const isOfCaller = (code: ErrorCode): boolean =>
   CATALOGUE[code].status < 500 && !CATALOGUE[code].retryable
 /** The codes of a provider's failures */
@@ -114,7 +114,9 @@ export interface ErrorBody {
   details: Record<string, unknown>
 }
 
-/** Others state waits as they like; the longest real ones, of a vendor's weekly or monthly limits, are below it. */
+/**
+ * Services may name any wait; the longest real ones, for a vendor's weekly or monthly limits, are shorter than this.
+ */
 const LONGEST_WAIT = 31 * 86_400
 
 /** The only error type that crosses module borders on purpose; everything else is a defect (500). */
@@ -153,7 +155,7 @@ export class BatonError extends Error {
 export const invalid = (param: string, message: string): BatonError =>
   new BatonError('invalid_request', message, { param })
 
-/** Passes a refusal on as one of the field that the caller gave. */
+/** Passes a refusal on as one of the request's field `param`. */
 export const refuseAt =
   (param: string) =>
   (thrown: unknown): never => {
@@ -162,20 +164,20 @@ export const refuseAt =
     throw new BatonError(code, message, { param, ...(details ? { details } : {}) })
   }
 
-/** Of an unknown session, and of another owner's. */
+/** For an unknown session, and for another owner's. */
 export const noSession = (id: string): BatonError =>
   new BatonError('session_not_found', `No session ${id} exists.`)
 
-/** What it needs is away: the store, or the bus; it may come back. */
+/** Something that was needed is away, such as the store or the bus; it may come back. */
 export const isUnavailable = (thrown: unknown): boolean =>
   thrown instanceof BatonError && thrown.code === 'unavailable'
 
-/** In words for operators: with the cause at the bottom, which callers are not told. */
+/** A failure in words for operators: with the cause at the bottom, which callers are not told. */
 export function inFull(thrown: unknown): string {
   if (!(thrown instanceof Error)) return String(thrown)
   let root = thrown
   while (root.cause instanceof Error) root = root.cause
-  // A name with several addresses: one failure each, and no words of its own.
+  // For a name with several addresses: it has one failure for each of them, and no words of its own.
   if (root instanceof AggregateError && root.message === '') root = root.errors[0]
   return thrown.message.includes(root.message) ? thrown.message : `${thrown.message} ${root.message}`
 }

@@ -1,11 +1,11 @@
-/** What doors do with the answers of services that are not ours: no secret in their words, their headers, their Retry-After. */
+/** How doors read the answers of services that are not ours: words without secrets, headers, Retry-After. */
 
-/** Shorter values stand in many an innocent text; nobody issues secrets so short. */
+/** Shorter values occur in innocent texts, and nobody issues secrets so short. */
 const SHORTEST_SECRET = 8
 
 /**
- * As they are, as a form or URL holds them (Google's tokens have slashes), as a JSON text does, and without an
- * Authorization's scheme.
+ * The secrets as they are and without an Authorization's scheme, each also as a form or URL holds it (Google's tokens
+ * have slashes), and as a JSON text does.
  */
 const formsOf = (sent: readonly string[]): string[] =>
   sent
@@ -20,7 +20,7 @@ export function withoutSecrets(text: string, sent: readonly string[]): string {
   return forms.reduce((rest, form) => rest.replaceAll(form, '***'), text)
 }
 
-/** The same of the end of a longer text, which may begin in the middle of a secret. */
+/** As `withoutSecrets`, for the end of a longer text: it may begin in the middle of a secret. */
 export function endWithoutSecrets(end: string, sent: readonly string[]): string {
   const text = withoutSecrets(end, sent)
   const halves = formsOf(sent).map((form) => {
@@ -40,7 +40,7 @@ export const flatHeaders = (
     ),
   )
 
-/** Nobody is kept away for longer by what a service says. */
+/** A service's word keeps nobody away for longer. */
 const LONGEST_MS = 86_400_000
 
 /** Seconds or an HTTP date (RFC 9110 10.2.3) in milliseconds from `now`, a day at most. */

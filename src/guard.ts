@@ -13,7 +13,7 @@ import { assertPasses, bareHostname, checkUrl, refused } from './guard/rules.ts'
 import { type Resolve, systemResolve } from './resolve.ts'
 import { timeLimit } from './within.ts'
 
-/** Of one answer where nobody says otherwise. */
+/** Most bytes of one answer, unless a guard is told otherwise. */
 export const DEFAULT_MAX_BYTES = 8 * 1024 * 1024
 const DEFAULT_TIMEOUT_MS = 30_000
 const MAX_REDIRECTS = 5
@@ -32,7 +32,7 @@ export interface GuardOptions extends GuardRules {
   timeoutMs?: number
   /** Most connections to one origin; further requests wait. Default 16 */
   connections?: number
-  /** What https goes through; null: nothing. Default: nothing */
+  /** The proxy that https goes through. Null, and by default: none */
   proxy?: ConnectorProxy | null
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
@@ -47,7 +47,7 @@ export interface Guard {
   fetch(url: string | URL, init?: RequestInit): Promise<Response>
   /** Rejects with `address_not_allowed` if the URL may not be used. A name that does not resolve passes. */
   assertUrl(url: string): Promise<void>
-  /** Whether it passes and is known to lead somewhere: a name that has no address here does not. */
+  /** Whether the URL may be used and is known to lead somewhere: a name that has no address here does not. */
   isReachable(url: string): Promise<boolean>
   /** Cuts all connections. */
   close(): Promise<void>
@@ -68,7 +68,7 @@ export function createGuard(options: GuardOptions): Guard {
     headersTimeout: 0,
   })
 
-  /** One request. A cast stands where undici's own fetch types meet the global ones: the same standard. */
+  /** One request. The casts are for undici's own fetch types and the global ones, which describe the same standard. */
   const send = async (url: URL, init: RequestInit): Promise<Response> => {
     checkUrl(url, openings, options.requireHttps ?? false)
     const request = { ...init, redirect: 'manual', dispatcher: agent } as Parameters<typeof undiciFetch>[1]
@@ -79,7 +79,7 @@ export function createGuard(options: GuardOptions): Guard {
     }
   }
 
-  /** Whether it is known to lead somewhere. Throws for what may not be used. */
+  /** Whether the URL is known to lead somewhere. Throws for one that may not be used. */
   async function leads(text: string): Promise<boolean> {
     const url = parseUrl(text)
     checkUrl(url, openings, options.requireHttps ?? false)

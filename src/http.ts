@@ -30,7 +30,7 @@ import { NO_COMPILERS, useValidation } from './http/validation.ts'
 
 export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
   config: Config
-  /** Between two pings of an event stream; default PING_MS */
+  /** Milliseconds between two pings of an event stream; default PING_MS */
   pingMs?: number
 }
 
@@ -49,7 +49,7 @@ const ROUTES = {
   'tool executions': toolExecutionRoutes,
 }
 
-/** Asked every few seconds. */
+/** Probes ask for these every few seconds. */
 const UNLOGGED = new Set(['/healthz', '/readyz', '/metrics'])
 
 /** Headers of answers that pages of an allowed origin may read. */
@@ -62,7 +62,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   const hardening = hardeningHeaders()
   const app: App = Fastify({
     loggerInstance: log,
-    // What writes a line for a request says in it which it was.
+    // Code that writes a line for a request names the request in the line itself.
     childLoggerFactory: (logger) => logger,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: deps.config.bodyLimit,
@@ -73,10 +73,10 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     // Longer than any balancer keeps an idle connection (Google's 600 s, 620 s as docs/operations.md has it): if Baton
     // closed it first, just as a request set out, the balancer would answer that with a 502 of its own.
     keepAliveTimeout: 650_000,
-    // While it closes, what still comes is answered as usual, in the usual shape.
+    // Requests that still come while the server closes are answered as usual, in the usual shape.
     return503OnClosing: false,
     genReqId: ({ headers }) => requestId(headers),
-    // What the router refuses passes no hook.
+    // Requests that the router refuses pass no hook.
     frameworkErrors: (error, request, reply) =>
       void sendError(error, request, reply.headers({ ...hardening, ...readableBy(request.headers, deps) })),
     clientErrorHandler: onClientError,
@@ -128,9 +128,9 @@ const READ_MS = 100
 const ARRIVE_MS = 1000
 
 /**
- * A server of Node's that closes waits for every connection that is in the middle of a request, or was never used
- * (browsers and proxies open some in advance), and no longer checks which of them are late: one client could keep it
- * from closing. So the connections that are owed no answer are closed here.
+ * When Node's server closes, it waits for every connection that is in the middle of a request, or was never used
+ * (browsers and proxies open some in advance). It no longer checks which of them are late, so that one client could
+ * keep it from closing. So connections that are owed no answer are closed here.
  */
 function closeUnanswerable(app: App, closing: AbortSignal): void {
   const connections = new Set<Socket>()
@@ -150,7 +150,7 @@ function closeUnanswerable(app: App, closing: AbortSignal): void {
   })
 }
 
-/** Keeps it in the set until it is closed. */
+/** Keeps the one in the set until it is closed. */
 function keepOpen<T extends Socket | ServerResponse>(all: Set<T>, one: T): void {
   all.add(one)
   one.once('close', () => all.delete(one))
@@ -220,7 +220,7 @@ function readableBy({ origin }: IncomingHttpHeaders, { config }: HttpDeps): Reco
 
 /** Computed once: Helmet would compute its headers for each request, and here they never change. */
 function hardeningHeaders(): Record<string, string> {
-  // Chats, and turns that go on, are nothing for a cache, which may keep whatever does not forbid it.
+  // Chats and running turns are nothing for a cache, and a cache may keep every answer that does not forbid it.
   const headers: Record<string, string> = { 'cache-control': 'no-store' }
   const apply = helmet({
     // Nothing here is a page but /docs, which brings its own policy.
@@ -239,7 +239,7 @@ function hardeningHeaders(): Record<string, string> {
   return headers
 }
 
-/** Who calls, before anything of the request is read. */
+/** Finds out who calls, before the request's body is read. */
 function admit(deps: HttpDeps) {
   const countCall = createRateLimit(deps)
   return async (request: FastifyRequest): Promise<void> => {

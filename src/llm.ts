@@ -66,9 +66,9 @@ export interface LlmDeps extends RequestsDeps {
   random?: AttemptsDeps['random']
 }
 
-/** How a call went, beside who made it. */
+/** How a call went, without its provider and model. */
 interface Course extends Omit<ModelCallRecord, 'provider' | 'model'> {
-  /** Neither whole nor cancelled */
+  /** Null where the call is whole, or was cancelled */
   failure: BatonError | null
   attempts: number
 }

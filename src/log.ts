@@ -29,8 +29,8 @@ const SECRET_NAMES = [
 const below = (parent: string, name: string) => (name.startsWith('[') ? parent + name : `${parent}.${name}`)
 
 /**
- * Lines wait so long at most for others to leave with: a blocking write for each took a fifth of what a turn
- * costs this process. A fatal line leaves at once.
+ * A line waits so long at most for others to be written with it: a blocking write for each took a fifth of what a turn
+ * costs this process. A fatal line is written at once.
  */
 const FLUSH_MS = 100
 /** Bytes that wait for a reader, or for room on a disk; lines that do not fit are dropped, and counted */
@@ -39,8 +39,9 @@ const MOST_WAITING = 1 << 20
 const LAST_TRIES = 20
 
 /**
- * In place of pino's own, which ends the process when a disk is full, and hangs at the end of one whose reader has gone
- * (Ctrl-C in `npm start | jq` ends both). `onLost` is told how many lines were dropped once there is room again.
+ * In place of pino's own stream, which ends the process when a disk is full, and hangs at the end of a process whose
+ * reader has gone (Ctrl-C in `npm start | jq` ends both). `onLost` is told how many lines were dropped once there is
+ * room again.
  */
 function stdout(onLost: (lines: number) => void): DestinationStream {
   let tries = Number.POSITIVE_INFINITY
@@ -87,12 +88,15 @@ export function createLog(level: string, destination?: DestinationStream): Logge
   return log
 }
 
-/** What doors have said (createPresence). */
+/** Failures that doors have logged (createPresence). */
 const told = new WeakSet<object>()
 const isTold = (thrown: unknown): boolean =>
   thrown instanceof Error && (told.has(thrown) || isTold(thrown.cause))
 
-/** All that needs a server that is away fails, again and again. Its door logs that once; the rest is for debugging. */
+/**
+ * While a server is away, everything that needs it fails, again and again. Its door logs that once; all other lines of
+ * it are for debugging.
+ */
 const logMethod: LogHook = function (given, method, level) {
   const [line] = given as [{ err?: unknown } | undefined]
   const isRepetition = (level === WARN || level === ERROR) && isUnavailable(line?.err) && isTold(line?.err)
@@ -103,17 +107,17 @@ const [WARN, ERROR] = [40, 50]
 
 /** What operators hear of a server that Baton stands on: one line when it goes away, one when it is back. */
 interface Presence {
-  /** It cannot be used, and why */
+  /** The server cannot be used; `thrown` says why */
   away(thrown: unknown): void
-  /** Something went well again */
+  /** Something went well with it again */
   back(): void
   /** Nothing is said of it any more */
   close(): void
 }
 
-/** Said again while it stays away */
+/** How often the line is repeated while the server stays away */
 const REMIND_MS = 600_000
-/** It is back once nothing failed for so long: where connections run out, some fail and others do not. */
+/** The server is back once nothing failed for so long: where connections run out, some fail and others do not. */
 const CALM_MS = 5_000
 
 export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string): Presence {
@@ -148,7 +152,7 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string)
 /** The lines that a turn leaves behind: ids and figures, nothing that was said. */
 type OfTurn<Told> = { session_id: string; turn_id: string } & Told
 interface Lines {
-  /** Who has a request's id finds its turn, and back */
+  /** Leads from a request's id to its turn, and back */
   'turn accepted': OfTurn<{ request_id: string; outcome: 'created' | 'queued' | 'replayed' }>
   'model call ended': OfTurn<{
     provider: string
@@ -170,19 +174,21 @@ interface Lines {
   }>
   'turn ended': OfTurn<{
     state: string
-    /** Of the error of one that failed */
+    /** Of the error, where the turn failed */
     code?: ErrorCode
-    /** Of one that failed; null where none had been chosen */
+    /** Where the turn failed; null where no credential had been chosen */
     credential_id?: string | null
     steps: number
     ms: number
   }>
 }
 
-/** Such lines have no place for a secret: they are spared the search, which costs more than the writing. */
+/** Such lines have no place for a secret. They are not searched for one, since that costs more than writing them. */
 const unsearched = new WeakMap<Logger, Logger>()
 
-/** At `warn` for a failure that is none of the caller's making, with what is known of its reason. */
+/**
+ * Logs a failure with what is known of its reason, at `warn` where it is not the caller's doing; all else at `info`.
+ */
 export function logLine<K extends keyof Lines>(
   log: Logger,
   message: K,
@@ -198,7 +204,10 @@ export function logLine<K extends keyof Lines>(
 
 type Failure = { code: ErrorCode; details?: ErrorBody['details'] | undefined }
 
-/** What a system or a vendor has for programs. A vendor's words are for the caller alone: they may quote what was said. */
+/**
+ * A code that a system or a vendor has for programs. A vendor's words are for the caller alone: they may quote the
+ * chat.
+ */
 const CODE = /^[\w.:-]{1,100}$/
 
 function reasonOf({ details = {} }: Failure): object {

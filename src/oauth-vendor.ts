@@ -30,7 +30,7 @@ export interface OAuthCall {
 /** What came back, whatever its status. */
 export type OAuthAnswer = UpstreamFailure
 
-/** What is sealed of a login. */
+/** The part of a login that is sealed. */
 export interface LoginSecret {
   access_token?: string
   refresh_token?: string
@@ -105,7 +105,7 @@ export interface OAuthVendor {
   modes: readonly LoginMode[]
   /** The mode where nothing can listen for the browser */
   remoteMode: LoginMode
-  /** Throws `invalid_request` that names the setting where the operator has configured no client. */
+  /** Where the operator has configured no client, throws `invalid_request` that names the setting. */
   clientId(settings: OAuthSettings): string
   /** What an `iss` beside a code must be (RFC 9207). */
   issuer(settings: OAuthSettings): string
@@ -124,7 +124,7 @@ export interface OAuthVendor {
     settings: OAuthSettings,
     wish: LoginWish,
   ): { url: string; parameters: Readonly<Record<string, string>> }
-  /** The state as it was sent, from a returned one to which the vendor may have added. */
+  /** The state as it was sent: the vendor may have added to the one that it returned. */
   stateOf?(returned: string): string
   exchange(
     settings: OAuthSettings,
@@ -165,7 +165,7 @@ export interface SetupStep {
   afterMs: number
 }
 
-/** What a device login goes on with, kept until it is granted. */
+/** What a device login needs for its next steps, kept until it is granted. */
 export interface DeviceGrant {
   device: string
   user_code: string

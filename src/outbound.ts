@@ -3,15 +3,15 @@ import type { Socket } from 'node:net'
 import { Agent, type Dispatcher, EnvHttpProxyAgent, Pool } from 'undici'
 import { lookupBy, remembering } from './resolve.ts'
 
-/** Its URL, and what is reached without it: hosts and domains, separated by commas. */
+/** A proxy's URL, and the hosts and domains that are reached without it, separated by commas. */
 export interface ForwardProxy {
   url: string
   except: string
 }
 
 /**
- * Node tries a name's addresses one after the other, gives each but the last 250 ms, and comes back to none of them: a
- * host that is farther away, or whose first packet is lost, is not reached if the last one does not answer
+ * Node tries a name's addresses one after the other, gives each but the last 250 ms, and comes back to none of them. If
+ * the last one does not answer, a host that is farther away, or whose first packet is lost, is not reached
  * (nodejs/node#54359).
  */
 export const PATIENT = { autoSelectFamily: true, autoSelectFamilyAttemptTimeout: 1_500 }
@@ -20,8 +20,8 @@ export const PATIENT = { autoSelectFamily: true, autoSelectFamilyAttemptTimeout:
 const LOOPBACK = 'localhost,127.0.0.1,[::1]'
 
 /**
- * To addresses out of the settings. `options.connectTimeout` bounds each part of the way: to the proxy, its answer, and
- * TLS behind it.
+ * An agent for addresses out of the settings. `options.connectTimeout` bounds each part of the way: to the proxy, its
+ * answer, and TLS behind it.
  */
 export function upstreamAgent(proxy: ForwardProxy | null, options: Agent.Options): Dispatcher {
   const lookup = lookupBy(remembering())
@@ -29,7 +29,7 @@ export function upstreamAgent(proxy: ForwardProxy | null, options: Agent.Options
   if (!proxy || proxy.except.split(/[\s,]+/).includes('*')) return new Agent(direct)
   const { origin, token } = accessTo(proxy)
   const timeout = options.connectTimeout ?? 10_000
-  // Nothing is left to the package to find in the environment.
+  // All three are given, so that the package reads none from the environment.
   return new EnvHttpProxyAgent({
     ...direct,
     httpProxy: '',
@@ -42,7 +42,7 @@ export function upstreamAgent(proxy: ForwardProxy | null, options: Agent.Options
   })
 }
 
-/** Tunnels through the proxy, for whoever dials by himself. */
+/** Tunnels through the proxy, for code that dials by itself. */
 export interface Tunnels {
   /** Whether this host, named as in a URL, is reached through the proxy */
   serve(host: string, port: number): boolean
@@ -100,7 +100,10 @@ export class NoTunnelError extends Error {
   }
 }
 
-/** Fails with an error of our own: after one of the connection undici would ask for the tunnel again at once, for ever. */
+/**
+ * Fails with an error of our own: after a connection's own error undici would ask for the tunnel again at once, for
+ * ever.
+ */
 function tunnels(pool: Pool): Pool {
   const connect = pool.connect.bind(pool)
   return Object.assign(pool, {

@@ -55,7 +55,7 @@ export interface Turns {
    * signal. Throws turn_not_found.
    */
   wait(caller: Caller, turn: string, seconds: number | null, signal: AbortSignal): Promise<Turn>
-  /** Idempotent; with a signal it answers after the end, or when that fires. Throws turn_not_found. */
+  /** Idempotent; with a signal it answers after the end, or when the signal fires. Throws turn_not_found. */
   cancel(caller: Caller, turn: string, waits: AbortSignal | null): Promise<Turn>
   /** Throws turn_not_found, not_restartable, restart_limit. */
   restart(caller: Caller, turn: string): Promise<Turn>
@@ -78,12 +78,12 @@ export interface ToolsChange extends ToolsDelta {
   prompt_cache: 'kept' | 'invalidated'
 }
 
-/** What a change of tools is to the turn under way. */
+/** What the turn under way has to know of a change of tools. */
 export interface ToolsMove {
   tools_revision: number
-  /** Of these no call goes on, if it is to hold now */
+  /** Calls of these tools are stopped, where the change is to hold now */
   removed: string[]
-  /** It changed something: otherwise all was so before */
+  /** False where everything was so before */
   isMoved: boolean
 }
 
@@ -120,8 +120,8 @@ export interface SessionToolList {
  */
 export interface SessionTools {
   /**
-   * A new session: its built-ins and these connectors, of which no two have one name, are bound, and discovered
-   * up to the connect budget. Never fails for a server that is not ready.
+   * Binds a new session's built-ins and these connectors, no two of which have one name, and waits for their tools up
+   * to the connect budget. Never fails for a server that is not ready.
    */
   open(session: Session, connectors: Connector[]): Promise<void>
   list(session: Session, provider: string | null): Promise<SessionToolList>
@@ -133,8 +133,8 @@ export interface SessionTools {
   setEnabled(session: Session, tool: string, enabled: boolean, apply: Apply): Promise<ToolsChange>
   refresh(session: Session, apply: Apply): Promise<ToolsChange>
   /**
-   * Takes a tool's changed definition for good; with a hash only that one. Throws tool_not_found, invalid_request for
-   * another hash, unavailable where none of its lists is known.
+   * Takes a tool's changed definition for good; with a hash, only the definition of that hash. Throws tool_not_found,
+   * invalid_request for another hash, unavailable where none of its lists is known.
    */
   accept(
     caller: Caller,
@@ -142,6 +142,9 @@ export interface SessionTools {
     tool: string,
     hash?: string,
   ): Promise<{ tool: string; hash: string }>
-  /** Once it is noted, the sessions that bind it follow soon; `sessions`: those that bound one that was deleted. */
+  /**
+   * Resolves once the change is noted; the sessions that bind the connector follow soon. `sessions`: those that bound
+   * it, where it was deleted.
+   */
   connectorChanged(connector: Connector, sessions?: string[]): Promise<void>
 }

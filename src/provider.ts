@@ -50,11 +50,11 @@ export interface SchemaProfile {
   keywords?: ReadonlySet<string>
 }
 
-/** A model in the provider's own words, of its list of models or of a refusal; absent fields are unknown. */
+/** A model in the provider's own words, from its list of models or from a refusal; absent fields are unknown. */
 export interface ReportedModel {
   id: string
   max_output_tokens?: number
-  /** Settings that it refused, each with the value, or `any` */
+  /** Settings that the model refused, each with the refused value, or `any` */
   refused?: Readonly<Partial<Record<keyof ModelSettings, unknown>>>
   /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
   reasoning_summary?: false
@@ -125,7 +125,7 @@ export interface RenderedRequest {
   path: string
   /** Without authorization and content-type */
   headers: Record<string, string>
-  /** What is frozen in it is shared with other requests, and sent from memory (src/chat/once.ts) */
+  /** Frozen values in it are shared with other requests, and their bytes are kept (src/chat/once.ts) */
   body: Record<string, unknown>
   /** What was left out or changed, in words for `/render`: "temperature: not accepted by this model" */
   notes: string[]
@@ -173,7 +173,7 @@ export interface Deployment {
   parser(context: ParseContext, headers?: UpstreamFailure['headers']): ModelParser
   /**
    * Maps a failed response to the catalogue; keeps the vendor's words in `details.upstream`, and in
-   * `details.should_retry` whether it says itself that trying again may help.
+   * `details.should_retry` whether the vendor says that trying again may help.
    */
   classify(failure: UpstreamFailure): BatonError
   authorize(secret: CredentialSecret, facts: CredentialFacts): Record<string, string>
@@ -183,11 +183,11 @@ export interface Deployment {
    */
   renewOn?: readonly number[]
   /**
-   * A request to send instead of the refused one (as the vendor documents; e.g. reasoning that the vendor
-   * can no longer verify is left out); null when there is none, or it was made already. Called only before the
-   * first byte, possibly again for another reason. What a refusal tells of the model goes into `reported`, which later
-   * requests come with as well. Any other amendment is for what this one holds: it is made again for those of the same
-   * turn.
+   * A request to send instead of the refused one (as the vendor documents; e.g. reasoning that the vendor can no longer
+   * verify is left out); null when there is none, or the request was amended so already. Called only before the first
+   * byte, possibly again for another reason. What a refusal tells of the model goes into `reported`, which later
+   * requests have, too. Any other amendment is for what this request holds: it is made again for later requests of the
+   * same turn.
    */
   amend?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
   /** The vendor's list of models, where it has one: GET path, headers beside authorization, its body read. */

@@ -7,7 +7,7 @@ import { within } from './within.ts'
 /** All addresses of a name; rejects if there is none. */
 export type Resolve = (hostname: string) => Promise<LookupAddress[]>
 
-/** How long an answer may take before what it was the last time stands in for it. */
+/** How long an answer may take before the last known one stands in for it. */
 const LATE_MS = 300
 
 /**
@@ -27,8 +27,8 @@ export function sharing(resolve: Resolve): Resolve {
 }
 
 /**
- * For names out of the settings alone, which are few: what one of them led to the last time serves as long as there is
- * no other answer, so that names of tenants' servers that nobody answers for hold up no request to a vendor.
+ * For names out of the settings alone, which are few. While a name has no new answer, its last one serves. So a request
+ * to a vendor does not wait for the names of tenants' servers, which nobody may answer for.
  */
 export function remembering(resolve: Resolve = systemResolve, lateMs = LATE_MS): Resolve {
   const last = new Map<string, LookupAddress[]>()
@@ -43,7 +43,7 @@ export function remembering(resolve: Resolve = systemResolve, lateMs = LATE_MS):
   }
 }
 
-/** As net.connect asks for addresses. */
+/** A resolver in the form in which net.connect asks for addresses. */
 export function lookupBy(resolve: Resolve): LookupFunction {
   return (hostname, { family, all }, callback) => {
     resolve(hostname).then(
@@ -59,6 +59,6 @@ export function lookupBy(resolve: Resolve): LookupFunction {
   }
 }
 
-/** What a name fails with that leads nowhere. */
+/** The failure of a name that leads nowhere. */
 export const noAddress = (host: string): NodeJS.ErrnoException =>
   Object.assign(new Error(`${host} has no address`), { code: 'ENOTFOUND' })

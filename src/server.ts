@@ -11,25 +11,26 @@ import { oneLine } from './text.ts'
 
 const started = performance.now()
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
-/** npm passes on what the whole group was told: a signal that comes again so soon is the same one. */
+/** npm passes on a signal that the whole process group got already: one that comes again so soon is the same. */
 const REPEAT_MS = 2_000
 
 /**
- * Before it serves there is nothing to hand over, and what the store was doing is one transaction. The default
- * would do as much, but not for process 1 of a container: that one ignores what it has no handler for.
+ * Before the process serves there is nothing to hand over, and the store's work is one transaction. The default action
+ * would do as well, but not in process 1 of a container, which ignores signals that it has no handler for.
  */
 let stop = (signal: NodeJS.Signals): void => process.exit(128 + constants.signals[signal])
 for (const signal of STOP_SIGNALS) process.on(signal, () => stop(signal))
 
 /**
- * At the end Node sets its terminal as it was. Where that was closed meanwhile, Node 20 fails an assertion, and spins while it
- * reports that (nodejs/node#51519).
+ * At its end Node sets the terminal back as it was. Where the terminal was closed meanwhile, Node 20 fails an
+ * assertion, and spins while it reports the failure (nodejs/node#51519).
  */
 const terminals = [0, 1, 2].filter((fd) => isatty(fd))
 process.once('exit', () => {
   for (const fd of terminals.filter((fd) => !isatty(fd))) {
     closeSync(fd)
-    // It takes the lowest free number, and Node leaves alone what is no longer the same file.
+    // The new file gets the lowest free number, the closed one's. Node leaves it alone, since it is not the same file
+    // any more.
     openSync('/dev/null', 'r+')
   }
 })
@@ -56,7 +57,7 @@ const [{ createApp }, { StartupError }, { loadRules }, { createLog }] = await Pr
   import('./log.ts'),
 ])
 const log = createLog(config.logLevel)
-// The MCP SDK writes there what servers call their tools: strangers' words, of several lines if they like.
+// The MCP SDK writes names there that servers gave their tools: strangers' words, of several lines if they like.
 console.warn = (...given) => {
   const words = oneLine(format(...given))
   if (words.startsWith('[mcp-sdk]')) log.debug(words)
@@ -77,7 +78,8 @@ try {
     log.fatal({ err }, 'the process is ending: its embedded database is gone')
     process.exit(1)
   })
-  // Loaded in the background: neither readiness nor the first tool call waits for them. A failure shows where they are used.
+  // The rules of redaction are loaded in the background: neither readiness nor the first tool call waits for them. A
+  // failure shows where they are used.
   setTimeout(() => loadRules().catch(() => {}), 100).unref()
   // Past the drain the parts have a little time of their own to close.
   const delay = (config.drainSeconds + 15) * 1000

@@ -53,7 +53,10 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
     if (why) throw invalid('credential_id', why)
   }
 
-  /** The configuration's `auto` servers, by id, since the owner may have a server of that name; then those asked for. */
+  /**
+   * The configuration's `auto` servers, found by id, since the owner may have a server of the same name; then those
+   * asked for.
+   */
   async function connectorsOf(owner: string, names: readonly string[]): Promise<Connector[]> {
     const scope = { owner, admin: false }
     const auto = config.toolbox.mcps.filter(({ bind }) => bind === 'auto')
@@ -112,7 +115,7 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
       patch.credential_id = input.credential_id ?? null
     }
     if (input.credential_id) await assertCredential(session.owner, input.credential_id, provider)
-    // Null: it is gone, or got another provider since, which decides what this patch may be.
+    // Null: the session is gone, or got another provider since. The provider decides what this patch may be.
     return (await store.sessions.update(scope, id, patch, session.provider)) ?? update(scope, id, input)
   }
 
@@ -120,21 +123,21 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
     const done = await store.sessions.delete(scope, id)
     if (done === null) throw noSession(id)
     if (done === 'busy') throw await busyError(store, scope, id)
-    // The log goes by itself in time; a bus that is away must not bring the session back.
+    // The session is deleted even if the bus is away: its log goes by itself in time.
     await bus.drop(id).catch(() => {})
   }
 
   return { create, get, update, delete: remove }
 }
 
-/** A server was deleted or renamed since it was looked up: what is asked for is to be looked at anew. */
+/** A server was deleted or renamed since it was looked up: the request has to be looked at anew. */
 const isMoved = (thrown: unknown): boolean =>
   thrown instanceof BatonError && ['connector_not_found', 'name_taken'].includes(thrown.code)
 
 const sharedName = ({ id, name }: Connector) =>
   `Two servers of the session would be named ${name}. Rename yours, or open the session without ${id} and bind that with an alias.`
 
-/** What a session with an open turn answers to whoever would change its history. */
+/** The answer to whoever would delete a session, or change its history, while a turn of it is open. */
 export async function busyError(
   store: Pick<Store, 'sessions'>,
   scope: Scope,

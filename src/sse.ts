@@ -2,7 +2,10 @@
 import { createParser } from 'eventsource-parser'
 import { BatonError } from './errors.ts'
 
-/** Of one event, which has two to four; each costs the parser a hundred bytes until the event ends, however short it is. */
+/**
+ * Of one event, which usually has two to four. Each line costs the parser a hundred bytes until the event ends, however
+ * short it is.
+ */
 const MOST_LINES = 100_000
 
 /** One decoded event. `event` is undefined when the stream named none. */

@@ -93,7 +93,7 @@ export interface ModelCallRecord {
 
 export type Metrics = ReturnType<typeof createMetrics>
 
-/** What a turn is when its process lets it go */
+/** The states in which a process may let go of a turn */
 const LET_GO = ['completed', 'failed', 'cancelled', 'running', 'awaiting_input']
 
 /** Distinct values that a label with invented values may take; the rest are counted as `other`. */
@@ -106,7 +106,7 @@ export function createMetrics({ defaults = true } = {}) {
   const made = register(registry)
   const model = bounded()
   const tool = bounded()
-  // Prometheus sees no increase in a series that begins at one: those that alarms watch are there before.
+  // Prometheus sees no increase in a series that begins at one: series that alarms watch begin here, at zero.
   for (const reason of ['lost', 'handed_over']) made.baton_turns_recovered_total.inc({ reason }, 0)
   for (const state of LET_GO) made.baton_turns_total.inc({ state }, 0)
   return {
@@ -126,7 +126,7 @@ export function createMetrics({ defaults = true } = {}) {
       made.baton_turns_total.inc({ state })
       made.baton_turn_seconds.observe({ state }, ms / 1000)
     },
-    /** It got its slot after `ms`. */
+    /** A turn got its slot after `ms`. */
     turnQueued: (ms: number) => made.baton_turn_queue_seconds.observe(ms / 1000),
     turnRecovered: (reason: 'handed_over' | 'lost') => made.baton_turns_recovered_total.inc({ reason }),
     stepEnded: (provider: string, finish: string) => made.baton_steps_total.inc({ provider, finish }),
@@ -157,7 +157,7 @@ export function createMetrics({ defaults = true } = {}) {
       made.baton_tool_busy_total.inc({ tool: label }, 0)
       made.baton_tool_calls_total.inc({ tool: label, outcome: 'outcome_unknown' }, 0)
     },
-    /** It got it after `ms`. */
+    /** The call got its place after `ms`. */
     toolEntered(name: string, ms: number) {
       const label = tool(name)
       made.baton_tools_running.inc()

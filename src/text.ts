@@ -19,7 +19,7 @@ export function visibleText(text: string, limit: number): string {
 export const spelledOut = (text: string): string =>
   text.replace(UNSEEN, (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`)
 
-/** … as JSON writes them (`\u200b`): JSON text keeps its meaning. */
+/** The same as JSON writes them (`\u200b`): JSON text keeps its meaning. */
 export const jsonEscaped = (text: string): string =>
   text.replace(UNSEEN, (character) =>
     character.replace(/./gs, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`),

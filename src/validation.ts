@@ -18,13 +18,16 @@ export interface Problem {
 const INSTANT =
   /^((?:19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2})T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:0\d|1[0-5]):[0-5]\d)$/
 
-/** What JavaScript and PostgreSQL both hold: the one takes a 30 February, the other no zone of 16 hours. */
+/**
+ * Only times that JavaScript and PostgreSQL both hold: JavaScript makes another day of a 30 February, PostgreSQL
+ * refuses a zone of 16 hours.
+ */
 function isInstant(text: string): boolean {
   const [, day] = INSTANT.exec(text) ?? []
   return day !== undefined && isDay(day) && Date.parse(text) <= LAST_INSTANT
 }
 
-/** In UTC: the last one that RFC 3339 can write. */
+/** The last instant in UTC that RFC 3339 can write. */
 export const LAST_INSTANT = Date.UTC(9999, 11, 31, 23, 59, 59, 999)
 
 /** Whether the calendar has this `YYYY-MM-DD`. */
@@ -45,7 +48,7 @@ const FORMATS: Record<string, (text: string) => string | null> = {
       : 'must be standard base64 with its padding, without line breaks',
 }
 
-/** Loaded by the first who needs it: nothing has to be validated before the process is ready. */
+/** Loaded when it is first needed: nothing has to be validated before the process is ready. */
 const loadAjv = () => createRequire(import.meta.url)('ajv') as typeof import('ajv')
 
 /** An Ajv with Baton's formats. Strict: a schema with an unknown keyword is a defect of the code. */
@@ -56,14 +59,14 @@ export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): 
     // One error of a list is enough to name; a body of a million wrong items must not build a million.
     allErrors: options.allErrors ?? false,
     coerceTypes: options.coerceTypes ?? false,
-    // Text such as 1e999 is coerced to Infinity, which strict numbers would then keep from its bounds.
+    // Text such as 1e999 is coerced to Infinity, which strict numbers would not hold to any bound.
     strictNumbers: !options.coerceTypes,
     allowUnionTypes: true,
     discriminator: true,
     verbose: true,
     strictRequired: false,
     strictTuples: false,
-    // Each is compiled at every start, and runs once a request: shorter code would save less than it costs.
+    // Each schema is compiled at every start, and runs once a request: shorter code would save less than it costs.
     code: { optimize: false },
   })
   for (const [name, problem] of Object.entries(FORMATS)) {
@@ -83,8 +86,8 @@ function fieldPath(pointer: string, field?: string): string {
 }
 
 /**
- * The error that says most: the one deepest in the value. Of a union, what a branch of the right type found
- * wrong, else the union's own words, before one branch's wish for another type.
+ * The error that says most: the one deepest in the value. Among those of a union: what a branch of the right type found
+ * wrong, else the union's own words, and last one branch's wish for another type.
  */
 export function deepest(errors: readonly ErrorObject[]): ErrorObject | undefined {
   const depth = (error: ErrorObject) => problemOf(error).path.split(/[.[]/).length

@@ -7,7 +7,10 @@ export async function within<T>(ms: number, answer: Promise<T>): Promise<T | nul
   return Promise.race([answer, over]).finally(() => clearTimeout(timer))
 }
 
-/** The answer, or the reason of a signal that is aborted before: the work goes on then, for others who wait for it. */
+/**
+ * The answer; rejects with the signal's reason if it is aborted before. The work goes on then, for others who wait for
+ * it.
+ */
 export async function unlessAborted<T>(signal: AbortSignal, answer: Promise<T>): Promise<T> {
   let leave = () => {}
   const left = new Promise<never>((_, reject) => {
@@ -19,8 +22,8 @@ export async function unlessAborted<T>(signal: AbortSignal, answer: Promise<T>):
 }
 
 /**
- * A signal that aborts after so many milliseconds, but not before what has arrived by then was read. Where the whole process
- * was suspended, its timers are due before the answers that came meanwhile: AbortSignal.timeout throws those away.
+ * A signal that aborts after so many milliseconds, once everything that has arrived by then was read. After the whole
+ * process was suspended, timers run before the answers that came meanwhile: AbortSignal.timeout throws those away.
  */
 export function timeLimit(ms: number): AbortSignal {
   const controller = new AbortController()
