@@ -13,25 +13,25 @@ export interface BusEvent {
   turn_id: string | null
   data: string
   /**
-   * `data` once more, without the turn: for what somebody else than its owner says of a turn. It is logged in place of
-   * `data`, as an event of the session alone, where the log does not know the turn or has its end already: nothing of a
-   * turn may stand before its first event or after its last.
+   * `data` once more, without the turn, where somebody other than the turn's owner says the event. Where the log does
+   * not know the turn, or has its end already, this is logged in place of `data`, as an event of the session alone:
+   * nothing of a turn may stand before its first event or after its last.
    */
   alone?: string
   /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */
   once?: string
   /**
-   * The lease under which a turn's owner says it. Dropped once a later owner has spoken in the turn, or the turn's
-   * end is in the log: a process that was frozen does not know that it owns nothing any more. Where the log does not
-   * know the turn, and this is not its first event, the newest owner that spoke in the session decides.
+   * The lease under which a turn's owner says the event. It is dropped once a later owner has spoken in the turn, or
+   * the turn's end is in the log: a process that was frozen does not know that it owns nothing any more. Where the log
+   * does not know the turn, and this is not its first event, the newest owner that spoke in the session decides.
    */
   epoch?: number
   /**
-   * It may have been said before, by an owner that died or before its turn waited. If the log was lost since, its
-   * readers get a gap and not the event twice.
+   * The event may have been said before, by an owner that died or before its turn waited. If the log was lost since,
+   * its readers get a gap and not the event twice.
    */
   again?: boolean
-  /** What its owner said before it was lost, and never marked in the log: readers get a gap. */
+  /** Events that its owner said before this one were lost, and the log has no mark of that: readers get a gap. */
   lost?: boolean
 }
 /** An event in the log. `cursor` is opaque to clients, ordered within a session, and names its session. */
@@ -56,10 +56,10 @@ export interface ReadOptions {
   isYoung?: boolean
 }
 /**
- * What a reader gets: batches in order, none missing, none twice. `gap`: the place after which it asked,
- * or the turn's first event, is no longer kept; live events follow from `cursor` on. It comes first, or
- * later where the log was lost under the reader. What lies in a gap may be a turn's end: ask the store.
- * After `lagged`, after its turn's terminal event, and when the session is dropped, the read ends.
+ * What a reader gets: batches in order, none missing, none twice. `gap`: the place after which the reader asked, or the
+ * turn's first event, is no longer kept; live events follow from `cursor` on. It comes first, or later where the log
+ * was lost under the reader. A gap may hide a turn's end: ask the store. After `lagged`, after its turn's terminal
+ * event, and when the session is dropped, the read ends.
  */
 export type ReadItem = { events: LoggedEvent[] } | { gap: true; cursor: string } | { lagged: true }
 
@@ -89,7 +89,7 @@ export interface Bus {
   /** Counted places that everyone with this scope shares: all replicas, or this process alone. */
   places(scope: string): Places
   /**
-   * Adds one to a count that all replicas share and that is forgotten after the seconds; what it is now.
+   * Adds one to a count that all replicas share and that is forgotten after `seconds`. Answers with the new count.
    * Throws `unavailable` at once while Redis is away.
    */
   tally(name: string, seconds: number): Promise<number>

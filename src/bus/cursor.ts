@@ -61,13 +61,13 @@ export function parseCursor(cursor: string, session: string): Position {
   return { generation, id: `${Number(ms)}-${Number(n)}` }
 }
 
-/** A read's `after`: null for its two words. Throws `invalid_cursor`. */
+/** The position that a read's `after` names; null for its two words. Throws `invalid_cursor`. */
 export const positionOf = (session: string, after: string): Position | null =>
   after === 'start' || after === 'now' ? null : parseCursor(after, session)
 
 /**
- * The id of a turn's last event: a log that was lost does not know the turn's end, so the cursor must carry it, with the
- * turn's id, since it is a place in the session's other turns too. Clients take cursors as they are.
+ * The id of a turn's last event. A log that was lost does not know the turn's end, so the id must tell of it; and it
+ * names the turn, since the cursor is a place in the session's other turns, too. Clients take cursors as they are.
  */
 export const endId = (cursor: string, turn: string): string => `${cursor}.${turn}`
 
@@ -78,8 +78,8 @@ export interface SnapshotExtent {
 }
 
 /**
- * The id of a gap. The log has events behind it that its snapshot tells as well: the id says which, so that a reader who
- * comes back with it does not get those.
+ * The id of a gap. The log has events after the gap that its snapshot tells as well. The id says how far the snapshot
+ * reaches, so that a reader who comes back with it does not get those events.
  */
 export const gapId = (cursor: string, { seq, turn }: SnapshotExtent): string =>
   turn ? `${cursor}.${seq}${turn.state[0]}.${turn.id}` : `${cursor}.${seq}`
@@ -90,14 +90,14 @@ export interface ResumePoint {
   after: string
   /** The turn that had ended there */
   ended?: string | undefined
-  /** It is right behind a gap with this snapshot */
+  /** The place is right after a gap with this snapshot */
   snapshot?: SnapshotExtent | undefined
 }
 
 const GIVEN = /^([^.]+\.[^.]+)(?:\.(\d{1,15})([qbe]?))?(?:\.(turn_[0-9a-z]{24}))?$/
 const STATES = { q: 'queued', b: 'begun', e: 'ended' } as const
 
-/** What an id says that a client sends. With a suffix of another form it stays as it is: no cursor. */
+/** Reads an id that a client sends. An id with a suffix of another form stays as it is, and so is no cursor. */
 export function readId(given: string): ResumePoint {
   const [, after = given, seq, letter, turn] = GIVEN.exec(given) ?? []
   if (seq === undefined) return { after, ended: turn }

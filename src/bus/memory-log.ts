@@ -12,11 +12,11 @@ import { formatCursor, newGeneration, numbersOf, type Position, sessionTag } fro
 interface TurnMarks {
   first: number | null
   end: number | null
-  /** Of the newest owner that spoke in it */
+  /** Of the newest owner that spoke in the turn */
   epoch: number
 }
 
-/** Where a reader goes on whose place is lost: the next number, and the place before it. */
+/** Where a reader whose place is lost goes on: the next number, and the place before it. */
 interface Gap {
   next: number
   cursor: string
@@ -24,7 +24,7 @@ interface Gap {
 
 const endsStep = (type: string): boolean => (STEP_ENDS as readonly string[]).includes(type)
 
-/** A cursor as text takes more memory than many an event's data: it is made for those who read it. */
+/** A cursor as text can take more memory than an event's data: it is made when somebody reads the event. */
 interface KeptEvent extends Omit<LoggedEvent, 'cursor'> {
   ms: number
 }
@@ -89,7 +89,7 @@ export class Log {
     const n = this.last + 1
     if (event.type === STEP_BEGINS) this.#step = { next: n, cursor: this.#cursorAt(this.last) }
     else if (endsStep(event.type)) this.#step = null
-    // A clock that goes back does not: cursors stay ordered.
+    // Never less than before, even if the clock goes back: cursors stay ordered.
     this.#lastMs = Math.max(this.#lastMs, this.#now())
     const { type, turn_id, data, epoch = 0 } = event
     const kept: KeptEvent = { ms: this.#lastMs, type, turn_id, data }
@@ -152,12 +152,15 @@ export class Log {
     return marks ? marks.first : begun ? null : this.last + 1
   }
 
-  /** After the newest event; but what a step under way has streamed is in no snapshot, and is told from its beginning. */
+  /**
+   * The gap's reader goes on after the newest event. But a step under way is told from its beginning: what it has
+   * streamed is in no snapshot.
+   */
   gap(): Gap {
     return this.#step ?? { next: this.last + 1, cursor: this.#cursorAt(this.last) }
   }
 
-  /** So many events from this number on, which is kept. */
+  /** At most so many events from number `n` on; that one is kept. */
   page(n: number, most: number): LoggedEvent[] {
     const from = n - this.base
     return this.#events

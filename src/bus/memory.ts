@@ -20,7 +20,10 @@ import { createMemoryPlaces } from './places.ts'
 interface MemoryBusDeps {
   limits?: Partial<LogLimits>
   metrics?: Pick<Metrics, 'eventsAppended'>
-  /** Milliseconds in cursors. How long a log is kept goes by the monotonic clock: one that is set forward makes nothing old */
+  /**
+   * Clock of the milliseconds in cursors. A log's age goes by the monotonic clock: a clock that is set forward makes
+   * nothing old
+   */
   now?(): number
 }
 
@@ -36,8 +39,8 @@ class SharedLog extends Log {
 }
 
 /**
- * A read of a log, as a plain iterator: what is appended reaches its reader in one hop, where a generator takes four,
- * which cost more than all else of a delta here.
+ * A read of a log, as a plain iterator: what is appended reaches its reader in one hop. A generator takes four, which
+ * cost more than all else of a delta here.
  */
 class Following implements AsyncIterator<ReadItem> {
   readonly #open: () => SharedLog
@@ -72,7 +75,7 @@ class Following implements AsyncIterator<ReadItem> {
   readonly wake = (): void => {
     const give = this.#asked
     if (!give) return
-    // It waits: however much has just come, that is no sign of a slow reader.
+    // The reader waits: however much has just come, that is no sign of a slow one.
     if (this.#log) this.#history = this.#log.total
     const result = this.#look()
     if (!result) return
@@ -103,7 +106,7 @@ class Following implements AsyncIterator<ReadItem> {
     return this.#end()
   }
 
-  /** Null where it begins where it was asked to; else the place after the gap. */
+  /** Null where the read begins as it was asked to; else the place after the gap. */
   #begin(log: SharedLog): string | null {
     this.#log = log
     log.readers.add(this)
@@ -150,7 +153,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
     log.trim(maxEvents, maxBytes)
     total -= before - log.bytes
   }
-  /** A log that nobody reads goes whole; one with readers keeps its generation, and they their place. */
+  /** A log that nobody reads goes whole. A log with readers keeps its generation, and the readers their place. */
   const evict = () => {
     const byUse = [...logs].sort(([, a], [, b]) => a.usedAt - b.usedAt)
     for (const [session, log] of byUse) {

@@ -1,7 +1,7 @@
 /**
- * Places that calls take while they run: each tool has some, all tools together have some. Who finds none
- * stands in one line and is served in the order of arrival; a call whose tool has a free place passes those
- * that wait for other tools, never one of its own. Two implementations, this one and redis/places.ts.
+ * Places that calls take while they run: each tool has some, all tools together have some. Calls that find none stand
+ * in one line and are served in the order of arrival. A call whose tool has a free place passes calls that wait for
+ * other tools, never one of its own. Two implementations, this one and redis/places.ts.
  */
 
 /** A call that wants a place. */
@@ -18,7 +18,7 @@ export interface Ticket {
 export interface Places {
   /** `in`: the place is taken. `line`: `onGranted` will tell. `full`: more than `lineLimit` would wait for the tool. */
   enter(ticket: Ticket, lineLimit: number): Promise<'in' | 'line' | 'full'>
-  /** Gives the place back, or leaves the line; whoever is next comes in. Never rejects. */
+  /** Gives the place back, or leaves the line; the next in line comes in. Never rejects. */
   leave(ticket: Ticket): Promise<void>
   onGranted(fn: (ticket: string) => void): void
 }
@@ -27,7 +27,7 @@ export interface Places {
 interface MemoryPlaces extends Places {
   /** Takes a place unasked, for a call that another authority let in. */
   hold(ticket: Ticket): void
-  /** Who has a place */
+  /** The calls that have a place */
   held(): Ticket[]
 }
 
@@ -45,7 +45,7 @@ export function createMemoryPlaces(): MemoryPlaces {
 
   const hasPlace = ({ tool, most, total }: Ticket) => inside.size < total && (running.get(tool) ?? 0) < most
 
-  /** Lets in who can come in, first come first. */
+  /** Lets in the calls that can come in, first come first. */
   function serve(): void {
     const passed = new Set<string>()
     const granted = line.filter((ticket) => {

@@ -35,7 +35,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     log,
     onMessage(channel, message, isEarly) {
       if (channel.startsWith(logs)) {
-        // A reader would take it for the event that comes next.
+        // A reader would take an early message for the event that comes next.
         if (!isEarly) inboxes.hear(channel.slice(logs.length), message)
       } else if (shared.has(channel)) shared.get(channel)?.hear(message)
       else tell(channel.slice(controls.length) as Topic, message)
@@ -52,7 +52,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
   const appends = createAppends(link, scripts, metrics)
   const inboxes = createInboxes(link, scripts, lingerMs)
   const read = createRead(link, scripts, inboxes)
-  /** Deleted while Redis was away: their readers wait for a word of it */
+  /** Sessions that were deleted while Redis was away: their readers have yet to hear of it */
   const undropped = new Set<string>()
   async function drop(session: string): Promise<void> {
     undropped.add(session)
@@ -75,7 +75,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
       try {
         await link.publish(controls + topic, message)
       } catch (err) {
-        // It may be lost, but this replica at least can hear itself.
+        // The other replicas do not hear it, but this one can at least hear itself.
         log.debug({ err, topic }, 'a message to the other replicas was lost')
         tell(topic, message)
       }

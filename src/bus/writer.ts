@@ -1,8 +1,8 @@
 /**
- * A turn's writer: the only place where deltas are merged, and where events become JSON. The first delta
- * of a part goes out with the present tick; later ones are held while an append is under way, and for as
- * long as deltas of any turn on this bus went out less than `flushMs` ago, so that under load those of many
- * turns travel together. Order is kept: a delta only ever joins the event right before it.
+ * A turn's writer: the only place where deltas are merged, and where events become JSON. The first delta of a part goes
+ * out with the present tick; later ones are held while an append is under way, and for as long as deltas of any turn on
+ * this bus went out less than `flushMs` ago, so that under load the deltas of many turns travel together. Order is
+ * kept: a delta only ever joins the event right before it.
  */
 import type { TurnEvent } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
@@ -18,7 +18,7 @@ export interface Writer {
   flush(): Promise<void>
   /** Events were given up, and only this process knows that the log is not whole. */
   isBroken(): boolean
-  /** Flushes; rejects with the first error that cost a delta. What comes later is refused. */
+  /** Flushes; rejects with the first error that cost a delta. Later events are refused. */
   close(): Promise<void>
 }
 
@@ -33,7 +33,7 @@ interface Waiting {
 
 const NOTHING = (): void => {}
 
-/** When deltas may go out, for all writers on one bus; all that are held go in one tick. */
+/** When deltas may go out, for all writers on one bus; all deltas that are held go in one tick. */
 interface Pace {
   /** When deltas last went out, on the monotonic clock */
   sentAt: number
@@ -113,10 +113,10 @@ export function createWriter(
       },
     )
   }
-  /** At the end of this tick, or for later deltas alone when the pace allows it. */
+  /** Sends at the end of this tick; where only later deltas of a part wait, when the pace allows it. */
   const plan = (): void => {
     if (sending || isPlanned) return
-    // What is no delta is not held, nor the deltas before it.
+    // An event that is no delta is not held, nor are the deltas before it.
     const isUrgent = waiting.some(({ isDelta }) => !isDelta)
     if (flushMs > 0 && !isUrgent) {
       const now = performance.now()
@@ -125,8 +125,9 @@ export function createWriter(
       pace.sentAt = now
     }
     isPlanned = true
-    // Where an append is a round trip, a turn's request leaves before its first events, which thus travel together. In
-    // memory they are there at once: a repeat of the request that began the turn finds the log with its beginning.
+    // Where an append is a round trip, the turn's model request is sent first, and the turn's first events then travel
+    // together. In memory they are in the log at once: a repeat of the request that began the turn finds the turn's
+    // beginning there.
     if (flushMs > 0 && isUrgent) setImmediate(send)
     else queueMicrotask(send)
   }

@@ -1,8 +1,8 @@
 /**
- * A replica's appends to Redis, one script call at a time: what comes meanwhile, of whatever session, goes
- * with the next one. A call whose answer was lost is repeated under the same number and takes effect once.
- * Events that had to be given up leave a mark: their session's log starts over, so that its readers get a
- * gap and not a log that only looks whole.
+ * A replica's appends to Redis, one script call at a time: what comes meanwhile, for whatever session, goes with the
+ * next one. A call whose answer was lost is repeated under the same number and takes effect once. Events that had to be
+ * given up leave a mark: their session's log starts over, so that its readers get a gap and not a log that only looks
+ * whole.
  */
 import { BatonError } from '../../errors.ts'
 import type { Bus, BusEvent } from '../bus.ts'

@@ -25,7 +25,7 @@ export interface Inbox {
 
 /** All that a replica's readers hear. */
 export interface Inboxes {
-  /** Listens for one more reader; `maxBytes`: of what may wait for it. */
+  /** Listens for one more reader; `maxBytes`: most bytes that may wait for it. */
   join(session: string, maxBytes: number): Listening
   /** A message on the channel of this session. */
   hear(session: string, message: string): void
@@ -38,7 +38,7 @@ export interface Inboxes {
 
 interface Listening {
   inbox: Inbox
-  /** Whatever is said after this is heard. Rejects with `unavailable`. */
+  /** Once it resolves, whatever is said is heard. Rejects with `unavailable`. */
   begun: Promise<void>
   leave(): void
 }
@@ -48,7 +48,7 @@ interface Hub {
   readonly begun: Promise<void>
   /** Redis has said that it listens */
   isListening: boolean
-  /** Runs while it has no reader */
+  /** Runs while the hub has no reader */
   leaving: NodeJS.Timeout | undefined
 }
 
@@ -134,7 +134,7 @@ function newInbox(maxBytes: number): Inbox {
 
 function take(inbox: Inbox, published: Published | null, bytes: number): void {
   inbox.bytes += bytes
-  // A message that nothing waits in front of is no sign of a slow reader, however large it is.
+  // A message with nothing waiting before it is no sign of a slow reader, however large it is.
   if (inbox.bytes > inbox.maxBytes && inbox.heard.length > 0) {
     inbox.isFull = true
     inbox.heard = []

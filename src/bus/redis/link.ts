@@ -12,8 +12,8 @@ import { createPresence } from '../../log.ts'
 /** How long an operation may be tried. The engine goes on without the bus after that. */
 const PERSIST_MS = 2000
 /**
- * … and how often it is tried at least: a process that got no processor for that long, or was frozen, finds its time
- * over and its connection given up, and needs a moment to connect again to a Redis that was never away.
+ * … and how often it is tried at least: a process that got no processor for so long, or was frozen, finds its time over
+ * and its connection given up. It needs a moment to connect again to a Redis that was never away.
  */
 const LEAST_TRIES = 8
 /** Between attempts to find another server behind the name. */
@@ -31,14 +31,20 @@ export interface Script {
 }
 export const script = (lua: string): Script => ({ lua, sha: createHash('sha1').update(lua).digest('hex') })
 
-/** Writes and speaks, as appends do: a server that is a replica, full, or does not permit it answers pings all the same. */
+/**
+ * Writes and publishes, as appends do. A ping would not do: a server that is a replica, is full or permits no writes
+ * answers pings, too.
+ */
 const PROBE = script(`
 redis.call('HSET', KEYS[1], 'at', 1)
 redis.call('PEXPIRE', KEYS[1], 60000)
 redis.call('PUBLISH', ARGV[1], '')
 return 1
 `)
-/** Since when the process `ARGV[1]` serves this data: ms of its own clock, and after any process that did so before. */
+/**
+ * Since when the process `ARGV[1]` serves this data, in ms of its own clock; always later than for the process before
+ * it.
+ */
 const ERA = script(`
 local known, time = redis.call('HMGET', KEYS[1], 'run', 'began'), redis.call('TIME')
 if known[1] == ARGV[1] then return known[2] end
@@ -58,7 +64,9 @@ const REFUSAL =
 interface LinkDeps {
   url: string
   log: Logger
-  /** `isEarly`: said before `onListening`, so that whoever hears it may have missed what came before, and not know it */
+  /**
+   * `isEarly`: said before `onListening`: a reader may have missed messages before this one, and does not know it yet
+   */
   onMessage(channel: string, message: string, isEarly: boolean): void
   /** Commands work again, or for the first time; may be told twice */
   onUp(): void
@@ -78,7 +86,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   let isClosed = false
   let isListening = false
   let leftAt = Number.NEGATIVE_INFINITY
-  /** The era; null until this connection needs it */
+  /** The era; null until somebody needs it on this connection */
   let learned: Promise<string> | null = null
   const presence = createPresence(log, 'Redis')
 
@@ -112,7 +120,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     if (listener.status === 'ready') listener.ping().catch(() => {})
   }, PING_MS).unref()
 
-  /** In the order in which they came: those of the whole replica before its readers'. */
+  /** Channels in the order in which they came: those of the whole replica before its readers'. */
   async function resubscribe(): Promise<void> {
     const all = [...channels]
     for (let at = 0; at < all.length; at += CHANNELS_AT_ONCE) {
@@ -127,7 +135,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     for (const old of [commands, listener]) old.disconnect(true)
   }
 
-  /** Until it succeeds or its time is over; once only while nothing succeeds. Throws `unavailable`. */
+  /** Tries until an attempt succeeds or the time is over; only once while nothing succeeds. Throws `unavailable`. */
   async function persist<T>(attempt: () => Promise<T>): Promise<T> {
     const until = performance.now() + PERSIST_MS
     for (let tries = 1, wait = 10; ; tries++, wait = Math.min(wait * 2, 200)) {
@@ -165,8 +173,8 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   }
 
   /**
-   * Of the process that answers: since when it serves this data, and its name. Asked once a connection; one of the connection
-   * before does no harm, it only notices nothing.
+   * Since when the process that answers serves this data, and its name. Asked once a connection. The era of the
+   * connection before does no harm: with it, a loss is only not noticed.
    */
   function era(): Promise<string> {
     learned ??= learnEra().catch((thrown) => {
@@ -177,7 +185,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   }
   async function learnEra(): Promise<string> {
     const said = await commands.info('server').catch((thrown: Error) => {
-      // A user that may not ask: all is one era.
+      // This user may not ask: for it, all is one era.
       if (refusalOf(thrown.message)) return ''
       throw thrown
     })
@@ -185,7 +193,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     return process ? `${await run(ERA, ['baton:era'], [process])} ${process}` : '0 -'
   }
 
-  /** The part of a URL that channels must be told apart by: they do not belong to a database. */
+  /** Part of the channels' names: in Redis, channels do not belong to a database. */
   const database = commands.options.db ?? 0
   const probe = () => persist(() => run(PROBE, ['baton:probe'], [`baton:${database}:probe`]))
 
@@ -212,7 +220,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
       channels.delete(channel)
       if (listener.status === 'ready') listener.unsubscribe(channel).catch(() => {})
     },
-    /** After the first connection, or the time that one may take. */
+    /** Resolves after the first connection, or after the time that one may take. */
     async open(): Promise<void> {
       await Promise.allSettled([commands.connect(), listener.connect()])
       await probe().catch(() => {})

@@ -1,10 +1,10 @@
 /**
- * Places that all replicas share, in Redis. Every change is one script, so that counts and the line move
- * together; a place and a place in line are leases that their replica renews, so that those of a dead one
- * come free. While Redis is away each replica counts for itself, its running calls included.
+ * Places that all replicas share, in Redis. Every change is one script, so that counts and the line move together; a
+ * place and a place in line are leases that their replica renews, so that a dead replica's come free. While Redis is
+ * away each replica counts for itself, its running calls included.
  *
- * Keys: `held` ticket → expiry · `line` ticket → arrival · `seen` waiting ticket → expiry · `count`
- * `i<tool>` calls inside, `l<tool>` calls in line. A ticket there is `<replica>.<id>/<most>/<tool>`.
+ * Keys: `held` ticket → expiry · `line` ticket → arrival · `seen` waiting ticket → expiry · `count` `i<tool>` calls
+ * inside, `l<tool>` calls in line. A ticket there is `<replica>.<id>/<most>/<tool>`.
  */
 import type { Logger } from 'pino'
 import { createMemoryPlaces, type Places, type Ticket } from '../places.ts'
@@ -39,7 +39,7 @@ local function stand(ticket, since)
   if redis.call('ZADD', line, 'NX', since, ticket) == 1 then add('l' .. tool, 1) end
   redis.call('ZADD', seen, now + lease, ticket)
 end
--- Those whose replica is silent go; then whoever can comes in, first come first.
+-- Tickets whose replica is silent go; then those that can come in do, first come first.
 local function serve(own)
   for _, key in ipairs({ held, seen }) do
     for _, ticket in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', now)) do out(ticket) end
@@ -93,8 +93,8 @@ return 1
 `)
 
 /**
- * ARGV: state (`in` | `line`), arrival and ticket of each. Puts back what was lost with Redis' memory.
- * Answers those that are in.
+ * ARGV: state (`in` | `line`), arrival and ticket of each. Puts back what was lost with Redis' memory. Answers the
+ * tickets that are in.
  */
 const RENEW = script(`${COMMON}
 for i = 4, #ARGV, 3 do
@@ -127,7 +127,7 @@ interface SharedPlacesDeps {
   scope: string
   /** Unique to this process */
   replica: string
-  /** A place whose replica says nothing for so long is free. Renewed at a third of it */
+  /** A place whose replica says nothing for so long is free. Replicas renew theirs after a third of it */
   leaseMs?: number
   log: Logger
 }
@@ -175,7 +175,7 @@ export function createSharedPlaces(deps: SharedPlacesDeps): SharedPlaces {
     const found = waiting.get(id)
     if (!found) return
     own.hold(found.ticket)
-    // The word may come before the answer to its question: then that tells.
+    // The grant may be heard before the answer of ENTER: then `enter` tells of it.
     if (found.arrival === null) found.isIn = true
     else if (waiting.delete(id)) tell(id)
   }
@@ -190,7 +190,7 @@ export function createSharedPlaces(deps: SharedPlacesDeps): SharedPlaces {
     try {
       for (const name of (await run(RENEW, args)) as string[]) hear(name)
     } catch {
-      // Who waits in Redis' line would wait in vain.
+      // Calls in Redis' line would wait in vain.
       for (const { ticket } of line) {
         if (!waiting.delete(ticket.id)) continue
         if ((await own.enter(ticket, Number.POSITIVE_INFINITY)) === 'in') tell(ticket.id)
@@ -225,7 +225,7 @@ export function createSharedPlaces(deps: SharedPlacesDeps): SharedPlaces {
     async leave(ticket) {
       waiting.delete(ticket.id)
       await own.leave(ticket)
-      // One that is not told comes free with its lease.
+      // If Redis is not told, the place comes free with its lease.
       await run(LEAVE, [nameOf(ticket)]).catch(() => {})
     },
     onGranted: (fn) => void listeners.push(fn),

@@ -14,7 +14,9 @@ import type { Page, Published, ReadFrom, Scripts } from './scripts.ts'
 
 /** Between the tries of a reader that has begun already: it waits for Redis as long as its client does. */
 const AWAY_MS = 500
-/** Between the tries to find a turn's first event: its owner says it a moment after the store knows that it began. */
+/**
+ * Between the tries to find a turn's first event: its owner says it a moment after the store knows that the turn began.
+ */
 const SOON_MS = [10, 40, 200]
 
 /** Reads as Bus.read does; `from`: where `options.after` is. */
@@ -114,7 +116,7 @@ async function* live(
   return null
 }
 
-/** The events that come after `start` without a hole; `end`: why no more of them do. */
+/** The events that come after `start` without a hole; `end`: why they do not go on. */
 function follow(
   heard: readonly (Published | null)[],
   start: Position,
@@ -141,7 +143,8 @@ function placeOf(published: Published, { generation, id }: Position): 'earlier' 
     if (published.before === id) return 'next'
     return newest && !isNewer ? 'earlier' : 'later'
   }
-  // The log expired or was flushed, but whoever listened has missed nothing. If it was heard late, that log may be lost too.
+  // The log before expired or was flushed, but a reader who listened has missed nothing. A message that is no newer was
+  // heard late: its log may be lost by now, too.
   return published.before === 'fresh' && isNewer ? 'next' : 'later'
 }
 

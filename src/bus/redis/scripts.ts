@@ -1,14 +1,15 @@
 /**
- * A session's log in Redis: a stream with the events, and a hash beside it with what a stream cannot tell.
- * Each operation is one script, so that no other writer comes in between; the scripts need Redis 5 or later.
+ * A session's log in Redis: a stream with the events, and a hash beside it with what a stream cannot tell. Each
+ * operation is one script, so that no other writer comes in between; the scripts need Redis 5 or later.
  *
- * The hash: `gen` generation · `last` id of the newest event · `floor` id of the newest one trimmed away ·
- * `added`, `kept`, `bytes` · `touched` when the expiry was put off · `told` readers heard of the loss that it began
- * with · `step` id before the first event of the step under way, and that of the newest event when it was noted (empty:
- * none is) · `f:<turn>` id of the turn's first event (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch
- * of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number of the writer's last append ·
- * `epoch` of the newest owner that spoke · `era` in which it began: the server's process, and since when that serves. A later
- * process may have the log from a disk, or from a copy that lagged behind, without its newest events: there it begins anew.
+ * The hash: `gen` generation · `last` id of the newest event · `floor` id of the newest one trimmed away · `added`,
+ * `kept`, `bytes` · `touched` when the expiry was put off · `told` set once readers heard of the loss that the log
+ * began with · `step` id before the first event of the step under way, and that of the newest event when it was noted
+ * (empty: no step is) · `f:<turn>` id of the turn's first event (`?`: lost) · `e:<turn>` id of its terminal event ·
+ * `p:<turn>` epoch of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number of the
+ * writer's last append · `epoch` of the newest owner that spoke · `era` in which the log began: the server's process,
+ * and since when it serves. A later process may have the log from a disk, or from a copy that lagged behind, without
+ * its newest events: then the log begins anew.
  */
 import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
 import { type BusEvent, type LoggedEvent, type LogLimits, PAGE, type ReadOptions } from '../bus.ts'
@@ -41,14 +42,14 @@ local function open(log, meta, writer)
   local s = { log = log, meta = meta, gen = m[1], last = m[2], floor = m[3], added = tonumber(m[4]),
     kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]),
     epoch = tonumber(m[8] or '0'), told = m[9], done = m[11], era = m[12] or era }
-  -- Replicas of the version before append and note no step: it may be over by what they said.
+  -- Replicas of the version before append without noting a step: it may be over by what they said.
   local step, noted = string.match(m[10] or '', '^(%S+) (%S+)$')
   s.step = noted == s.last and step or ''
   s.lost = not s.gen or isPast(s.era) or (s.added > 0 and redis.call('EXISTS', log) == 0)
   return s
 end
 local function begin(s)
-  -- Behind every id of the log that was: that may have spoken in this very millisecond, or by a clock that was ahead.
+  -- After every id of the former log, which may have had events in this very millisecond, or by a clock that was ahead.
   local first = join(now, (time[2] % 1000 + 1) * 1000)
   if s.last and before(first, s.last) then first = s.last end
   redis.call('DEL', s.log, s.meta)
@@ -112,7 +113,7 @@ local function trim(s)
   end
 end
 
--- Of a turn that ends here the next one's owner, another replica, may speak first.
+-- Epochs count by turn: while a turn ends here, the owner of the next one, another replica, may speak first.
 local function isStale(s, kind, turn, epoch)
   local m = redis.call('HMGET', s.meta, 'p:' .. turn, 'e:' .. turn, 'f:' .. turn)
   local newest = tonumber(m[1] or '0')
@@ -133,7 +134,7 @@ end
 
 -- After a loss something else that is said in the session may have begun the new log, so that its readers noticed
 -- nothing. An event that may come again, of a turn whose beginning is not in this log, may then be one that they heard
--- before the loss. (Of a log that was trimmed this tells nothing: it lacks beginnings anyway.)
+-- before the loss. (In a log that was trimmed this tells nothing: it lacks beginnings anyway.)
 local function mayBeRepetition(s, at)
   if s.told or s.floor ~= '0-0' then return false end
   local begins = {}
@@ -152,7 +153,7 @@ local function append(log, meta, at)
   local s = open(log, meta, writer)
   if s.done == number then return end
   local prev, past = s.last, ARGV[at + 1]
-  -- A reader that came first has begun the log that was lost, and stands in it by now.
+  -- A reader that came first has begun the lost log anew, and stands in it by now.
   if s.lost or past == '1' or (past == '2' and (s.added == 0 or mayBeRepetition(s, at))) then
     prev = past == '0' and '-' or '!'
     begin(s)
@@ -197,7 +198,7 @@ end
 return answers
 `)
 
-/** Of one page of a replay. */
+/** Bytes of one page of a replay. */
 const PAGE_BYTES = 512 << 10
 
 /**
@@ -281,8 +282,8 @@ export interface Page {
 export interface Published {
   generation: string
   /**
-   * Id of the event before these. `fresh`: the log before was lost, but whoever listened has missed nothing; `lost`: they
-   * have missed events, or may have heard some of these already
+   * Id of the event before these. `fresh`: the log before was lost, but readers who listened have missed nothing;
+   * `lost`: they have missed events, or may have heard some of these already
    */
   before: string | 'fresh' | 'lost'
   events: LoggedEvent[]
@@ -293,14 +294,14 @@ const keysOf = (session: string) => [`baton:{${session}}:log`, `baton:{${session
 
 export type Scripts = ReturnType<typeof createScripts>
 
-/** `writer` names this replica: with its number an append is known when it comes again. */
+/** `writer` names this replica. By it and the append's number, Redis knows an append that comes again. */
 export function createScripts(link: Link, writer: string, limits: LogLimits) {
   const channel = (session: string) => `baton:${link.database}:log:${session}`
   return {
     channel,
     /**
-     * `number` grows with each append of this writer; the same one `again` does nothing where the first one did it.
-     * An Error stands for a session whose append Redis refused; throws where it refuses any.
+     * `number` grows with each append of this writer; the same number `again` does nothing where the first call took
+     * effect. An Error stands for a session whose append Redis refused; throws where it refuses any.
      */
     async append(number: number, groups: readonly Group[], again: boolean): Promise<(Error | null)[]> {
       const keys: string[] = []
