@@ -4,7 +4,7 @@ import { document } from './json.ts'
 import { readCursor, SEQ, toPage } from './page.ts'
 import type { Audit, AuditEntry, AuditRecord } from './store.ts'
 
-/** A statement that returns the row that it changes, with the audit's entry of that. */
+/** Adds the audit's entry to a statement that returns the row that it changes. */
 export function noted(text: string, params: readonly Param[], entry?: AuditEntry): [string, Param[]] {
   if (!entry) return [text, [...params]]
   const [owner, act, subject, details] = [1, 2, 3, 4].map((n) => `$${params.length + n}`)

@@ -30,7 +30,7 @@ export function createBindings(db: Db) {
   return {
     bindings: async (session) =>
       toBindings((await value<StoredBindings>(db, 'select bindings_json($1)', [session])) ?? []),
-    /** By the place of the binding: a cursor stays good where that is gone. */
+    /** By the place of the binding: a cursor stays good after the binding is gone. */
     async listBound(session, page) {
       const found = await values<{ connector: StoredConnector; alias: string | null; place: number }>(
         db,
@@ -73,7 +73,7 @@ export function createBindings(db: Db) {
   } satisfies Partial<Connectors>
 }
 
-/** Those who bind at once, or bind and rename, take turns: neither would see the name that the other one takes. */
+/** Binds, in turn with others who bind or rename a connector: neither would see the name that the other one takes. */
 async function bind(
   queries: Queries,
   session: string,
@@ -81,7 +81,8 @@ async function bind(
   alias: string | null,
 ): Promise<boolean> {
   await queries.query('select 1 from session where id = $1 for no key update', [session])
-  // Not the configuration's: these keep their names, and `syncConfig` locks them in an order of its own.
+  // Connectors of the configuration are not locked: they keep their names, and `syncConfig` locks them in an order of
+  // its own.
   await queries.query(
     `select 1 from connector
       where origin <> 'config' and id in (

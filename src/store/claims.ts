@@ -2,7 +2,7 @@
 import { type Db, value } from './db.ts'
 import type { Claims } from './store.ts'
 
-/** `toRow`: what `<table>_json` gives, as it is known outside. */
+/** `toRow` turns a row as `<table>_json` gives it into the one that callers know. */
 export const createClaims = <Stored, Row>(
   db: Db,
   table: 'credential' | 'connector',

@@ -53,7 +53,7 @@ function rows(db: Db) {
         if (!before) return null
         if (patch.is_default) {
           await awaitDefaults(queries, before)
-          // One that was deleted in between leaves the default where it is.
+          // A credential that was deleted in between leaves the default where it is.
           const text = 'select 1 from credential where id = $1 for no key update'
           if (!(await matched(queries, text, [id]))) return null
           await clearDefault(queries, before)
@@ -74,7 +74,10 @@ function rows(db: Db) {
 
 type Place = Pick<Credential, 'owner' | 'provider'>
 
-/** Setting a default waits here for any other that is being set, so that there is one at most. Before any row is locked. */
+/**
+ * A change of the default waits here for any other that is under way, so that there is one default at most. Called
+ * before any row is locked.
+ */
 async function awaitDefaults(queries: Queries, { owner, provider }: Place): Promise<void> {
   await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [`${provider} ${owner}`])
 }
@@ -101,7 +104,7 @@ function renewing(db: Db) {
     rotate: (id, version, next) =>
       matched(
         db,
-        // A person who disabled it meanwhile is not overruled.
+        // A credential that a person has disabled meanwhile stays disabled.
         `update credential
             set secret = $3, hint = $4, expires_at = $5, facts = $6, version = version + 1,
                 state = case when state = 'disabled' then state else 'active' end, reason = null,

@@ -4,7 +4,7 @@
  */
 import { BatonError } from '../errors.ts'
 
-/** What a statement is given: bytes for a bytea, a list for a text[]. */
+/** A parameter of a statement: bytes for a bytea, a list for a text[]. */
 export type Param = string | number | boolean | null | Uint8Array | readonly string[]
 
 export interface Querying {
@@ -16,15 +16,21 @@ export interface Querying {
 }
 
 export interface Queries extends Querying {
-  /** Several statements in one text, however long they take where the transaction has no limit of its own (migrate.ts). */
+  /** Several statements in one text. No time limit but the transaction's own, if it has one (migrate.ts). */
   script(text: string): Promise<void>
 }
 
 export interface Db extends Querying {
   readonly kind: 'postgres' | 'embedded'
-  /** All or nothing: `work` throws to undo. Never call the Db itself inside: the embedded one would wait for ever. */
+  /**
+   * All or nothing: `work` throws to undo. Never call the Db itself inside `work`: the embedded one would wait for
+   * ever.
+   */
   transaction<T>(work: (queries: Queries) => Promise<T>): Promise<T>
-  /** The embedded one's: resolves, with why, when it has ended and nobody closed it. It does not come back. */
+  /**
+   * The embedded database alone has it: resolves with the reason when the database ended and nobody closed it. It does
+   * not come back.
+   */
   readonly lost?: Promise<Error>
   close(): Promise<void>
 }
@@ -46,20 +52,20 @@ export class QueryFailure extends Error {
 export const violated = (thrown: unknown): string | null =>
   thrown instanceof QueryFailure && thrown.code.startsWith('23') ? thrown.constraint : null
 
-/** Why is for operators: it may name addresses and users, and callers are told no cause. */
+/** `why` is for operators: it may name addresses and users, and callers are told no cause. */
 export const unavailable = (why: string, cause: unknown = new Error(why)): BatonError =>
   new BatonError('unavailable', 'The database is not available.', { retryAfter: 2, cause })
 
 /** SQLSTATE classes that speak of the server, not of the statement: connection, resources (a full disk), shutdown, system. */
 const SERVER_CLASSES = new Set(['08', '53', '57', '58', '25', '40'])
-/** Somebody holds what it wants for longer than `lock_timeout`. */
+/** Somebody held a lock that the statement wants for longer than `lock_timeout`. */
 export const LOCK_NOT_AVAILABLE = '55P03'
 /** Raised by `history` in the schema, and by the server itself where an answer would have more than 1 GiB. */
 const TOO_LONG = new Set(['BT001', '54000'])
 
 /**
- * What a database answered in place of rows: `unavailable` where another time may do, `context_too_long` for a history that
- * no process can hold, else QueryFailure.
+ * What a database answered in place of rows: `unavailable` where a later try may succeed, `context_too_long` for a
+ * history that no process can hold, else QueryFailure.
  */
 export function refusal(
   { message, code, constraint }: { message: string; code: string; constraint: string | null },
@@ -81,7 +87,7 @@ export async function value<T>(db: Querying, text: string, params?: readonly Par
   return row ? (Object.values(row)[0] ?? null) : null
 }
 
-/** Whether the statement found, or changed, any row: it returns something of each. */
+/** Whether the statement found, or changed, any row. It must return something of each. */
 export const matched = async (db: Querying, text: string, params: readonly Param[]): Promise<boolean> =>
   (await db.query(text, params)).length > 0
 

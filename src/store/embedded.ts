@@ -9,8 +9,8 @@ import { FolderInUse, lockFolder } from './lock.ts'
 import type { Answer, Question, Report, WorkerData } from './pglite-worker.ts'
 
 /**
- * A new database begins as the archive `template` has it, else empty. Throws FolderInUse when another process
- * has the folder, ConfigError where nothing can be kept in it.
+ * A new database begins with the contents of the archive that `template` names, else empty. Throws FolderInUse when
+ * another process has the folder, ConfigError where nothing can be kept in it.
  */
 export async function openEmbedded(dataDir: string, template: () => string | null = () => null): Promise<Db> {
   makeDataDir(dataDir)
@@ -36,7 +36,8 @@ type Asked = Question extends infer Q ? (Q extends unknown ? Omit<Q, 'id'> : nev
 async function openWorker(data: WorkerData, onClosed: () => Promise<void>): Promise<Db> {
   const worker = new Worker(new URL('./pglite-worker.js', import.meta.url), {
     workerData: data,
-    // Megabytes. What it makes for a statement is garbage right after: V8's usual 48 are 30 more of resident memory.
+    // Megabytes. Objects made for a statement are garbage right after it. With V8's usual 48, resident memory grows by
+    // 30.
     resourceLimits: { maxYoungGenerationSizeMb: 6 },
   })
   const waiting = new Map<number, Waiting>()
@@ -103,8 +104,8 @@ function createDb(ask: (asked: Asked) => Promise<Record<string, unknown>[]>, clo
       (await ask({ op: 'query', text, params: params.map(plainParam) })) as Row[],
     script: async (text) => void (await ask({ op: 'script', text })),
   }
-  // One connection serves everyone: while a transaction is open, everyone else waits for its end. Each
-  // looks and goes on in one go, so that nobody can open another one in between.
+  // One connection serves everyone: while a transaction is open, everyone else waits for its end. Nothing is awaited
+  // between the look and what follows it, so that nobody can open another one in between.
   let transaction: Promise<unknown> | null = null
   return {
     kind: 'embedded',

@@ -127,7 +127,7 @@ const toShown = ({ result: _, approval, ...row }: StoredExecution): ShownExecuti
   approval: approval && { ...approval, sealed_arguments: bytesOf(approval.sealed_arguments) },
 })
 
-/** What a model is told of a call whose result does not open. */
+/** The result that a model is told of a call whose own result does not open. */
 const lostResult = ({ call_id, tool, outcome, is_error }: StoredExecution): ToolResultPart => ({
   type: 'tool_result',
   call_id,
@@ -138,26 +138,26 @@ const lostResult = ({ call_id, tool, outcome, is_error }: StoredExecution): Tool
 })
 
 /**
- * A statement that deletes a year at once would hold its locks, and the embedded store's thread, for minutes. It waits for
- * no row: a session that is deleted has its rows locked in another order, and one of the two would be refused.
+ * A statement that deleted a year's rows at once would hold its locks, and the embedded store's thread, for minutes. It
+ * skips locked rows: deleting a session locks its rows in another order, and one of the two would be refused.
  */
 const PRUNED_AT_ONCE = 5000
 
-/** Of the calls that took time: one that was denied, or never made, would make its tool look quick. */
+/** Over calls that took time: a call that was denied, or never made, would make its tool look quick. */
 const percentile = (part: number): string =>
   `coalesce(round(percentile_cont(${part}) within group (order by duration_ms) filter (where duration_ms > 0)), 0)`
 
 /** Sessions may be hundreds of thousands: writing them all out would hold up every stream. */
 const MOST_GROUPS = 1000
 
-/** A built-in tool has no connector: their group has the name `builtin`. */
+/** Built-in tools have no connector: their group has the name `builtin`. */
 const GROUPS = {
   tool: 'tool',
   connector: `coalesce(connector, 'builtin')`,
   session: 'session_id::text',
 } as const
 
-/** Of a call that has not started, when it was asked for: as the index `execution_start` has it. */
+/** A call's start; before it has started, when it was asked for. The index `execution_start` has the same. */
 const START = 'coalesce(started_at, created_at)'
 
 async function fenced(db: Db, text: string, params: Param[]): Promise<void> {
@@ -176,7 +176,7 @@ function conditions(scope: Scope, filter: ExecutionFilter, params: Param[]): str
   add((param) => `turn_id = ${param}`, filter.turn_id)
   add((param) => `tool = ${param}`, filter.tool)
   add((param) => `outcome = ${param}`, filter.outcome)
-  // It is shown in milliseconds, and is found by what is shown.
+  // The start is shown in milliseconds, and a call is found by what is shown.
   const since = (param: string) => `date_trunc('milliseconds', ${param}::timestamptz + interval '0.999 ms')`
   const until = (param: string) => `date_trunc('milliseconds', ${param}::timestamptz) + interval '1 ms'`
   add((param) => `${START} >= ${since(param)}`, filter.since)

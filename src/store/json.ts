@@ -10,7 +10,7 @@ import type { Param } from './db.ts'
 /** Exact JSON for a json column: JSON.stringify escapes NUL and lone surrogates, and json keeps escapes. */
 export const document = (value: unknown): string => JSON.stringify(value ?? null)
 
-/** JSON for a function's jsonb argument. Documents go inside of it as text. */
+/** JSON for a function's jsonb argument. A document goes into it as text. */
 export function record(value: unknown): string {
   const text = JSON.stringify(value)
   // The plain search is ten times faster than the pattern, and mostly all that is needed.

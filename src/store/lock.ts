@@ -1,8 +1,7 @@
 /**
- * An exclusive lock on a folder: two processes on one embedded database would lose each other's writes,
- * and PGlite does not look. The kernel frees a listening socket however its process ends; a pid file would
- * be fooled by pid 1 of every container. It holds between processes of one machine, not over a network
- * file system.
+ * An exclusive lock on a folder: two processes on one embedded database would lose each other's writes, and PGlite does
+ * not look. The kernel frees a listening socket however its process ends; a pid file would be fooled by pid 1 of every
+ * container. The lock holds between processes of one machine, not over a network file system.
  */
 import { randomBytes } from 'node:crypto'
 import { mkdirSync, readdirSync, realpathSync, rmSync } from 'node:fs'
@@ -20,8 +19,8 @@ const NAME_LENGTH = PREFIX.length + 12 + '.sock'.length
 /**
  * Locks the folder; the answer unlocks it. Throws FolderInUse when another process has it.
  *
- * Everyone listens on a name of their own first and looks for others then: of two that come at once, at
- * least one sees the other and steps back. Names are never reused, so a dead one may be removed at any time.
+ * Every process first listens on a name of its own and then looks for others: of two that come at once, at least one
+ * sees the other and steps back. Names are never reused, so a dead one may be removed at any time.
  */
 export async function lockFolder(folder: string): Promise<() => Promise<void>> {
   const place = placeFor(folder)
@@ -46,7 +45,7 @@ export class FolderInUse extends Error {
   }
 }
 
-/** The folder itself, or one of its own in the temporary folder where its path is too long for a socket. */
+/** The folder itself; where its path is too long for a socket, a folder for it in the temporary folder. */
 function placeFor(folder: string): string {
   if (Buffer.byteLength(folder) + 1 + NAME_LENGTH <= LONGEST_PATH) return folder
   const hash = sha256(realpathSync(folder)).slice(0, 16)

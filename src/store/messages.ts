@@ -1,4 +1,7 @@
-/** What was said in a session. Rewriting it is counted, so that whoever keeps a history knows that it is old. */
+/**
+ * What was said in a session. Rewrites are counted, so that a replica that keeps a history knows when it is out of
+ * date.
+ */
 import type { Message } from '../chat/message.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 import { document, record } from './json.ts'
@@ -93,7 +96,7 @@ export function createMessages(db: Db, parts: Parts): Messages {
 
 const REWRITTEN = 'update session set updated_at = clock_timestamp(), rewrites = rewrites + 1 where id = $1'
 
-/** What was handed in, as it is stored now; `i` is its place among those handed in together. */
+/** A message as it is stored now; `i` is its place among those that were handed in together. */
 export function asStored(session: string, message: NewMessage, placed: Placed, i = 0): Message {
   const { id, turn_id, role, parts, incomplete } = message
   // Member by member: Node 20 gives each object that adds to a spread one a hidden class of its own, and every later
@@ -116,8 +119,9 @@ export const allAsStored = (session: string, messages: readonly NewMessage[], pl
   messages.map((message, i) => asStored(session, message, placed, i))
 
 /**
- * Takes the results of a message's calls out of those after it, up to where another call has the same id. Answers with the
- * ids of the messages that held nothing else, which are to be deleted. No part is opened: a lost key must not keep anything.
+ * Takes the results of a message's calls out of the messages after it, up to where another call has the same id.
+ * Answers with the ids of messages that held nothing else, which are to be deleted. No part is opened: a lost key must
+ * not keep anybody from deleting.
  */
 async function dropResults(
   queries: Queries,

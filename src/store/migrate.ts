@@ -30,8 +30,9 @@ export const readMigrations = (): Migration[] =>
 const LOCK = 7_220_194_186
 
 /**
- * Whoever comes to a table behind a change that waits for it has to wait as well: while a backup holds the table, every
- * replica would stand still. So the change steps aside, and tries again. Below PostgreSQL's `deadlock_timeout` of a second.
+ * While a change waits for a table, every statement that comes after it waits as well: while a backup holds the table,
+ * every replica would stand still. So the change steps aside, and tries again. The wait is below PostgreSQL's
+ * `deadlock_timeout` of a second.
  */
 const PATIENCE = { lockMs: 500, pauseMs: 2_500, tries: 30 }
 
@@ -72,7 +73,7 @@ async function applyMissing(
   lockMs: number,
 ): Promise<string[]> {
   await queries.query('set local statement_timeout = 0')
-  // As a script: it may wait as long as another replica's migration takes.
+  // As a script, since those have no time limit: it may wait as long as another replica's migration takes.
   await queries.script(`select pg_advisory_xact_lock(${LOCK})`)
   await queries.script(
     `create table if not exists schema_migration (
@@ -114,11 +115,11 @@ async function pending(queries: Queries, migrations: readonly Migration[]): Prom
 }
 
 /**
- * Throws `unavailable` unless the database can be written and its schema is the code's, or a newer one that came from
- * it: a migration leaves the replicas of the version before, which are yet to be replaced, what they need.
+ * Throws `unavailable` unless the database can be written and its schema is the code's, or a newer one that follows
+ * from it: a migration leaves what replicas of the version before need until they are replaced.
  */
 export async function assertCurrent(db: Db, migrations: readonly Migration[]): Promise<void> {
-  // A server that a failover left behind, or has not promoted yet, answers whatever only reads.
+  // A server that a failover left behind, or has not promoted yet, still answers reads.
   if ((await value<string>(db, `select current_setting('transaction_read_only')`)) === 'on')
     throw new BatonError('unavailable', 'The database is read-only.', { retryAfter: 5 })
   const names = await values<string>(db, 'select name from schema_migration order by name collate "C"')

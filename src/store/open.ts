@@ -29,15 +29,15 @@ interface DatabaseOptions {
   poolSize: number
 }
 interface StoreOptions extends DatabaseOptions {
-  /** What becomes of parts at rest (parts.ts); left out: they are stored as they are */
+  /** How parts are stored (parts.ts); without it they are stored as they are */
   codec?: PartsCodec
-  /** Is told when the database goes away, and when it is back */
+  /** Gets a line when the database goes away, and when it is back */
   log?: Logger
 }
 
 /**
- * For a process that has more to load meanwhile: the embedded one opens in its own thread. Only the driver that
- * is used is loaded. Throws as openStore does.
+ * For a process that has more to load meanwhile: the embedded database opens in its own thread. Loads only the driver
+ * that is used. Throws as openStore does.
  */
 export async function openDatabase({ databaseUrl, dataDir, poolSize }: DatabaseOptions): Promise<Db> {
   if (!databaseUrl) return openEmbedded(dataDir, () => readTemplate(readMigrations()))
@@ -53,7 +53,7 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
   const migrations = readMigrations()
   const opened = await opening
   try {
-    // Not watched: a table that is held is no database that is away.
+    // Not watched: a table that somebody holds does not mean that the database is away.
     await migrate(opened, migrations)
     if (opened.kind === 'embedded') await opened.query(END_ALL_LEASES)
   } catch (err) {
@@ -81,8 +81,8 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
 }
 
 /**
- * The embedded database is this process's alone: whoever has a lease is dead. Under a clock that was set back meanwhile it
- * would keep its turns for that much longer.
+ * The embedded database is this process's alone, so every owner of a lease is dead. If the clock was set back
+ * meanwhile, a lease would hold its turns for that much longer.
  */
 const END_ALL_LEASES = `
   update session set lease_until = '-infinity'
@@ -113,7 +113,7 @@ function watched(db: Db, log: Logger): Db {
   }
 }
 
-/** For whoever starts Baton: where it looked and what to do, without the URL's password. */
+/** For the person who starts Baton: where it looked for the server and what to do, without the URL's password. */
 function atServer(url: string, thrown: unknown): unknown {
   if (!isUnavailable(thrown)) return thrown
   const { hostname, port, pathname, searchParams } = new URL(url)

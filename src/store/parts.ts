@@ -1,6 +1,6 @@
 /**
- * The one place where parts of a conversation become what is stored, and back: a codec may seal those in
- * which a secret was found. SQL never looks inside, so what it needs to know stands in columns.
+ * The one place where parts of a conversation become what is stored, and back: a codec may seal parts in which a secret
+ * was found. SQL never looks inside a part, so what SQL needs to know stands in columns.
  */
 import type { ContextEdit } from '../chat/edits.ts'
 import { answeredCalls, type Message, type MessageInput, type Part, toolCalls } from '../chat/message.ts'
@@ -44,11 +44,12 @@ export interface Parts {
   ): { role: string; parts: string; calls: string[]; results: string[] }
   newMessage(message: NewMessage, session: string): Record<string, unknown>
   message(stored: StoredMessage): Message
-  /** For people: a part that cannot be opened is told in its place. */
+  /** For people: a text stands in place of a part that cannot be opened. */
   shown(stored: StoredMessage): Message
   /** Any parts as a document's text. */
   seal(parts: Part[], session: string): string
-  // The verbs that open throw Unreadable, unless they are given what stands in place of what is lost; those that show do not.
+  // Verbs that open parts throw Unreadable, unless `lost` says what stands in place of one. Verbs that show them do not
+  // throw.
   open(stored: unknown, session: string, lost?: Lost): Part[]
   edits(edits: ContextEdit[], session: string): string
   turn(stored: StoredTurn): Turn
@@ -76,7 +77,7 @@ export function createParts(given: PartsCodec): Parts {
       incomplete: message.incomplete ?? false,
       ...content(message, session),
     }),
-    // In place: a history may be thousands of them.
+    // Changed in place: a history may have thousands of messages.
     message: (stored) => Object.assign(stored, { parts: codec.open(stored.parts, stored.session_id) }),
     shown: (stored) => Object.assign(stored, { parts: codec.open(stored.parts, stored.session_id, inWords) }),
     edits: (edits, session) =>
@@ -103,7 +104,7 @@ const inWords = (cause: unknown): Part => ({
   text: `This part cannot be opened: ${inFull(cause)}`,
 })
 
-/** Whatever keeps parts from being opened is Unreadable. */
+/** The codec, with every failure to open parts turned into Unreadable. */
 const telling = ({ seal, open }: PartsCodec): PartsCodec => ({
   seal,
   open(stored, session, lost) {

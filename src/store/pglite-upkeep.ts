@@ -1,12 +1,15 @@
 /**
- * What PostgreSQL does not do standing alone. Without checkpoints its write-ahead log would grow for as long as the
- * process lives, and after a kill the next start would go through all of it. Without vacuums the room of deleted rows
- * would never be used again.
+ * What PostgreSQL does not do in single-user mode. Without checkpoints its write-ahead log would grow for as long as
+ * the process lives, and after a kill the next start would go through all of it. Without vacuums the room of deleted
+ * rows would never be used again.
  */
 import { statfsSync } from 'node:fs'
 import type { PGlite } from '@electric-sql/pglite'
 
-/** No room for its log ends PostgreSQL. PGlite goes on as if it had not, and never comes back from the next statement. */
+/**
+ * PostgreSQL ends when there is no room for its log. PGlite goes on as if it had not, and never returns from the next
+ * statement.
+ */
 export const isTheEnd = ({ code, message }: { code?: string; message: string }): boolean =>
   code === '53100' && message.includes('pg_wal')
 
@@ -15,15 +18,15 @@ const LOOK_EVERY = 100
 const MOST_LOG = 32 << 20
 /** Bytes of the disk that a vacuum must leave free */
 const SPARE = 64 << 20
-/** So long after the last statement a vacuum begins: most likely nobody is about to ask */
+/** A vacuum begins so long after the last statement: most likely nobody is about to ask */
 const QUIET_MS = 300
-/** Longest that such a moment is waited for */
+/** How long a vacuum waits at most for such a moment */
 const PATIENCE_MS = 600_000
 
 /**
- * How long the log is, and the table that needs a vacuum most: for its dead rows, counted much as a server's autovacuum
- * does, or for rows that are 200 million transactions old: at two billion old rows would be out of sight. What is counted
- * is lost when a process ends, so that each vacuums all tables once.
+ * How long the log is, and the table that needs a vacuum most. It needs one for its dead rows, counted much as a
+ * server's autovacuum does, or for rows that are 200 million transactions old: at two billion, old rows would be out of
+ * sight. The counts are lost when a process ends, so each process vacuums all tables once.
  */
 const LOOK = `
   select pg_wal_lsn_diff(pg_current_wal_lsn(), redo_lsn)::float8 as bytes, (
@@ -37,13 +40,13 @@ const LOOK = `
      order by pg_stat_get_dead_tuples(oid) desc limit 1
   ) as worn from pg_control_checkpoint()`
 const SIZE = 'select pg_total_relation_size($1::regclass)::float8 as bytes'
-/** What a vacuum notes of a table while it is small would be planned for ever: see SETTINGS in pglite-worker.ts. */
+/** Plans would go for ever by the size that a vacuum notes while a table is small: see SETTINGS in pglite-worker.ts. */
 const FORGET_SIZES = `
   select pg_clear_relation_stats('public', relname::text) from pg_class
    where relnamespace = 'public'::regnamespace
      and (oid = $1::regclass or oid in (select indexrelid from pg_index where indrelid = $1::regclass))`
 
-/** What is due is looked at after each statement, once its caller has the answer. */
+/** After each statement, once its caller has the answer, looks at what is due. */
 export function createUpkeep(
   db: PGlite,
   folder: string,
@@ -67,7 +70,7 @@ export function createUpkeep(
     if (worn === null || !isFree()) return
     const table = worn
     worn = null
-    // The first vacuum writes all of the table into the log as well, which no checkpoint shortens meanwhile.
+    // A table's first vacuum writes all of it into the log as well, and no checkpoint shortens the log meanwhile.
     const { rows } = await db.query<{ bytes: number }>(SIZE, [table])
     const bytes = rows[0]?.bytes ?? 0
     if (freeIn(folder) < bytes + SPARE) return
@@ -80,7 +83,7 @@ export function createUpkeep(
   /** Does what is due, and leaves a worn table for the next quiet moment. */
   async function after(due: () => Promise<void>): Promise<void> {
     clearTimeout(quiet)
-    // It fails inside a failed transaction, on a full disk, or once all is closed: the next look is soon.
+    // The work fails inside a failed transaction, on a full disk, or once all is closed: the next look is soon.
     await due().catch((err: Error) => {
       if (isTheEnd(err)) process.exit(1)
     })

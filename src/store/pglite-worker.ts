@@ -37,25 +37,26 @@ const SETTINGS = [
   'max_parallel_maintenance_workers=0',
   'io_method=sync',
   'shared_buffers=16MB',
-  // What is older than the last checkpoint is deleted, not kept to be written over (pglite-upkeep.ts).
+  // Logs older than the last checkpoint are deleted, not kept to be written over (pglite-upkeep.ts).
   'max_wal_size=64MB',
   'min_wal_size=32MB',
-  // A statement's plan is made once, as a rule while the tables are still empty, and nothing gathers statistics
-  // here: whatever an index can answer is to be read by it, in its order.
+  // A statement's plan is made once, as a rule while the tables are still empty, and nothing gathers statistics here:
+  // whatever an index can answer is to be read through it, in its order.
   'plan_cache_mode=force_generic_plan',
   'enable_seqscan=off',
   'enable_bitmapscan=off',
 ]
 
-// A function is optimised once it has run for about a second in all, not for some milliseconds: what only a start
-// needs hot never is, which saves a start 0.3 s, 0.8 s of CPU and 35 MB. A statement's time shows no difference.
+// A function is optimised once it has run for about a second in all, not for some milliseconds. So functions that only
+// a start uses much are never optimised, which saves a start 0.3 s, 0.8 s of CPU and 35 MB. A statement's time shows no
+// difference.
 setFlagsFromString('--wasm-tiering-budget=800000000')
 
 // Parsed by the reader: a string crosses threads at the price of a copy, an object tree does not.
 const asText = (text: string) => text
 const parsers = { [types.JSON]: asText, [types.JSONB]: asText }
 
-/** Under another name until it is whole: a start that is killed half way leaves nothing half made. */
+/** The folder has another name until it is whole: a start that is killed half way leaves no half-made one. */
 async function makeFolder(folder: string, template: string): Promise<void> {
   const unfinished = `${folder}.unfinished`
   rmSync(unfinished, { recursive: true, force: true })
@@ -88,7 +89,7 @@ interface Prepared {
 type Ask = (text: string, params: readonly Param[]) => Promise<{ rows: Row[]; json: string[] }>
 type Row = Record<string, unknown>
 
-/** Texts differ by the columns that they set, so there are few; this many mean that something is wrong. */
+/** Texts differ only by the columns that they set, so there are few; this many mean that something is wrong. */
 const MOST_PREPARED = 500
 
 /**
@@ -100,7 +101,7 @@ function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void>; isFree()
   let status = 'I'
 
   async function prepare(text: string): Promise<Prepared> {
-    // A transaction that has failed takes nothing but its rollback, which may be the one to be prepared.
+    // A failed transaction takes nothing but its rollback, which may be the very statement to prepare.
     if (prepared.size >= MOST_PREPARED && status === 'I') await forget()
     const name = `s${prepared.size}`
     const { messages: answers } = await db.execProtocol(
@@ -152,14 +153,14 @@ function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void>; isFree()
         }
         rows.push(row)
       }
-      // PostgreSQL has given up, on a full disk for one, and says nothing more to whatever is asked.
+      // PostgreSQL has given up, for instance on a full disk, and answers nothing any more.
       if (!isWhole) process.exit(1)
       return { rows, json }
     },
   }
 }
 
-/** A parameter as the protocol's text form has it; bytes travel as they are. */
+/** A parameter in the protocol's text form; bytes travel as they are. */
 function inText(param: Param): string | Uint8Array | null {
   if (param === null || typeof param === 'string' || param instanceof Uint8Array) return param
   if (typeof param !== 'object') return String(param)
@@ -176,7 +177,7 @@ async function answer(
     if (op === 'query') return { id, ...(await asking.ask(question.text, question.params)) }
     if (op === 'script') {
       await db.exec(question.text)
-      // It may have changed what the statements stand on.
+      // The script may have changed tables and functions that prepared statements use.
       await asking.forget()
     } else await db.close()
     return { id, rows: [], json: [] }
@@ -186,7 +187,7 @@ async function answer(
   }
 }
 
-/** What PGlite's file system throws is no Error: it has WASI's number for what the system refused. */
+/** PGlite's file system throws no Error but an object with WASI's number for what the system refused. */
 function inWords(thrown: unknown): string {
   const { errno } = thrown as { errno?: number }
   return `one of its files cannot be used (${errno === 2 ? 'permission denied' : `WASI error ${errno}`}). All must be there, and belong to the user that Baton runs as.`
@@ -197,7 +198,7 @@ async function serve(port: MessagePort, data: WorkerData): Promise<void> {
   try {
     const db = await open(data)
     const asking = createAsking(db)
-    // One after the other: a statement is prepared and executed in two messages.
+    // One question after the other: a statement is prepared and executed in two messages.
     let last = Promise.resolve()
     const inLine = (work: () => Promise<void>) => {
       last = last.then(work)

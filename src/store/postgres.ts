@@ -9,14 +9,15 @@ const PATIENCE = {
   /** A statement of Baton takes milliseconds; one that takes this long hangs on a dead network or a lock */
   answerMs: 30_000,
 }
-/** How long the server's own word that it gave up may take to arrive */
+/** How long the server's own word that it gave a statement up may take to arrive */
 const GRACE_MS = 2_000
 const NO_LIMIT_MS = 2 ** 31 - 1
 
 /**
- * Where the server's own default isolation is stricter, whoever waited for a session's lock would be refused in place
- * of served. And the server gives up as well: a statement that waited on for its lock would hold a connection beyond
- * the pool, and write after its caller was refused; a replica that hangs in a transaction would hold its locks.
+ * Under a stricter default isolation of the server, a statement that waited for a session's lock would be refused, not
+ * served. And the server has time limits of its own: a statement that went on waiting for its lock would hold a
+ * connection beyond the pool, and write after its caller was refused; a replica that hangs in a transaction would hold
+ * its locks.
  */
 const settings = (answerMs: number): string =>
   `set session characteristics as transaction isolation level read committed;
@@ -32,7 +33,8 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
     // A new connection has to compile the schema's functions again: keep them.
     idleTimeoutMillis: 600_000,
     query_timeout: patience.answerMs + GRACE_MS,
-    // Asked this often, connections stay open through balancers and firewalls that forget what was silent for minutes.
+    // Probed this often, connections stay open through balancers and firewalls that forget those that were silent for
+    // minutes.
     keepAlive: true,
     keepAliveInitialDelayMillis: 60_000,
     application_name: 'baton',
@@ -42,18 +44,19 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
   pool.on('error', () => {})
   pool.on('connect', (client) => void client.on('error', () => {}))
 
-  // Certificates that the URL names are read before anything is promised.
+  // Certificates that the URL names are read before `pool.connect` returns a promise: a failure has to become a
+  // rejection.
   const connect = async () => pool.connect()
 
   async function withClient<T>(work: (queries: Queries) => Promise<T>): Promise<T> {
-    // Whatever the words: a password that was changed, a pooler that is full (XX000), a database that is being restored.
+    // Any failure to connect means so: a password was changed, a pooler is full (XX000), a database is being restored.
     const client = await connect().catch((err: Error) => {
       throw unavailable(err.message, err)
     })
     // pool.query() would throw the connection away for any error, a violated constraint included.
     let broken: Error | null = null
     const run = async (config: pg.QueryConfig & { query_timeout?: number }) => {
-      // A rollback would wait for an answer as long again. The end of the connection undoes just as well.
+      // A rollback would wait as long again for an answer. Closing the connection undoes everything just as well.
       if (broken) throw broken
       try {
         return await client.query(config)

@@ -71,7 +71,7 @@ const GROUNDS = `
     )
   )`
 
-// Locked in one order: writers of overlapping sets would wait for each other for ever.
+// Rows are locked in one order: else writers of overlapping sets would wait for each other for ever.
 const PUT = `
   with locked as materialized (
     select session_id from registry where session_id = any($1::text[]) order by session_id for no key update

@@ -11,10 +11,10 @@ const PLACES: Readonly<Record<SealedPlace, { table: string; column: string }>> =
   'execution.result': { table: 'execution', column: 'result' },
 }
 
-// The version stays: what is sealed is the same, and a refresh under way must still find its own.
+// The version stays: the secret is the same, and a renewal under way must still find the version that it read.
 const PUT_SECRET: Readonly<Record<SealedSecret['table'], string>> = {
   credential: 'update credential set secret = $3 where id = $1 and version = $2 returning 1',
-  // Both grow only, so their sum says that neither moved.
+  // Both only grow: while their sum is the same, neither has changed.
   connector:
     'update connector set secret = $3 where id = $1 and config_revision + secret_version = $2 returning 1',
 }
@@ -37,8 +37,9 @@ export function createSealed(db: Db): Sealed {
     putSecret: ({ table, id, version }, secret) => matched(db, PUT_SECRET[table], [id, version, secret]),
     documents(place, after, limit) {
       const { table, column } = PLACES[place]
-      // Inside a text the quotes would be escaped: only a part itself is found. No index finds it, so a page is that many
-      // rows looked at: to find that many it might have to read all the rest of a large table.
+      // Inside a text the quotes would be escaped, so that this finds only a part itself. No index finds it. So a page
+      // is `limit` rows that are looked at: to find `limit` sealed ones, it might have to read the whole rest of a
+      // large table.
       return db.query(
         `select id::text, session_id::text,
                 case when ${column}::text like '%"type":"sealed"%' then ${column}::text end as text

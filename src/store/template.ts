@@ -23,7 +23,7 @@ const CONTENTS = new URL('../../pglite-template.json', import.meta.url)
 
 type Applied = readonly { name: string; sha256: string }[]
 
-/** The archive's path; null where there is none, or where it was made with migrations that the code does not begin with. */
+/** The archive's path; null where there is none, or where its migrations are not the first ones of the code. */
 export function readTemplate(migrations: Applied): string | null {
   try {
     const { migrations: applied } = JSON.parse(readFileSync(CONTENTS, 'utf8')) as { migrations: Applied }
@@ -38,7 +38,9 @@ export function readTemplate(migrations: Applied): string | null {
 
 const BLOCK = 512
 const DIRECTORY = '5'
-/** Small pieces: after one large one the C library keeps what is freed, and the process stays that much larger. */
+/**
+ * Small pieces: after a large one the C library keeps the memory that is freed, and the process stays that much larger.
+ */
 const PIECE = 64 * 1024
 
 /** Writes a gzipped ustar archive of files and folders into a folder that exists. */
@@ -57,12 +59,12 @@ export async function unpack(archive: string, folder: string): Promise<void> {
   )
 }
 
-/** Takes an archive in pieces of any size. `close` when it ends, also early. */
+/** Takes an archive in pieces of any size. Call `close` when it ends, also early. */
 function createEntries(folder: string) {
   const made = new Set<string>()
   let kept: Buffer = Buffer.alloc(0)
   let file: OpenFile | null = null
-  /** Bytes up to the next header, the file's and those that fill up its last block */
+  /** Bytes up to the next header: the file's own, and those that fill up its last block */
   let left = 0
 
   const make = (path: string) => {
@@ -114,7 +116,7 @@ interface OpenFile {
 
 const ZEROS = Buffer.alloc(PIECE)
 
-/** Zeros are left to the file system: of the 16 MB of a write-ahead log they are nearly all. */
+/** Zeros are left to the file system: nearly all of a write-ahead log's 16 MB are zeros. */
 function openFile(path: string, length: number): OpenFile {
   const file = openSync(path, 'w', 0o600)
   let at = 0

@@ -15,7 +15,7 @@ import {
   Unreadable,
 } from './store.ts'
 
-/** What SQL answers; the functions of the same names are in the schema. */
+/** What `open_turn` answers; its functions are in the schema. */
 export type OpenAnswer =
   | {
       kind: 'running'
@@ -25,7 +25,7 @@ export type OpenAnswer =
       start: {
         ground: StoredGround
         rewrites: number
-        /** Those before the turn's input */
+        /** Messages before the turn's input */
         earlier: StoredMessage[] | null
         registry: RegistryRow | null
         bindings: StoredBindings
@@ -34,7 +34,7 @@ export type OpenAnswer =
   | { kind: 'queued'; turn: MadeTurn; interrupted: string | null }
   | { kind: 'replayed'; turn: StoredTurn }
   | Extract<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
-/** What a new turn has beside its request */
+/** What the database adds to a new turn's request */
 type MadeTurn = Pick<Turn, 'owner' | 'base_seq' | 'created_at'>
 /** As SQL gives it: ground_json in the schema. */
 export interface StoredGround {
@@ -47,11 +47,11 @@ export const toGround = ({ session, named, preferred }: StoredGround): TurnGroun
   credentials: { named: named && toCredential(named), preferred: preferred && toCredential(preferred) },
 })
 
-/** With `environment` it opens only where a credential is sure (Turns.openSurely). */
+/** With `environment` the turn opens only where a credential is sure (Turns.openSurely). */
 export function openRecord(request: OpenTurn, parts: Parts, environment?: readonly string[]): string {
   const { turn, message, on_busy, queue_limit, lease, known_revision, known_history } = request
   const { id, session_id, max_steps, provider, model, idempotency_key, body_hash } = turn
-  // Member by member, here and in newTurn: on the way of every turn, spreading these costs more than writing them.
+  // Member by member, here and in newTurn: every turn comes by here, and spreading these costs more than writing them.
   return record({
     turn: {
       id,
@@ -97,7 +97,7 @@ export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): O
   return { kind: 'running', turn, fence, start }
 }
 
-/** Null where they cannot be read: the turn is there already, and says so itself. */
+/** Null where a message cannot be read: the turn is open already, and will say so itself. */
 function readable(stored: StoredMessage[], parts: Parts): Message[] | null {
   try {
     return stored.map(parts.message)

@@ -1,6 +1,6 @@
 /**
- * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided
- * there, under its locks. Only `open` takes several where a history is to be looked at.
+ * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided there,
+ * under its locks. Only `open` takes several, where a history is to be looked at.
  */
 import { answeredCalls } from '../chat/message.ts'
 import { BOUND } from './bindings.ts'
@@ -29,7 +29,7 @@ import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } fr
 interface TakenAnswer {
   turn: StoredTurn
   epoch: number
-  /** With a turn that is recovered, or goes on after it waited */
+  /** Where the turn is recovered, or goes on after it waited */
   announce?: unknown
 }
 
@@ -37,7 +37,7 @@ export function createTurns(db: Db, parts: Parts): Turns {
   return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
 }
 
-/** A session's messages after a seq, and how far they go. Null: there is none to see. */
+/** A session's messages after a seq, and how far they go. Null: there is no such session to see. */
 async function historyAfter(queries: Querying, scope: Scope, session: string, seq: number) {
   const [row] = await queries.query<{ rewrites: number; last_seq: number; messages: StoredMessage[] }>(
     `select rewrites::float8 as rewrites, last_seq::float8 as last_seq, history(id, $3) as messages
@@ -65,13 +65,14 @@ function publicVerbs(db: Db, parts: Parts) {
         value<OpenAnswer>(queries, 'select open_turn($1, $2)', [visible, openRecord(request, parts)])
       if (!fits) return opened(await opening(db), request)
       for (;;) {
-        // All of it before the session is locked: its owner's heartbeat, which is for all that it runs, waits for the lock.
+        // All of it is read before the session is locked. Its owner's heartbeat, which serves all turns of the owner,
+        // waits for the lock.
         const seen = await historyAfter(db, scope, session_id, 0)
         if (!seen) return null
         const history = seen.messages.map(parts.message)
         const answer = await db.transaction(async (queries) => {
           await value(queries, 'select lock_session($1, $2)', [visible, session_id])
-          // From here on what runs there adds nothing.
+          // From here on no running turn adds anything.
           const since = await historyAfter(queries, scope, session_id, seen.last_seq)
           if (!since) return null
           if (since.rewrites !== seen.rewrites) return 'rewritten'
@@ -162,7 +163,7 @@ function engineVerbs(db: Db, parts: Parts) {
         value<CommitAnswer>(db, commit.executions ? COMMIT_CALLS : COMMIT, [record(fence), change])
       const answer =
         (await write().catch((thrown: unknown) => {
-          // The same commit was still under way, on a connection that was given up; now it has been made.
+          // The same commit was still under way on a connection that was given up, and has been made by now.
           if (violated(thrown) === 'message_pkey') return write()
           throw thrown
         })) ?? (await leftBefore(db, fence, commit))
@@ -224,7 +225,7 @@ interface CommitAnswer {
   tools_revision?: number
 }
 const COMMIT = 'select commit_turn($1, $2)'
-/** With the revision that the calls are held against: it costs no statement of its own. */
+/** With the revision of the tools as the calls begin: so it costs no statement of its own. */
 const COMMIT_CALLS = `select commit_turn($1, $2)::jsonb || jsonb_build_object(
   'tools_revision', (select revision from registry where session_id = $1::jsonb ->> 'session_id')
 )`
@@ -237,8 +238,9 @@ async function handOver(db: Db, { session_id, owner, epoch }: Fence): Promise<vo
 }
 
 /**
- * A commit without messages that ended or parked the turn, made again because its answer was lost: it gave the
- * lease back, nobody has had it since, and only its owner could have left the turn like this.
+ * For a commit without messages that ended or parked the turn, and is made again because its answer was lost. It had
+ * been made before if the lease was given back, nobody has had it since, and the turn is in the commit's state: only
+ * its owner could have left it so.
  */
 function leftBefore(
   db: Db,
@@ -257,7 +259,10 @@ function leftBefore(
 }
 
 function takeovers(db: Db, parts: Parts) {
-  /** Handed back where it cannot be read: no failure of the turn, and whoever has its key may take it at once. */
+  /**
+   * Hands the turn back where it cannot be read. That is no failure of the turn: a replica that has its key may take it
+   * at once.
+   */
   async function taken({ turn, epoch, announce = null }: TakenAnswer, owner: string): Promise<Taken> {
     const { id, session_id } = turn
     const fence = { session_id, owner, epoch }

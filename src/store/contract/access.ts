@@ -34,7 +34,7 @@ export interface Credentials extends Claims<Credential> {
   create(credential: NewCredential, entry?: AuditEntry): Promise<Credential>
   get(scope: Scope, id: string): Promise<Credential | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Credential>>
-  /** Setting is_default clears it on the owner's others of the provider. */
+  /** Setting is_default clears it on the owner's other credentials for the provider. */
   update(
     scope: Scope,
     id: string,
@@ -47,7 +47,9 @@ export interface Credentials extends Claims<Credential> {
    * active, the newest that needs a new login; else null. Never a disabled one.
    */
   preferred(owner: string, provider: string): Promise<Credential | null>
-  /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
+  /**
+   * Active logins whose access token ends within so many seconds and that nobody renews now; the first to end first.
+   */
   due(providers: readonly string[], seconds: number): Promise<{ id: string; owner: string }[]>
   /** Stores a rotated secret; false when the version moved. */
   rotate(
@@ -55,11 +57,14 @@ export interface Credentials extends Claims<Credential> {
     version: number,
     next: { secret: Uint8Array; hint: string; expires_at: string | null; facts: Record<string, string> },
   ): Promise<boolean>
-  /** `ended`: only where its access token has ended by the store's clock. Whether it was written. */
+  /**
+   * Sets `needs_reauth`; with `ended`, only where the access token has ended by the store's clock. False: nothing was
+   * written.
+   */
   fail(id: string, version: number, reason: string, ended?: 'ended'): Promise<boolean>
 }
 
-/** A login that a person was sent to the vendor for. */
+/** A login for which a person was sent to the vendor. */
 export interface NewOAuthLogin {
   /** SHA-256 of the state, in hex: the state itself is nowhere stored */
   state_hash: string
@@ -67,7 +72,7 @@ export interface NewOAuthLogin {
   provider: string
   mode: 'loopback' | 'paste' | 'device'
   redirect_uri: string
-  /** The PKCE verifier and what else only the login's end needs */
+  /** The PKCE verifier, and whatever else only the login's end needs */
   sealed: Uint8Array
   /** How long it may take */
   seconds: number
@@ -82,19 +87,22 @@ export interface OAuthLogin extends Omit<NewOAuthLogin, 'seconds'> {
   is_expired: boolean
 }
 export interface OAuthLogins {
-  /** Null where the owner has `most` pending ones already. */
+  /** Null where the owner has `most` pending logins already. */
   create(login: NewOAuthLogin, most: number): Promise<OAuthLogin | null>
   get(stateHash: string): Promise<OAuthLogin | null>
   /** Single use: the first caller gets it; null for everybody else, another provider, or after its time. */
   take(stateHash: string, provider: string): Promise<OAuthLogin | null>
   finish(stateHash: string, result: { credential_id: string } | { error: string }): Promise<void>
-  /** The place to ask the vendor whether a device login was granted, for some seconds; null while taken. */
+  /**
+   * Takes the right to ask the vendor, for some seconds, whether a device login was granted; null while somebody has
+   * it.
+   */
   poll(stateHash: string, seconds: number): Promise<OAuthLogin | null>
-  /** Forgets those that ended this long ago. */
+  /** Forgets logins whose time ended so many seconds ago. */
   prune(seconds: number): Promise<void>
 }
 
-/** What is shown of a key of the gateway; of the key itself only a hash is stored. */
+/** A key of the gateway as it is shown; of the key itself only a hash is stored. */
 export interface ApiKey {
   id: string
   owner: string
@@ -115,13 +123,15 @@ export interface Keys {
   /** By SHA-256 of the key, whatever its state. */
   byHash(hash: string): Promise<FoundKey | null>
   list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
-  /** With the audit's entry, whose owner is `by`. False, and no entry, when it was revoked before. */
+  /** Writes the audit's entry, too, with `by` as its owner. False, and no entry, when the key was revoked before. */
   revoke(scope: Scope, id: string, by: string): Promise<boolean | null>
-  /** Told some seconds late: of a key that has ended since, its end is the time. */
+  /** Notes that the keys were used, some seconds late: a key that has ended since was last used at its end. */
   used(ids: string[]): Promise<void>
 }
 
-/** Given to the verb that changes something, it is written with the change: neither is there without the other. */
+/**
+ * An entry is given to the verb that changes something and written with the change: neither is there without the other.
+ */
 export interface AuditEntry {
   /** Who did it */
   owner: string

@@ -11,7 +11,7 @@ export interface Connector {
   origin: 'api' | 'config'
   transport: 'streamable_http' | 'sse' | 'stdio'
   url: string | null
-  /** Of `stdio`; its variables are sealed with the secret */
+  /** Of `stdio`; the program's variables are sealed with the secret */
   command: string | null
   args: string[]
   auth: { type: 'none' | 'bearer' | 'oauth' }
@@ -34,7 +34,7 @@ export type NewConnector = Omit<Connector, 'config_revision' | 'created_at' | 'u
 export interface Binding {
   connector: Connector
   alias: string | null
-  /** Its tools that were switched off, by its own names, whether or not it lists them now */
+  /** Tools that were switched off, by the connector's own names for them, whether or not it lists them now */
   off: string[]
 }
 
@@ -61,7 +61,7 @@ export interface RegistryTool {
   enabled: boolean
   status: 'available' | 'unavailable' | 'changed' | 'undeclarable'
   reason: string | null
-  /** Its definition changed, and the connector's policy blocks it until it is accepted */
+  /** The tool's definition changed, and the connector's policy blocks the tool until that is accepted */
   is_blocked: boolean
   last_seen_at: string | null
   /** Hash of name, description, schema, annotations */
@@ -76,9 +76,9 @@ export interface RegistryRow {
   updated_at: string
   tools: RegistryTool[]
 }
-/** What sessions' registries are made of, of one moment. */
+/** What sessions' registries are made from, all of one moment. */
 export interface RegistryGrounds {
-  /** Those of the sessions that exist; `registry` is null where the caller has it */
+  /** One for each of the sessions that exist; `registry` is null where the caller has it */
   sessions: { session_id: string; registry: RegistryRow | null; bindings: Binding[] }[]
   /** Accepted definitions of the connectors that they bind */
   pins: { connector_id: string; tool: string; hash: string }[]
@@ -93,15 +93,15 @@ export interface RegistryChange {
 export interface Registry {
   /** Throws session_not_found. */
   get(session: string): Promise<RegistryRow>
-  /** `revision`: the one that the caller has; -1: none. */
+  /** `revision`: of the registry that the caller has; -1: none. */
   grounds(known: readonly { session_id: string; revision: number }[]): Promise<RegistryGrounds>
   /**
-   * Compare and swap on each revision, for sessions of which none is named twice. Answers with those that
-   * were written and the turn that runs or waits in them; where another change came first, a session is missing.
+   * Compares and swaps by revision; no session may be named twice. Answers with the sessions that were written, and the
+   * turn that runs or waits in each; where another change came first, the session is missing.
    */
   put(changes: readonly RegistryChange[]): Promise<{ session_id: string; turn_id: string | null }[]>
 }
-/** The definition of a tool that is accepted, and its hash. */
+/** A tool's accepted definition, and its hash. */
 export interface Pin {
   tool: string
   hash: string
@@ -114,9 +114,9 @@ export interface Connectors extends Claims<Connector> {
   find(of: Pick<Scope, 'owner'>, idOrName: string): Promise<Connector | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Connector>>
   /**
-   * Changes it as it was read: null where it is gone, or it or its secret was written since. Never one of the
-   * configuration's: those change with syncConfig alone. So for delete. `name_beside`: a session that binds it
-   * without an alias has another server of its new name.
+   * Changes a connector as it was read: null where it is gone, or it or its secret was written since. Neither this nor
+   * `delete` touches a connector of the configuration: those change with syncConfig alone. `name_beside`: a session
+   * that binds the connector without an alias has another server of its new name.
    */
   update(
     scope: Scope,
@@ -125,7 +125,10 @@ export interface Connectors extends Claims<Connector> {
     entry?: AuditEntry,
   ): Promise<Connector | null | 'name_taken' | 'name_beside'>
   delete(scope: Scope, id: string, entry?: AuditEntry): Promise<boolean>
-  /** Stores a renewed login, which is no change of the connector; false when it or its secret was written since it was read. */
+  /**
+   * Stores a renewed login, which is no change of the connector; false when the connector or its secret was written
+   * since it was read.
+   */
   keep(read: Pick<Connector, 'id' | 'config_revision' | 'secret'>, secret: Uint8Array): Promise<boolean>
   /**
    * Makes the configuration's connectors equal to this list, by name; returns them with their ids. A name
@@ -134,22 +137,30 @@ export interface Connectors extends Claims<Connector> {
    */
   syncConfig(connectors: NewConnector[]): Promise<Connector[]>
   bindings(session: string): Promise<Binding[]>
-  /** The same for people: newest first, in pages. */
+  /** The same bindings for people: newest first, in pages. */
   listBound(session: string, page: PageRequest): Promise<Page<Pick<Binding, 'connector' | 'alias'>>>
-  /** False, and nothing is bound, where another server of the session has that name: their tools' names would meet. */
+  /**
+   * False, and nothing is bound, where another server of the session has the name: the names of their tools would meet.
+   */
   bind(session: string, connector: string, alias: string | null): Promise<boolean>
   unbind(session: string, connector: string): Promise<boolean>
   /** Notes that a tool of a bound connector is switched on or off. */
   switchTool(session: string, connector: string, tool: string, isOn: boolean): Promise<void>
   /** Sessions that bind a connector, newest use first. */
   sessionsOf(connector: string, limit: number): Promise<string[]>
-  /** Last known tool list of a connection key, so that a cold start has one; those of former revisions go with the next. */
+  /**
+   * Keeps the last known tool list of a connection key, so that a cold start has one; deletes lists of the connector's
+   * former revisions.
+   */
   saveList(key: string, connector: string, list: unknown): Promise<void>
-  /** Null: none is kept. */
+  /** Null: no list is kept. */
   loadList(key: string): Promise<unknown>
-  /** Keeps definitions that are met for the first time, an accepted one stays; answers with the tools that were new. */
+  /** Keeps definitions that are met for the first time; an accepted one stays. Answers with the tools that were new. */
   pinFirst(connector: string, tools: readonly Pin[]): Promise<string[]>
   pins(connector: string): Promise<Pin[]>
-  /** Accepts a definition; the connector's `updated_at` moves, so that whoever binds it takes it over. */
+  /**
+   * Accepts a definition; the connector's `updated_at` moves, so that sessions that bind the connector take the
+   * definition over.
+   */
   pin(connector: string, tool: string, hash: string, definition: unknown, by: string): Promise<void>
 }

@@ -28,10 +28,10 @@ export type SessionPatch = Partial<
 export interface Sessions {
   create(session: NewSession): Promise<Session>
   get(scope: Scope, id: string): Promise<Session | null>
-  /** A turn's session, with what a model is asked by as it was when the turn began. */
+  /** A turn's session, with the settings for the model as they were when the turn began. */
   ofTurn(turn: string): Promise<Session | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Session>>
-  /** With `provider`, only while it is the session's. */
+  /** With `provider`, only while that is the session's. */
   update(scope: Scope, id: string, patch: SessionPatch, provider?: string): Promise<Session | null>
   /** Its messages, turns, bindings and executions go with it. `busy` while a turn is not ended. */
   delete(scope: Scope, id: string): Promise<'deleted' | 'busy' | null>
@@ -44,16 +44,22 @@ export interface NewMessage extends MessageInput {
 }
 /** Null: the session or message is not there, or not to be seen; `busy`: a turn has not ended. */
 export interface Messages {
-  /** As `list`, for people: a part that cannot be opened is told in its place. */
+  /** For people, as is `list`: a text stands in place of a part that cannot be opened. */
   get(scope: Scope, session: string, id: string): Promise<Message | null>
   /** Ascending by seq. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Message> | null>
-  /** Everything after `seq` (0: all), ascending. Throws Unreadable, unless what is lost is `told` in its place. */
+  /**
+   * Everything after `seq` (0: all), ascending. Throws Unreadable for what does not open; with `told`, a text says so
+   * in its place.
+   */
   after(session: string, seq: number, lost?: 'told'): Promise<Message[]>
   /** As `after`. */
   ofTurn(turn: string, lost?: 'told'): Promise<Message[]>
   append(scope: Scope, session: string, messages: NewMessage[]): Promise<Message[] | 'busy' | null>
   replace(scope: Scope, session: string, id: string, message: MessageInput): Promise<Message | 'busy' | null>
-  /** Deleting a message that holds tool calls deletes their results with it: the ids of all that went. */
+  /**
+   * Deleting a message that holds tool calls deletes their results with it. Answers with the ids of all messages that
+   * went.
+   */
   delete(scope: Scope, session: string, id: string): Promise<string[] | 'busy' | null>
 }

@@ -18,7 +18,7 @@ export interface NewExecution {
   state: Exclude<ExecutionState, 'settled'>
   /** May run again after a crash (trusted readOnlyHint or idempotentHint) */
   repeatable: boolean
-  /** How many seconds an approval is waited for */
+  /** Seconds that the call waits for an approval */
   lapses_in?: number
 }
 /** How a call ended, redacted but for `result`. */
@@ -47,7 +47,7 @@ export interface Execution extends Omit<NewExecution, 'state' | 'lapses_in'> {
   duration_ms: number | null
   bytes: number | null
   approved_by: string | null
-  /** Settled, but its message is not committed yet */
+  /** Null unless the call is settled and its message is not committed yet */
   result: ToolResultPart | null
   expires_at: string | null
   approval: {
@@ -56,7 +56,7 @@ export interface Execution extends Omit<NewExecution, 'state' | 'lapses_in'> {
     sealed_arguments: Uint8Array | null
   } | null
 }
-/** As people see it: whatever its result is sealed with, the rest is to be read. */
+/** A call as people see it, without its result: that may not open any more, but the rest can be read. */
 export type ShownExecution = Omit<Execution, 'result'>
 export interface ExecutionFilter {
   session_id?: string
@@ -72,7 +72,7 @@ export interface Executions {
   get(scope: Scope, id: string): Promise<ShownExecution | null>
   /** Newest first. */
   list(scope: Scope, filter: ExecutionFilter, page: PageRequest): Promise<Page<ShownExecution>>
-  /** Of settled calls: the groups with the most of them, up to 1,000. */
+  /** Over settled calls: the 1,000 groups with the most of them. */
   stats(
     scope: Scope,
     groupBy: 'tool' | 'connector' | 'session',
@@ -82,14 +82,18 @@ export interface Executions {
   >
   /** Null where the call is not to be seen, or has not ended. */
   output(scope: Scope, id: string): Promise<{ output: string; structured: boolean } | null>
-  /** In the order of their ids. Throws Unreadable, unless a result that is lost is `told` in its place. */
+  /**
+   * In the order of their ids. Throws Unreadable for a result that does not open; with `told`, a text says so in its
+   * place.
+   */
   ofTurn(turn: string, lost?: 'told'): Promise<Execution[]>
   /** Marks a started execution as begun again (recovery) or moves an approved one to started. */
   begin(fence: Fence, id: string): Promise<void>
   settle(fence: Fence, settlement: Settlement): Promise<void>
   /**
-   * What a person decided on a call that waits, or its time or its tool's end. `not_awaiting`: it does not wait, was decided
-   * before, or has lapsed for people; null: there is no such call, or it is not to be seen.
+   * Notes the decision on a waiting call: a person's, or `expired` where its time is over or its tool is gone.
+   * `not_awaiting`: the call does not wait, was decided before, or has lapsed for people; null: there is no such call,
+   * or it is not to be seen.
    */
   decide(
     scope: Scope,
@@ -105,8 +109,8 @@ export interface Executions {
     },
   ): Promise<'decided' | 'not_awaiting' | null>
   /**
-   * Deletes settled rows that ended so many seconds ago; how many. Not those of a turn that goes on: a call without
-   * its row would be made again.
+   * Deletes settled rows that ended so many seconds ago; answers with their number. Rows of a turn that has not ended
+   * stay: a call without its row would be made again.
    */
   prune(seconds: number): Promise<number>
 }

@@ -12,7 +12,7 @@ export interface PageRequest {
   limit: number
   /** Opaque, from the page before */
   cursor?: string
-  /** A page of rows that may be large ends before it has more than this, if not with its first row; 32 MiB where absent */
+  /** Most bytes of rows that may be large: a page ends before it has more, but has at least one; 32 MiB where absent */
   bytes?: number
 }
 export interface Page<T> {
@@ -20,7 +20,7 @@ export interface Page<T> {
   next_cursor: string | null
 }
 
-/** Of rows with a login, which one process at a time renews. */
+/** Claims on rows with a login: one process at a time renews it. */
 export interface Claims<Row> {
   /** Claims the renewal until a time; null when anybody holds it, the same caller included, or the row is gone. */
   claim(id: string, by: string, seconds: number): Promise<Claim<Row> | null>

@@ -17,10 +17,10 @@ export interface SealedSecret {
 }
 /**
  * For re-encryption: all that is sealed at rest, written back only over what was read. A page is the next `limit` rows
- * by id (`''`: the first), null in those that hold nothing sealed.
+ * by id after `after` (`''`: from the first); rows that hold nothing sealed have null in it.
  */
 export interface Sealed {
-  /** Of credentials and connectors. */
+  /** Secrets of credentials and connectors. */
   secrets(after: string, limit: number): Promise<SealedSecret[]>
   putSecret(
     read: Pick<SealedSecret, 'table' | 'id' | 'version'>,
@@ -41,6 +41,6 @@ export interface Sealed {
 /** Single values of the whole installation. */
 export interface Settings {
   set(name: string, value: string): Promise<void>
-  /** Sets it unless it is there; what it is now. */
+  /** Sets the value unless there is one. Answers with the present one. */
   init(name: string, value: string): Promise<string>
 }

@@ -12,7 +12,7 @@ import type { Page, PageRequest, Scope } from './scope.ts'
 /** `queued` and `awaiting_input` have no owner; all but the last three keep their session busy. */
 type TurnState = 'queued' | 'running' | 'awaiting_input' | 'completed' | 'failed' | 'cancelled'
 
-/** One attempt at a step; one that was discarded left no message, and its usage counts all the same. */
+/** One attempt at a step. A discarded attempt left no message, but its usage counts all the same. */
 export interface Step {
   index: number
   attempt: number
@@ -46,7 +46,7 @@ export interface Turn extends Omit<NewTurn, 'body_hash'> {
   /** 1 at first; grows with each restart of a step */
   attempt: number
   restarts: number
-  /** How often it was taken from an owner that fell silent; a hand-over does not count */
+  /** How often the turn was taken from an owner that fell silent; a hand-over does not count */
   recoveries: number
   steps: Step[]
   usage: Usage
@@ -60,7 +60,7 @@ export interface Turn extends Omit<NewTurn, 'body_hash'> {
   ended_at: string | null
 }
 
-/** The right to write for a session: a lease's owner and epoch. A stale one makes a write throw StaleOwner. */
+/** The right to write for a session: a lease's owner and epoch. A write with a stale one throws StaleOwner. */
 export interface Fence {
   session_id: string
   owner: string
@@ -75,11 +75,11 @@ export class StaleOwner extends Error {
 }
 
 /**
- * What is stored does not open: its key is not among this process's. Its words are the cause's, which name the key: a turn
- * that fails of it shows them to its owner, who can do nothing else but ask for that key.
+ * What is stored does not open: its key is not among this process's. The message is the cause's, which names the key: a
+ * turn that fails with it shows it to its owner, who can only ask for that key.
  */
 export class Unreadable extends BatonError {
-  /** The turn that was taken, and is handed back */
+  /** The turn that was taken over, and is handed back */
   readonly turn: string | null
 
   constructor(cause: unknown, turn: string | null = null) {
@@ -97,9 +97,12 @@ export interface OpenTurn {
   /** Queued turns allowed in a session; those that interrupt are counted apart */
   queue_limit: number
   lease: { owner: string; seconds: number }
-  /** Of the session's registry: then it is not read again */
+  /** Revision of the session's registry that the caller has: if it is still that, it is not read again */
   known_revision?: number
-  /** The messages up to this seq are known as they were with that many rewrites: they are not read again */
+  /**
+   * The caller has the messages up to this seq, as of that many rewrites: without a further one, they are not read
+   * again
+   */
   known_history?: { rewrites: number; seq: number }
 }
 /** What a running turn begins with, read by the statement that opened it. */
@@ -111,13 +114,13 @@ export interface TurnStart extends TurnGround {
   /** Null when the session's registry still has `known_revision` */
   registry: RegistryRow | null
   bindings: Binding[]
-  /** Of these bindings, as StepRead has it */
+  /** These bindings as a text, as StepRead has it */
   bound: string
 }
 export type Opened =
-  /** `start`: null where what was said before cannot be read */
+  /** `start`: null where earlier messages cannot be read */
   | { kind: 'running'; turn: Turn; fence: Fence; start: TurnStart | null }
-  /** `interrupted`: the turn that was marked, which its owner must be told */
+  /** `interrupted`: the turn that was marked as to be cancelled; its owner must be told */
   | { kind: 'queued'; turn: Turn; interrupted: string | null }
   | { kind: 'busy'; active_turn_id: string }
   | { kind: 'queue_full' }
@@ -132,14 +135,14 @@ export interface TurnEnd {
   error: ErrorBody | null
 }
 /**
- * One atomic write of the engine; absent members are not touched. `announce` are the events that follow
- * from it: kept with the turn until they are known to be in the stream (see Turns.forgetAnnouncements).
+ * One atomic write of the engine; absent members are not touched. `announce` are the events that follow from the write.
+ * They are kept with the turn until they are known to be in the stream (see Turns.forgetAnnouncements).
  */
 export interface Commit {
   turn_id: string
   /**
-   * Appended to the turn's steps, or replacing the last one of the same index and attempt. What it adds to
-   * the turn's usage and to the session's is added in the same write, discarded steps included.
+   * Appended to the turn's steps, or put in place of the last one of the same index and attempt. Its usage is added to
+   * the turn's and the session's in the same write, also that of a discarded step.
    */
   step?: Step
   messages?: NewMessage[]
@@ -148,7 +151,7 @@ export interface Commit {
   state?: 'awaiting_input'
   attempt?: number
   restarts?: number
-  /** Ends the turn and gives the lease back, as `awaiting_input` does: whoever is asked may resume it */
+  /** Ends the turn and gives the lease back. (So does `awaiting_input`: any replica may resume the turn.) */
   end?: TurnEnd
   announce?: AnnouncedEvent[]
 }
@@ -156,17 +159,17 @@ export interface Commit {
 export interface AnnouncedEvent {
   key: string
   event: TurnEvent
-  /** As of a BusEvent */
+  /** As in a BusEvent */
   lost?: true
 }
 
-/** What a turn has announced that is not known to be in the stream, by a crash or a bus that was away. */
+/** Announced events of a turn that are not known to be in the stream, after a crash or while the bus was away. */
 export interface Unannounced {
   session_id: string
   turn_id: string
   /** As forgetAnnouncements takes it */
   epoch: number | null
-  /** Opened one by one: throws Unreadable where they cannot be read. */
+  /** Opened for each turn by itself: throws Unreadable where its events cannot be read. */
   events(): AnnouncedEvent[]
 }
 
@@ -176,7 +179,7 @@ export interface StepRead {
   /** Null when the session's registry still has `knownRevision` */
   registry: RegistryRow | null
   cancel_requested: boolean
-  /** The session's connectors and their revisions in one text, to be compared with that of a step before */
+  /** The session's connectors and their revisions in one text, to be compared with the text of a step before */
   bound: string
 }
 
@@ -186,7 +189,7 @@ export interface TurnGround {
   credentials: CredentialCandidates
 }
 
-/** A turn that goes on under a new owner. `announce`: what of it may not have been said yet. */
+/** A turn that goes on under a new owner. `announce`: its events that may not have been said yet. */
 export interface Taken {
   turn: Turn
   fence: Fence
@@ -206,38 +209,41 @@ export interface Turns {
   /** Null for an unknown session and another owner's. `provider` null: the session's. */
   ground(scope: Scope, session: string, provider: string | null): Promise<TurnGround | null>
   /**
-   * Null as `ground`. `fits` is shown the very history that the turn is accepted on, and throws where that refuses it: then
-   * nothing is opened, and this throws the same.
+   * Null as `ground`. `fits` is shown the very history that the turn is accepted on. If it throws, nothing is opened,
+   * and this throws the same.
    */
   open(scope: Scope, open: OpenTurn, fits?: (history: Message[]) => void): Promise<Opened | null>
   /**
-   * Opens it where an active credential is there, in the store or for one of the environment's providers;
-   * else answers `unsure`, and nothing is written.
+   * Opens the turn where an active credential is there, in the store or for one of the providers in `environment`; else
+   * answers `unsure`, and nothing is written.
    */
   openSurely(
     scope: Scope,
     open: OpenTurn,
     environment: readonly string[],
   ): Promise<Opened | { kind: 'unsure'; ground: TurnGround } | null>
-  /** For people, as `ofKey` and `list`: a part that cannot be opened is told in its place. */
+  /** For people, as are `ofKey` and `list`: a text stands in place of a part that cannot be opened. */
   get(scope: Scope, id: string): Promise<Turn | null>
   /** The session's turn of this Idempotency-Key, while the key is kept. */
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
   /** Newest first; null as `ground`. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
   /**
-   * How many turns of the owner run or are queued, counted up to `most`, for one more that is to be opened in a session.
-   * 0 where that session has a turn of this key already, since a repeat adds none. With `interrupts` the turn that runs
-   * there does not count: it makes room.
+   * How many turns of the owner run or are queued, counted up to `most`, before one more is opened in a session. 0
+   * where that session has a turn of this key already, since a repeat adds none. With `interrupts` the turn that runs
+   * in the session does not count: it makes room.
    */
   countOpen(
     owner: string,
     beside: { session: string; idempotency_key: string | null; interrupts: boolean },
     most: number,
   ): Promise<number>
-  /** Marks it; the owner acts on it. Answers with its lease's epoch; null where it has ended, or is not to be seen. */
+  /**
+   * Marks the turn; its owner acts on that. Answers with the epoch of the session's lease; null where the turn has
+   * ended, or is not to be seen.
+   */
   requestCancel(scope: Scope, id: string): Promise<number | null>
-  /** A queued turn that is cancelled ends here; what follows from it is kept as with a commit. */
+  /** Ends a queued turn that is cancelled; `announce` is kept as in a commit. */
   endQueued(turn: Pick<Turn, 'id' | 'session_id'>, end: TurnEnd, announce: AnnouncedEvent[]): Promise<boolean>
 
   // The engine's verbs
@@ -246,24 +252,28 @@ export interface Turns {
   /** Throws StaleOwner. */
   commit(fence: Fence, commit: Commit): Promise<Committed>
   /**
-   * The session's next queued turn, the oldest or one that interrupts, runs under this owner; its input becomes a message.
-   * Null: none waits, or another runs or waits for input. Throws Unreadable.
+   * Starts the session's next queued turn, the oldest or one that interrupts, under this owner; its input becomes a
+   * message. Null: no turn is queued, or another one runs or waits for input. Throws Unreadable.
    */
   startQueued(session: string, message: { id: string }, lease: OpenTurn['lease']): Promise<Taken | null>
   /**
-   * A turn that waits for input goes on under this owner; null while an approval is open (unless a cancel
-   * was requested) or another owner has it. Throws Unreadable.
+   * Takes up a turn that waits for input under this owner; null while an approval is open (unless a cancel was
+   * requested) or another owner has it. Throws Unreadable.
    */
   resumeAwaiting(turn: string, lease: OpenTurn['lease']): Promise<Taken | null>
-  /** Prolongs the leases; returns the sessions that are still ours, and whose running turn is to be cancelled. */
+  /**
+   * Prolongs the leases; returns the sessions that are still the owner's, each with its running turn where that is to
+   * be cancelled.
+   */
   heartbeat(
     owner: string,
     sessions: string[],
     seconds: number,
   ): Promise<{ session_id: string; cancelled_turn: string | null }[]>
   /**
-   * Takes over a session whose running turn has a lapsed lease, or was handed over; not that of a turn in `except`.
-   * Null: there is none. One at a time, since one that cannot be read must not take others along. Throws Unreadable.
+   * Takes over a session whose running turn has a lapsed lease, or was handed over; not where the turn is in `except`.
+   * Null: there is none. One session at a time, since a turn that cannot be read must not take others along. Throws
+   * Unreadable.
    */
   recover(
     lease: OpenTurn['lease'],
@@ -274,23 +284,23 @@ export interface Turns {
   /** Turns in `awaiting_input` with an approval that has lapsed. */
   lapsedApprovals(limit: number): Promise<{ turn_id: string; call_id: string }[]>
   /**
-   * Turns in `awaiting_input` that nothing holds up any more (every call is decided, or a cancel was
-   * requested): whoever decided may have died before it could resume them.
+   * Turns in `awaiting_input` that nothing holds up any more (every call is decided, or a cancel was requested): the
+   * replica that took the decision may have died before it could resume them.
    */
   resumable(limit: number): Promise<string[]>
   /** Gives the lease back without ending the turn: another replica takes it at once. */
   handOver(fence: Fence): Promise<void>
   /**
-   * Takes the lease of a running turn that was to be cancelled from its owner, who may live and not act;
-   * it is recovered as one that was handed over. False when there is nothing to break, or who had it under this
-   * epoch has it no more.
+   * Takes the lease of a running turn that is to be cancelled from its owner, who may live and not act. The turn is
+   * then recovered as if it was handed over. False when there is nothing to break, or the lease has another epoch by
+   * now.
    */
   breakLease(turn: string, epoch: number): Promise<boolean>
   /**
-   * What these turns announced is in the stream: they have ended, or wait since they were owned under this epoch. One
-   * that has gone on since then has announced more, which is kept.
+   * What these turns announced is in the stream. They have ended (`epoch` null), or wait for input since they were
+   * owned under this epoch. A turn that has gone on since then has announced more, which is kept.
    */
   forgetAnnouncements(turns: string[], epoch: number | null): Promise<void>
-  /** Of turns that ended or wait; those of a running one come with `recover`. */
+  /** For turns that ended or wait; a running turn's announcements come with `recover`. */
   unannounced(limit: number, except?: readonly string[]): Promise<Unannounced[]>
 }
