@@ -11,9 +11,9 @@ export type ContextEdit =
   | { op: 'delete_at'; index: number }
 
 /**
- * Applies the edits in order, each index read on the list that the one before left; negative counts
- * from the end. Throws `invalid_request` for an index out of range, `context_splits_tool_exchange` when
- * the result parts a call from its result. On an empty list, insert_before 0 and insert_after -1 insert.
+ * Applies the edits in order. Each index counts in the list that the edit before left; a negative one counts from the
+ * end. Throws `invalid_request` for an index out of range, `context_splits_tool_exchange` when the result parts a call
+ * from its result. On an empty list, insert_before 0 and insert_after -1 insert.
  */
 export function applyEdits<M extends MessageInput>(
   history: readonly M[],
@@ -39,11 +39,11 @@ export function applyEdits<M extends MessageInput>(
 type Signed = Part & { provenance?: Provenance }
 
 /**
- * Gives a part as it is, or without its token where that was made for other content: the provider refuses the two
- * together. A token that is on none of the parts `before` stays.
+ * Returns a part as it is, or without its token where the token was made for other content: the provider refuses the
+ * two together. A token that none of the parts `before` has stays.
  */
 export function fittingTokens(before: readonly Signed[]): (part: Signed) => Signed {
-  // As texts to look up: any number of parts may carry one token, before and after.
+  // Contents are kept as texts to look up: any number of parts may carry one token, before and after.
   const contents = new Map<string, Set<string>>()
   for (const part of before) {
     const token = part.provenance?.opaque
@@ -84,7 +84,7 @@ function assertWholeExchanges(before: readonly MessageInput[], after: readonly M
   )
 }
 
-/** How many calls' results are not in the tool messages right after them, and results without such a call, by id. */
+/** By id: how many calls lack a result in the tool messages right after them, and how many results lack such a call. */
 function parted(list: readonly MessageInput[]): Map<string, number> {
   const found = new Map<string, number>()
   const add = (id: string) => found.set(id, (found.get(id) ?? 0) + 1)

@@ -24,11 +24,13 @@ export type ModelEvent =
   | {
       type: 'finish'
       reason: StepFinish
-      /** With reason `error`, and always there: a call that could not be made (undeclared tool, malformed), in words. */
+      /**
+       * Always there with reason `error`: which call could not be made and why (undeclared tool, malformed), in words.
+       */
       invalid_call?: string
-      /** Why it was refused, in the vendor's words, where the answer's text does not say so. */
+      /** Why the vendor refused, in its own words, where the answer's text does not say so. */
       refusal?: string
-      /** Nothing in the answer is to be read or done, and this vendor's models mean nothing by it. */
+      /** The answer has nothing to read or to do, and this vendor's models mean nothing by that. */
       silent?: true
       /** The model called nothing, and says that it is not done: it wants to be asked again at once. */
       goes_on?: true
@@ -91,10 +93,10 @@ export type TurnEventBody =
 
 export type TurnEvent = TurnEventBody & EventHead
 
-/** Every turn's first event: a log that knows a turn but not this event of it has lost its beginning. */
+/** Every turn's first event: a log that knows a turn but not this event of it has lost the turn's beginning. */
 export const FIRST_EVENT = 'turn.created'
 export const TERMINAL = ['turn.completed', 'turn.failed', 'turn.cancelled'] as const
 export const isTerminal = (type: string): boolean => (TERMINAL as readonly string[]).includes(type)
-/** With it a step's words begin, and with any of the others they are committed, or dropped. */
+/** STEP_BEGINS is the first event of a step. With any of STEP_ENDS, what the step has said is committed or dropped. */
 export const STEP_BEGINS = 'step.started'
 export const STEP_ENDS = ['message', 'step.completed', 'step.discarded', ...TERMINAL] as const

@@ -18,7 +18,7 @@ export interface Fold {
 }
 
 export function createFold(): Fold {
-  /** Texts that are still growing; of all else only the finished part counts */
+  /** Texts that are still growing; of everything else only the finished part counts */
   const open = new Map<number, string>()
   const done = new Map<number, AssistantPart>()
   let usage = NO_USAGE

@@ -7,7 +7,7 @@ const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz'
 let lastMs = 0
 let count = 0
 
-/** `ses_` + 10 characters of milliseconds + 2 of a counter within one + 12 random ones. */
+/** `ses_` + 10 characters of milliseconds + 2 of a counter within a millisecond + 12 random ones. */
 export function newId(prefix: IdPrefix): string {
   const now = Date.now()
   if (now > lastMs) {
@@ -30,7 +30,7 @@ function base32(value: number, length: number): string {
   return text
 }
 
-/** Fetched many at once: asking the system for a few bytes costs more than all the rest of an id. */
+/** Random bytes are fetched many at once: asking the system for a few costs more than all the rest of an id. */
 let pool = randomBytes(0)
 let used = 0
 

@@ -17,8 +17,8 @@ export function parseRecord(text: string): Record<string, unknown> | null {
 }
 
 /**
- * Whether a JSON text says the same once it is read and written again. A whole number beyond 2^53 may become another one, and
- * ids are such numbers (anthropics/claude-code#78762). For text that was read already.
+ * Whether a JSON text says the same once it is read and written again. A whole number beyond 2^53 may become another
+ * one, and ids are such numbers (anthropics/claude-code#78762). The text must be valid JSON.
  */
 export function isExact(json: string): boolean {
   if (!/\d{16}/.test(json)) return true
@@ -36,7 +36,9 @@ export function isExact(json: string): boolean {
 /** The digits of a number, however large it is. */
 const significant = (number: string): string => number.replace(/\.|e.*|0+$/g, '')
 
-/** Whether a JSON text is this value, however it is laid out, and says no more: ids may have lost digits in the value. */
+/**
+ * Whether a JSON text is this value, however it is laid out, and says no more: the value may have lost digits of an id.
+ */
 export function isJsonOf(value: unknown, json: string): boolean {
   try {
     return isDeepStrictEqual(JSON.parse(json), value) && isExact(json)
@@ -45,7 +47,7 @@ export function isJsonOf(value: unknown, json: string): boolean {
   }
 }
 
-/** Its JSON; null for a value nested some thousands of levels deep, for which the stack does not suffice. */
+/** The value's JSON; null for a value nested some thousands of levels deep, for which the stack does not suffice. */
 export function asJson(value: unknown): string | null {
   try {
     return JSON.stringify(value)
@@ -66,7 +68,7 @@ export function canonicalJson(value: unknown): string {
 }
 
 interface Limits {
-  /** Objects and lists in each other */
+  /** Levels of objects and lists in each other */
   depth: number
   /** Items and fields, all together */
   values?: number
@@ -74,7 +76,7 @@ interface Limits {
   bytes?: number
 }
 
-/** The most that a tool may be given or answer: to store, search or send more would hold up everybody's turns. */
+/** The most that a tool may be given, or may answer: to store, search or send more would hold up everybody's turns. */
 export const BEARABLE = { depth: 200, values: 200_000 }
 
 /**
@@ -96,7 +98,7 @@ export function isWithin(value: unknown, { depth, values = Infinity, bytes = Inf
     const children: unknown[] = Array.isArray(one) ? one : Object.values(one)
     count += children.length
     if (!Array.isArray(one)) for (const key of Object.keys(one)) length += key.length + 3
-    // Before the children are put on the stack: a list of millions is refused by its length alone.
+    // Checked before the children are put on the stack: a list of millions is refused by its length alone.
     if (count > values || length + open.length + children.length > bytes) return false
     for (const child of children) open.push({ value: child, depth: at + 1 })
   }

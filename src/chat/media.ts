@@ -1,7 +1,7 @@
 /**
- * What a medium is: by its first bytes where they tell, whatever it was declared as. Callers and servers name another
- * type often enough, and a vendor that looks refuses it then, with the request and every later one of the conversation
- * ("specified using the image/png media type, but the image appears to be a image/jpeg image", vybestack/llxprt-code#2130).
+ * What a medium is: by its first bytes where they tell, whatever it was declared as. Callers and servers often name
+ * another type. A vendor that looks then refuses the request, and every later one of the conversation ("specified using
+ * the image/png media type, but the image appears to be a image/jpeg image", vybestack/llxprt-code#2130).
  */
 import { isUtf8 } from 'node:buffer'
 import { isBlank, type MediaKind, type MediaPart, type TextPart } from './message.ts'
@@ -17,8 +17,8 @@ const SIGNS: readonly (readonly [type: string, start: RegExp])[] = [
 ]
 
 /**
- * The part with its true type and kind; the same object where they are what it declares. Null where it declares a type
- * that its bytes would show, and they do not.
+ * The part with its true type and kind; the same object where it declares them right. Null where it declares a type
+ * that can be seen from the bytes, and they show another content.
  */
 export function asItIs(part: MediaPart): MediaPart | null {
   // Vendors compare whole types: `text/plain; charset=utf-8` is none of theirs.
@@ -36,10 +36,12 @@ export function asItIs(part: MediaPart): MediaPart | null {
   return fields.every((field) => known[field] === part[field]) ? part : known
 }
 
-/** As parsers write it: a URL may be given with blanks around it, `HTTPS:` or half a character in it. */
+/** The URL as parsers write it: it may be given with blanks around it, `HTTPS:` or half a character in it. */
 const parsedUrl = (url: string): string => (URL.canParse(url) ? new URL(url).href : url)
 
-/** In the form that every vendor takes: standard alphabet, padded, one line. Null for what is no base64. */
+/**
+ * Base64 in the form that every vendor takes: standard alphabet, padded, one line. Null for a text that is no base64.
+ */
 export function standardBase64(text: string): string | null {
   if (isStandard(text)) return text
   const bare = text
@@ -58,7 +60,10 @@ function typeOf(base64: string): string | undefined {
   return SIGNS.find(([, sign]) => sign.test(start))?.[0]
 }
 
-/** Readers look for a PDF's first line in its first 1024 bytes: something may stand before it. */
+/**
+ * Whether the bytes deny the declared type. Readers look for a PDF's first line in its first 1024 bytes: something may
+ * stand before it.
+ */
 function isDenied(declared: string, base64: string): boolean {
   if (!SIGNS.some(([type]) => type === declared)) return false
   return declared !== 'application/pdf' || !Buffer.from(base64.slice(0, 1368), 'base64').includes('%PDF-')
@@ -99,7 +104,7 @@ function webpSides(base64: string): number[] {
   }
 }
 
-/** In its frame's header, behind segments of up to 64 KiB each: the camera's words, colours, a small picture of it. */
+/** The size is in the frame's header, behind segments of up to 64 KiB each: the camera's data, colours, a thumbnail. */
 function jpegSides(base64: string): number[] {
   for (let at = 2, segments = 0; segments < 1000; segments++) {
     const segment = bytesAt(base64, at, 9)
@@ -113,7 +118,7 @@ function jpegSides(base64: string): number[] {
   return []
 }
 
-/** Nothing before `at` is decoded; past the end stand zeros. */
+/** `length` bytes from `at` on, without decoding those before; past the end stand zeros. */
 function bytesAt(base64: string, at: number, length: number): Buffer {
   const start = Math.floor(at / 3) * 4
   const bytes = Buffer.alloc(length)
@@ -133,7 +138,10 @@ export function mediaKind(media_type: string): MediaKind | undefined {
 export const isPlainText = (media_type: string): boolean =>
   media_type.startsWith('text/') || /^application\/(.+\+)?(json|xml)$/.test(media_type)
 
-/** A file of text in its own words, for a target that takes no files; null for any other, and for one without a word. */
+/**
+ * A text file as a text part, for a target that takes no files; null for any other medium, and for a file without a
+ * word.
+ */
 export const fileAsText = once(({ media_type, data, name = 'file' }: MediaPart): TextPart | null => {
   if (data === undefined || !isPlainText(media_type)) return null
   const bytes = Buffer.from(data, 'base64')
@@ -141,7 +149,7 @@ export const fileAsText = once(({ media_type, data, name = 'file' }: MediaPart):
   return isBlank(words) ? null : { type: 'text', text: `[${name}]\n${words}` }
 })
 
-/** What stands in for a medium that the target is not shown. */
+/** The text that stands in for a medium which the target is not shown. */
 export const mediaAsText = (part: MediaPart): string => {
   const where = part.url ? `, ${part.url}` : ''
   return `[${part.type}${part.name ? ` ${part.name}` : ''}, ${part.media_type}${where}: not shown to this model]`

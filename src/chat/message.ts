@@ -12,7 +12,7 @@ export interface Provenance {
   credential_id: string | null
   /** A signature or encrypted reasoning, in whatever encoding the adapter chose. */
   opaque?: string
-  /** Hash of system, tools and earlier messages that the token was made under (see repair.ts). */
+  /** Hash of the instructions, tools and earlier messages that the token was made under (see repair.ts). */
   prefix?: string
 }
 
@@ -34,7 +34,10 @@ export interface ToolCallPart {
   /** Canonical tool name, `server.tool` or a built-in's bare name. */
   name: string
   arguments: Record<string, unknown>
-  /** The model's own text where it is no JSON object that can be passed on; `arguments` is then `{}` and the call is not run. */
+  /**
+   * The model's own text, where it is no JSON object that can be passed on; then `arguments` is `{}` and the call is
+   * not run.
+   */
   arguments_text?: string
   provenance?: Provenance
 }
@@ -130,7 +133,8 @@ export function parseArguments(text: string): Pick<ToolCallPart, 'arguments' | '
   if (text.trim() === '') return { arguments: {} }
   const value = parseRecord(text)
   if (value && isWithin(value, BEARABLE) && isExact(text)) return { arguments: value }
-  // Cut by the length limit, simply wrong, or with an id that would become another's: kept as text, never run.
+  // The text was cut by the length limit, is simply wrong, or has an id that would change when read: kept as text,
+  // never run.
   return { arguments: {}, arguments_text: text }
 }
 
@@ -143,9 +147,9 @@ export const answeredCalls = ({ parts }: Pick<MessageInput, 'parts'>): string[] 
   parts.flatMap((part) => (part.type === 'tool_result' ? [part.call_id] : []))
 
 /**
- * Nothing can be seen of it: white space, controls, and invisible characters such as U+200B. Anthropic takes them all
- * for white space, and refuses a text of nothing else (zoedolan/Vybn#2895), with every later request of the
- * conversation.
+ * Whether nothing of the text can be seen: white space, controls, and invisible characters such as U+200B. Anthropic
+ * takes them all for white space, and refuses a text of nothing else (zoedolan/Vybn#2895), with every later request of
+ * the conversation.
  */
 export const isBlank = (text: string): boolean => !/[^\s\p{Z}\p{Cc}\p{Cf}]/u.test(text)
 

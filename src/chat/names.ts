@@ -12,8 +12,8 @@ export function exposedName(canonical: string): string {
 }
 
 /**
- * A call id that every vendor takes: `^[A-Za-z0-9_-]{1,64}$` (Anthropic refuses others, wire/anthropic.md
- * 4.5; OpenAI cuts at 64, wire/openai.md 4). A legal id stays; any other gets a hash, so that two never meet.
+ * A call id that every vendor takes: `^[A-Za-z0-9_-]{1,64}$` (Anthropic refuses others, wire/anthropic.md 4.5; OpenAI
+ * cuts at 64, wire/openai.md 4). A legal id stays; any other gets a hash, so that no two become the same.
  */
 export function legalCallId(id: string): string {
   if (/^[A-Za-z0-9_-]{1,64}$/.test(id)) return id

@@ -2,8 +2,8 @@ import { wellFormedValue } from './well-formed.ts'
 
 /**
  * Remembers what a pure function makes of each object (a stored message, a list of declarations), for as long as that
- * object lives; the object must never change. The result is shared. Where it is frozen as well, src/llm/body.ts writes
- * its JSON only once.
+ * object lives; the object must never change. The result is shared. Where the result is frozen as well, src/llm/body.ts
+ * writes its JSON only once.
  */
 export function once<K extends object, V>(make: (from: K) => V): (from: K) => V {
   const made = new WeakMap<K, V>()

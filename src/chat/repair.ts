@@ -1,10 +1,10 @@
 /**
- * `repair(history, target)`: any stored history as a list that the target accepts. Pure; adapters rely
- * on it and never repair again. What it guarantees: every tool call is answered by the tool message
- * right after it, one result a call, in call order; no result without its call; opaque tokens only where
- * their provenance fits; ids and names are legal; media are declared as what they are; refused media are
- * texts, and empty parts are gone. A message that needs none of this comes out as the same object. A part that does comes
- * out as the object that an earlier repair made of it, where that is alike: adapters remember what they rendered by object.
+ * `repair(history, target)`: any stored history as a list that the target accepts. Pure; adapters rely on it and never
+ * repair again. It guarantees that every tool call is answered by the tool message right after it, one result a call,
+ * in call order; no result is without its call; opaque tokens are there only where their provenance fits; ids and names
+ * are legal; media are declared as what they are; refused media are texts, and empty parts are gone. A message that
+ * needs none of this comes out as the same object. A part that needs some comes out as the object that an earlier
+ * repair made of it, where that is alike: adapters remember by object what they rendered.
  */
 import { sha256 } from './json.ts'
 import { asItIs, fileAsText, mediaAsText } from './media.ts'
@@ -23,9 +23,12 @@ import {
 import { exposedName, legalCallId } from './names.ts'
 import { once } from './once.ts'
 
-/** What must be known of a target's model. Data, per model family; whatever else families differ in is the adapter's own. */
+/**
+ * What must be known of a target's model. Data, per model family; other differences between families are the adapter's
+ * own.
+ */
 export interface Capabilities {
-  /** Reasoning tokens are only valid under the very prefix that they were made under */
+  /** Reasoning tokens are valid only after the very prefix that they were made under */
   boundThinking: boolean
   /** The model is shown this medium, from the user as well as in a tool result */
   takesMedia(part: MediaPart): boolean
@@ -43,8 +46,8 @@ export interface RepairTarget extends Capabilities {
 export interface Repaired {
   messages: MessageInput[]
   /**
-   * Hash of everything the next answer is made under; goes into its parts' provenance. Empty unless the
-   * model binds its reasoning to the prefix.
+   * Hash of everything that precedes the next answer; goes into the provenance of its parts. Empty unless the model
+   * binds its reasoning to the prefix.
    */
   prefix: string
   /** What is not shown, in words for `/render` */
@@ -62,7 +65,7 @@ export function repair(history: readonly MessageInput[], target: RepairTarget, h
 interface Asked {
   /** The last message that has such a call */
   by: MessageInput
-  /** Of each call, in order; undefined: it has none */
+  /** The result of each call, in order; undefined: the call has none */
   results: (ToolResultPart | undefined)[]
   /** Index of the call that the next result is for */
   open: number
@@ -70,7 +73,7 @@ interface Asked {
   shown: number
 }
 
-/** One pass over a history; holds the results still unclaimed and the hash of what is already out. */
+/** One pass over a history; holds the results of calls by id, and the hash of the messages that are already out. */
 class Walk {
   readonly messages: MessageInput[] = []
   readonly notes = new Set<string>()
@@ -79,9 +82,9 @@ class Walk {
   readonly #asked = new Map<string, Asked>()
   /** Ids of the calls that the pass has come by */
   readonly #calls = new Set<string>()
-  /** Ids that were given */
+  /** Ids that are taken in what is sent */
   readonly #usedIds = new Set<string>()
-  /** By what ids begin with, the number with which the next call of one of them is told apart */
+  /** By the beginning of an id: the number that the next call with such an id gets */
   readonly #numbers = new Map<string, number>()
   /** Hash of the head and all messages so far, each with the hash before it */
   #prefix: string
@@ -128,7 +131,9 @@ class Walk {
     this.#push({ role: 'user', parts: [{ type: 'text', text }, ...media] })
   }
 
-  /** Parts of a user or system message, and results whose call is nowhere before them. */
+  /**
+   * Parts of a message that is not the assistant's. A result stays, as text, only where its call is nowhere before it.
+   */
   #givenPart(part: Part): (ContentPart | ToolResultPart)[] {
     switch (part.type) {
       case 'text':
@@ -194,7 +199,10 @@ class Walk {
     }
   }
 
-  /** A token goes back only to the provider, model and credential it came from, and where bound, its prefix. */
+  /**
+   * A token goes back only to the provider, model and credential it came from, and, where it is bound to one, with its
+   * prefix.
+   */
   #fitting(provenance: Provenance | undefined, prefix: string): Provenance | undefined {
     if (provenance?.opaque === undefined) return undefined
     const { provider, model, credential_id, boundThinking } = this.#target
@@ -244,7 +252,7 @@ class Walk {
     return fileAsText(known) ?? this.#named(part, why)
   }
 
-  /** In words, since it cannot be shown. */
+  /** The medium named in words, since it cannot be shown. */
   #named(part: MediaPart, why: string): TextPart {
     this.notes.add(`messages: a medium of type ${part.media_type} ${why}; the model is told that it exists`)
     return { type: 'text', text: mediaAsText(part) }
@@ -257,7 +265,7 @@ class Walk {
   }
 }
 
-/** The result with this content, in which texts may stand for some of its media. */
+/** The result with this content, in which texts may stand for some of the result's media. */
 export function withContent(result: ToolResultPart, content: ContentPart[]): ToolResultPart {
   const { structured, ...plain } = result
   const isNamed = content.some((part) => part.type === 'text' && !result.content.includes(part))
@@ -266,7 +274,7 @@ export function withContent(result: ToolResultPart, content: ContentPart[]): Too
   return { ...plain, content: [...structureOf(result), ...content] }
 }
 
-/** A result's structure as a text, where it has none of its own. */
+/** A result's structure as a text, where the result has no text of its own. */
 function structureOf({ content, structured }: ToolResultPart): TextPart[] {
   const hasWords = content.some((part) => part.type === 'text' && !isBlank(part.text))
   return structured === undefined || hasWords ? [] : [{ type: 'text', text: JSON.stringify(structured) }]
@@ -284,7 +292,7 @@ export function messageWith(message: MessageInput, role: MessageInput['role'], p
 /** The last thing that each part became. */
 const made = new WeakMap<Part, Part>()
 
-/** What was made of `part` last time, where `fresh` is alike: a history is repaired anew for each step. */
+/** The part that was made of `part` last time, where `fresh` is alike: a history is repaired anew for each step. */
 function again<P extends Part>(part: Part, fresh: P): P {
   const known = made.get(part) as P | undefined
   if (known && isAlike(known, fresh)) return known
@@ -297,7 +305,7 @@ function isAlike<P extends Part>(one: P, other: P): boolean {
   return names.length === Object.keys(other).length && names.every((name) => isSame(one[name], other[name]))
 }
 
-/** A list may be a new one, if its items are the same. */
+/** Lists are the same if their items are. */
 const isSame = (one: unknown, other: unknown): boolean =>
   one === other ||
   (Array.isArray(one) &&

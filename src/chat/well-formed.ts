@@ -3,13 +3,13 @@
  * and every later one of the conversation (wire/anthropic.md 4.3, anomalyco/opencode#17758).
  */
 
-/** A JSON value whose strings, keys included, have U+FFFD for each half; the value itself where there is nothing to do. */
+/** The JSON value with U+FFFD for each half in its strings and keys; the value itself where there is none. */
 export function wellFormedValue<T>(value: T): T
 export function wellFormedValue(value: unknown): unknown {
   return isWellFormed(value) ? value : repaired(value)
 }
 
-/** Walked with every request over all declarations: `for … in` costs a fifth of `Object.entries` here. */
+/** Runs over all declarations with every request: `for … in` costs a fifth of `Object.entries` here. */
 function isWellFormed(value: unknown): boolean {
   if (typeof value === 'string') return value.isWellFormed()
   if (typeof value !== 'object' || value === null) return true
