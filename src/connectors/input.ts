@@ -1,4 +1,4 @@
-/** What a connector may be asked to be: the shape that holds, what a patch keeps, and the row that it becomes. */
+/** A connector as callers ask for it: the shape that it must have, what a patch keeps, and the row that it becomes. */
 import type { McpSetting } from '../config/config.ts'
 import { type ConnectorInput, shapeProblems } from '../config/connector-shape.ts'
 import { type ConnectorSecret, openConnector, sealConnector } from '../credentials/connector-secret.ts'
@@ -8,13 +8,19 @@ import { invalid } from '../errors.ts'
 import { givenIn, type McpLogin } from '../mcp/oauth.ts'
 import type { Connector, NewConnector } from '../store/store.ts'
 
-/** A connector keeps its transport; secrets that are not given stay, with the server that they were given for. */
+/**
+ * A connector keeps its transport. Secrets that the patch does not give stay, as long as the server is the one they
+ * were given for.
+ */
 export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
 
-/** A call holds a place of the toolbox, which all owners share. */
+/** A call holds a place of the toolbox, which all owners share, so its time is bounded. */
 const LONGEST_TIMEOUT = 'PT1H'
 
-/** Of a list's `*`, one for each of its names: a hundred thousand, held against a server's names, stop the event loop for seconds. */
+/**
+ * Most `*` in one list of names. A hundred thousand of them, matched against a server's names, stop the event loop for
+ * seconds.
+ */
 const MOST_STARS = 1000
 
 const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
@@ -36,14 +42,17 @@ export function assertShape(input: ConnectorInput): void {
   }
 }
 
-/** One sentence, about the header or variable by its own name. */
+/** A problem as one sentence; a header or variable is called by its own name. */
 function inWords({ field, problem, remedy }: ReturnType<typeof shapeProblems>[number]): string {
   const [, name] = /^(?:headers|env)\.(.*)$/s.exec(field) ?? []
   const advice = remedy && `; ${remedy.charAt(0).toLowerCase()}${remedy.slice(1)}`
   return `${name === undefined ? field : `"${name}"`} ${problem}${advice}.`
 }
 
-/** For limits that are given now: those that were stored before there was a bound stay as they are. Throws invalid_request. */
+/**
+ * Checks limits that are given now: those that were stored before there was a bound stay as they are. Throws
+ * invalid_request.
+ */
 export function assertLimits({ default_tool_config, ...globs }: Limited): void {
   const { timeout = DEFAULT_TOOLS.timeout } = default_tool_config ?? {}
   if (durationMs(timeout) > durationMs(LONGEST_TIMEOUT)) {
@@ -58,7 +67,7 @@ export function assertLimits({ default_tool_config, ...globs }: Limited): void {
 
 type Limited = Pick<ConnectorInput, 'default_tool_config' | 'allow_tools' | 'deny_tools'>
 
-/** A row from what was asked for, defaults filled in. */
+/** The row for what was asked for, with defaults filled in. */
 export function rowOf(
   vault: Pick<Vault, 'seal'>,
   { id, owner, origin }: Pick<Connector, 'id' | 'owner' | 'origin'>,
@@ -94,7 +103,7 @@ export function rowOf(
   }
 }
 
-/** What a connector is asked to be after a patch, to be checked as a whole, and the login that it keeps. */
+/** The connector with a patch applied, to be checked as a whole, and the login that it keeps. */
 export function patched(
   vault: Pick<Vault, 'open'>,
   before: Connector,
@@ -102,12 +111,15 @@ export function patched(
 ): { input: ConnectorInput; login: McpLogin | null } {
   const secret = secretFor(opened(vault, before), before, patch)
   const input = { ...inputOf(before, secret), ...patch }
-  // As it was, or as GET shows it; with a client of its own a login begins anew (rowOf).
+  // `auth` is the same if left out or given as GET shows it. With a client of its own a login begins anew (rowOf).
   const isSameAuth = patch.auth === undefined || patch.auth.type === before.auth.type
   return { input, login: isSameAuth ? loginAfter(secret.oauth, before, patch) : null }
 }
 
-/** A login ends with any change of the address; what was told of its service stays with the origin, as other secrets do. */
+/**
+ * A login ends with any change of the address. What callers told of its service stays while the origin does, like other
+ * secrets.
+ */
 function loginAfter(held: McpLogin | undefined, before: Connector, patch: ConnectorPatch): McpLogin | null {
   if (patch.url === undefined || patch.url === before.url) return held ?? null
   return leadsElsewhere(before, patch) ? null : toldIn(held)
@@ -133,7 +145,7 @@ function inputOf(row: Connector, { headers, env, bearer }: ConnectorSecret): Con
   }
 }
 
-/** Null: its encryption key is gone. It can still be seen, changed and deleted. */
+/** The connector's secret. Null: its encryption key is gone. The connector can still be seen, changed and deleted. */
 export function opened(vault: Pick<Vault, 'open'>, row: Connector): ConnectorSecret | null {
   try {
     return openConnector(vault, row)
@@ -143,8 +155,8 @@ export function opened(vault: Pick<Vault, 'open'>, row: Connector): ConnectorSec
 }
 
 /**
- * What a patched connector keeps of its secrets. Nothing of what cannot be opened is dropped unseen, and nothing
- * goes to another server than the one it was given for: the patch must say what stands in its place.
+ * The secrets that a patched connector keeps. None that cannot be opened is dropped silently, and none goes to another
+ * server than the one it was given for: the patch must give new ones in their place.
  */
 function secretFor(held: ConnectorSecret | null, before: Connector, patch: ConnectorPatch): ConnectorSecret {
   const sealed = held ? fieldsOf(held) : fieldsOfSealed(before)
@@ -168,7 +180,7 @@ const fieldsOf = ({ headers, env, bearer, oauth }: ConnectorSecret): Sealed[] =>
 const fieldsOfSealed = ({ transport, auth }: Connector): Sealed[] =>
   transport === 'stdio' ? ['env'] : auth.type === 'none' ? ['headers'] : ['headers', 'auth']
 
-/** To another origin, or to a program that is started otherwise. */
+/** Whether a patch leads to another origin, or to a program that is started otherwise. */
 function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatch): boolean {
   const originOf = (text: string | null) =>
     text !== null && URL.canParse(text) ? new URL(text).origin : text
@@ -181,10 +193,10 @@ function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatc
 
 const orNull = (login: McpLogin): McpLogin | null => (Object.keys(login).length === 0 ? null : login)
 
-/** What is told of the server's login service: a client that was made there by hand, its name, what to ask for. */
+/** What callers told of the server's login service: a client that was made there by hand, its name, what to ask for. */
 const toldIn = (login: McpLogin | undefined): McpLogin | null => orNull(givenIn(login))
 
-/** The same, as it is told. */
+/** The same, as `auth` of the input tells it. */
 function loginIn(auth: ConnectorInput['auth']): McpLogin | null {
   const { client_id, client_secret, issuer, scope } = auth ?? {}
   return orNull({
@@ -196,7 +208,7 @@ function loginIn(auth: ConnectorInput['auth']): McpLogin | null {
   })
 }
 
-/** Of a server of the configuration. */
+/** The id of a server of the configuration. */
 export const configuredId = (name: string): string => `con_config_${name}`
 
 /** The configuration's servers as rows for `store.connectors.syncConfig`; their ids come from their names. */

@@ -8,13 +8,13 @@ import type { Connector, Page, PageRequest, Scope, Session, Store } from '../sto
 import { opened } from './input.ts'
 
 /**
- * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Callers who are
- * not admins see neither the command line of configured connectors nor the URL beyond its host; both may hold secrets.
+ * Without secrets: only the names of headers and variables (null: they cannot be opened any more). Callers who are not
+ * admins see neither the command line of configured connectors nor the URL beyond its host; both may hold secrets.
  */
 export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
   header_names: string[] | null
   env_names: string[] | null
-  /** Of this replica's connection; `auth_required`: its owner must log in, by a POST to `login_url` */
+  /** Of this replica's connection; `auth_required`: the connector's owner must log in, by a POST to `login_url` */
   status: { state: McpState; error?: string; login_url?: string }
 }
 
@@ -33,7 +33,7 @@ interface ConnectorViewDeps {
 }
 
 export function createConnectorViews({ store, vault, mcp, tools }: ConnectorViewDeps) {
-  /** Without secrets, and with what is known of the connection; none is made for it. */
+  /** Shows what is known of the connection; none is made for it. */
   function view({ admin }: Scope, connector: Connector): ConnectorView {
     const { secret: _, config_revision, ...whole } = connector
     const isHidden = connector.origin === 'config' && !admin
@@ -77,13 +77,13 @@ export function createConnectorViews({ store, vault, mcp, tools }: ConnectorView
   /** Null: its tools can be called, as far as is known. */
   async function whyAway(connector: Connector, own: readonly SessionTool[]): Promise<string | null> {
     const { state, error } = statusOf(connector, opened(vault, connector))
-    // Of a server with a tool that can be called the registry knows more than this replica's connection.
+    // If a tool of the server can be called, the registry knows more than this replica's connection.
     const telling = own.filter(({ status }) => status === 'available' || status === 'unavailable')
     if (telling.some(({ status }) => status === 'available')) return null
-    // The registry may still tell of what kept it away before.
+    // The registry may still give the reason of an earlier absence.
     const why = state === 'auth_required' ? error : (telling[0]?.reason ?? error)
     if (why !== undefined) return why
-    // Without a connection a server may merely be unused: one that has listed before is not away for that.
+    // Without a connection a server may merely be unused: one whose list is known is not called away for that.
     const wasThere =
       state !== 'connecting' && (await store.connectors.loadList(connectorKey(connector))) !== null
     return wasThere ? null : `${connector.name} is not ready yet`

@@ -1,4 +1,4 @@
-/** Answers of strangers, up to a number of bytes. */
+/** Caps the answers of strangers at a number of bytes. */
 
 /** A body, or one event of a stream, was larger than the cap; the rest is not read. */
 export class BodyTooLargeError extends Error {
@@ -35,7 +35,10 @@ export const isEventStream = ({ headers }: Response): boolean =>
 
 const [LF, CR] = [10, 13]
 
-/** Index behind the last empty line, where an event ends (WHATWG HTML 9.2); -1 without one. An LF of its own may follow. */
+/**
+ * Index right after the last empty line, where an event ends (WHATWG HTML 9.2); -1 without one. The LF of a CR LF may
+ * follow.
+ */
 function afterLastBlankLine(chunk: Uint8Array, before: number): number {
   for (let at = chunk.length - 1; at >= 0; at--) {
     const end = chunk[at]

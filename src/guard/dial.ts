@@ -1,4 +1,4 @@
-/** How the guard's connections are made: to the very addresses that were checked, or through the forward proxy. */
+/** Makes the guard's connections: to the very addresses that were checked, or through the forward proxy. */
 import type { LookupAddress } from 'node:dns'
 import { isIP, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -12,14 +12,17 @@ import { assertPasses } from './rules.ts'
 const CONNECT_TIMEOUT_MS = 5_000
 
 /**
- * A forward proxy, and what it is asked for: the address that was checked here, or the host's name, which it resolves
- * and judges itself.
+ * A forward proxy, and what it is asked for: the address that was checked here, or the host's name, which the proxy
+ * resolves and judges itself.
  */
 export interface ConnectorProxy extends ForwardProxy {
   asksFor: 'address' | 'name'
 }
 
-/** A name's addresses as far as they can be had; the system may take half a minute where its servers do not answer. */
+/**
+ * A name's addresses, none where they take too long: the system may take half a minute where the name's servers do not
+ * answer.
+ */
 export async function knownAddresses(hostname: string, resolve: Resolve): Promise<LookupAddress[]> {
   const late = sleep(CONNECT_TIMEOUT_MS, [], { ref: false })
   return Promise.race([resolve(hostname).catch(() => []), late])
@@ -27,9 +30,9 @@ export async function knownAddresses(hostname: string, resolve: Resolve): Promis
 
 /** Makes the connections of one guard, to hosts that pass alone. */
 interface Dialer {
-  /** As an agent of undici takes it */
+  /** In the form that an agent of undici takes */
   connect: buildConnector.connector
-  /** Closes what leads to the proxy. */
+  /** Closes the connections to the proxy. */
   close(): Promise<void>
 }
 
@@ -88,7 +91,7 @@ async function tunnelTo(
       return await tunnels.open(`${bracketed(target)}:${port}`)
     } catch (thrown) {
       if (!(thrown instanceof NoTunnelError)) throw thrown
-      // Where the proxy itself stands is nothing for a tenant.
+      // A tenant is not told where the proxy itself is.
       const words = `${host} cannot be reached: the forward proxy gave no tunnel (${thrown.what}).`
       failure = new BatonError('upstream_disconnected', words)
     }
@@ -98,7 +101,7 @@ async function tunnelTo(
 
 const bracketed = (host: string): string => (isIP(host) === 6 ? `[${host}]` : host)
 
-/** Of undici's parser, which its socket carries. */
+/** The members needed of undici's parser, which its socket carries. */
 interface Parser {
   /** The answer's reader has fallen behind */
   paused: boolean
@@ -109,9 +112,9 @@ interface Parser {
 }
 
 /**
- * An answer's connection that ends, or is reset, while its reader is behind fails an assertion of undici 7 that nobody can
- * catch: any server could end the process so (nodejs/undici#5360; mended in undici 8, which needs Node 22). So the
- * parser takes what is left, as it does there; the caps on bodies hold what it gives.
+ * When an answer's connection ends, or is reset, while its reader is behind, an assertion of undici 7 fails that nobody
+ * can catch: any server could end the process so (nodejs/undici#5360; mended in undici 8, which needs Node 22). So the
+ * parser takes what is left, as undici 8's does; the caps on bodies bound what it gives.
  */
 function letGoOn(this: Socket): void {
   const key = Object.getOwnPropertySymbols(this).find(({ description }) => description === 'parser')

@@ -1,10 +1,10 @@
-/** What a caller's address may lead to. */
+/** The rules for addresses that callers give. */
 import { isIP } from 'node:net'
 import { isPublicAddress, type Openings } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
 
 /**
- * What can be told without the network: scheme, user information, literal addresses, loopback names. Throws
+ * Checks what can be told without the network: scheme, user information, literal addresses, loopback names. Throws
  * address_not_allowed.
  */
 export function checkUrl(url: URL, openings: Openings, requireHttps: boolean): void {
@@ -21,7 +21,7 @@ export function checkUrl(url: URL, openings: Openings, requireHttps: boolean): v
   if (!passes && !isOpenLoopback) throw notAllowed(hostname)
 }
 
-/** Without an IPv6 address's brackets, and the dot that may end a name. */
+/** The host without an IPv6 address's brackets, and without the dot that may end a name. */
 export const bareHostname = (hostname: string): string => hostname.replace(/^\[|\]$/g, '').replace(/\.$/, '')
 
 /** Throws address_not_allowed unless the host is opened by its name, or every one of its addresses passes. */

@@ -1,4 +1,7 @@
-/** A streamed answer while it is read: bytes → text → frames → model events, all in the pass that reads the bytes. */
+/**
+ * Reads a streamed answer: bytes → text → frames → model events, all in the pass of the event loop that reads the
+ * bytes.
+ */
 import { StringDecoder } from 'node:string_decoder'
 import type { ModelEvent } from '../chat/event.ts'
 import { soundUsage } from '../chat/message.ts'
@@ -15,13 +18,16 @@ interface Reading {
   scrub: Scrub
 }
 
-/** Characters kept for `classify` of text outside of frames: it may stand in place of a stream, or of its rest. */
+/**
+ * Characters of text outside of frames that are kept for `classify`: an error may come as such text, in place of a
+ * stream or of its rest.
+ */
 const STRAY_TEXT = 64 << 10
 const ERROR = /^[[{].*"error"/s
 
 /**
  * Hands on the answer's events as they come and resolves after the last. Throws the adapter's BatonError,
- * `upstream_disconnected` for an answer that is cut, or what ended the exchange; events before that are handed on.
+ * `upstream_disconnected` for an answer that is cut, or what ended the exchange; the events before are handed on.
  */
 export async function readAnswer(
   exchange: Exchange,
@@ -39,7 +45,7 @@ export async function readAnswer(
     try {
       const events = produce()
       for (const event of events) take(sound(event, scrub))
-      // Whatever stands behind the finish is padding (`[DONE]`, a last ping): the answer is whole.
+      // Whatever comes after the finish is padding (`[DONE]`, a last ping): the answer is whole.
       if (events.at(-1)?.type === 'finish') {
         isOver = true
         exchange.drain()
@@ -92,7 +98,10 @@ function pushed(parser: ModelParser, frame: SseFrame, scrub: Scrub): ModelEvent[
   }
 }
 
-/** The vendor's counts must be numbers, and its words hold no secret and are cut; the model's own stay as they are. */
+/**
+ * The event with the vendor's counts made numbers, and its words cut and without secrets. The model's words stay as
+ * they are.
+ */
 function sound(event: ModelEvent, scrub: Scrub): ModelEvent {
   if (event.type === 'usage') return { ...event, usage: soundUsage(event.usage) }
   if (event.type !== 'finish') return event

@@ -26,7 +26,7 @@ export interface AttemptsDeps {
   random(): number
   /** Told before the wait, with the attempt that failed, counted from 1 */
   onRetry(error: BatonError, attempt: number, waitMs: number): void
-  /** Told what is known of the model, with what this refusal says of it */
+  /** Told what is known of the model now, what this refusal says of it included */
   onLearned(model: ReportedModel): void
 }
 
@@ -49,13 +49,13 @@ export class Attempts {
   readonly #retry: Retry
   /** The refusals that requests of the same turn were amended for, this call's included */
   readonly #amended: UpstreamFailure[]
-  /** As the next attempt sends it */
+  /** The request as the next attempt sends it */
   #request: ModelRequest
   #amendments = 0
   #isRenewed = false
   /** A stream has answered the last attempt */
   #isStreaming = false
-  /** How many were made */
+  /** How many attempts were made */
   count = 0
 
   constructor(call: ModelCall, deps: AttemptsDeps) {
@@ -167,7 +167,7 @@ export class Attempts {
   }
 }
 
-/** A refusal that a stream begins with, as it would have come in place of the stream; OpenAI tells of bad images so. */
+/** A refusal at a stream's beginning, in the form that it has in place of a stream; OpenAI tells of bad images so. */
 function refusalIn(thrown: unknown): UpstreamFailure | null {
   if (!(thrown instanceof BatonError) || thrown.code !== 'upstream_rejected') return null
   return { status: 400, headers: {}, body: JSON.stringify({ error: thrown.details?.upstream }) }

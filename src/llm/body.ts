@@ -1,12 +1,12 @@
 /**
- * A request's body as the bytes of its JSON. What is frozen never changes, so its bytes are made once, however
- * often they are sent: of a long chat only the last words are new.
+ * A request's body as the bytes of its JSON. A frozen value never changes, so its bytes are made once, however often it
+ * is sent: in a long chat only the last words are new.
  */
 import { once } from '../chat/once.ts'
 
 /**
- * A value's JSON behind a comma, as it stands in a list: a piece of its own for each comma would cost more than all the
- * rest. Not from Node's pool of buffers: whatever is kept of the pool keeps 8 kB of it in memory.
+ * A value's JSON after a comma, as it stands in a list: a piece of its own for each comma would cost more than all the
+ * rest. The buffer is not from Node's pool: a kept part of the pool keeps 8 kB of it in memory.
  */
 const bytesOf = once((value: object) => {
   const text = `,${JSON.stringify(value)}`
@@ -23,7 +23,7 @@ type Piece = string | Buffer
 /** How deep frozen values stand at most: in an envelope, its request, the list of contents, a content, its list of parts. */
 const DEPTH = 5
 
-/** What JSON.stringify would say, in UTF-8. */
+/** The result of JSON.stringify, in UTF-8. */
 export function bodyBytes(body: Readonly<Record<string, unknown>>): Buffer {
   const pieces: Piece[] = []
   addObject(pieces, body, DEPTH)

@@ -28,7 +28,7 @@ interface ExchangeRequest {
   idleMs: number
   /** Bytes of the body, all together */
   maxBytes: number
-  /** Right before the first byte leaves; false: nothing is sent, LlmStale is thrown */
+  /** Asked right before the first byte leaves; false: nothing is sent, LlmStale is thrown */
   beforeSend?: () => boolean
 }
 
@@ -39,14 +39,14 @@ export interface ResponseHead {
 }
 
 /**
- * Where an exchange broke, as `details.phase` of its error: `queue` while every connection was in use,
- * `connect`, `headers` once it was sent, `body`.
+ * Where an exchange broke, as `details.phase` of its error: `queue` while every connection was in use, `connect`,
+ * `headers` once the request was sent, `body`.
  */
 type Phase = 'queue' | Stage
 /** How far an exchange has come. */
 type Stage = 'connect' | 'headers' | 'body'
 
-/** How long the rest of a body that nobody needs may take before its connection is given up instead. */
+/** How long the rest of a body that nobody needs may take, before its connection is closed instead. */
 const DRAIN_MS = 500
 
 /**
@@ -58,7 +58,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   #controller: Dispatcher.DispatchController | null = null
   #stage: Stage = 'connect'
   #head: ResponseHead | null = null
-  /** Of the body, what came before somebody took it */
+  /** Pieces of the body that came before somebody took them */
   #early: Buffer[] = []
   #take: ((piece: Buffer) => void) | null = null
   #total = 0
@@ -109,7 +109,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     if (this.#state === 'failed') throw this.#failure
   }
 
-  /** The body as text, cut off after `limit` bytes; of one that breaks, what had come. */
+  /** The body as text, cut off after `limit` bytes; where it breaks, the part that had come. */
   async text(limit: number): Promise<string> {
     const parts: Buffer[] = []
     let size = 0
@@ -158,7 +158,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     headers: Record<string, string | string[] | undefined>,
   ): void {
     if (status < 200 || this.#state !== 'open') return
-    // A kilobyte that a stream would keep for as long as it is open: the headers once more, as bytes.
+    // The headers once more, as bytes: a stream would keep this kilobyte for as long as it is open.
     controller.rawHeaders = null
     this.#stage = 'body'
     this.#head = { status, headers: flatHeaders(headers) }
@@ -200,7 +200,10 @@ export class Exchange implements Dispatcher.DispatchHandler {
     }
   }
 
-  /** A function of its own: one that waits keeps what its loop had last, here for as long as the stream is open. */
+  /**
+   * A function of its own: an async one keeps the last piece of its loop while it waits, here for as long as the stream
+   * is open.
+   */
   #handOnEarly(take: (piece: Buffer) => void): void {
     for (const piece of this.#early.splice(0)) if (this.#state !== 'draining') take(piece)
   }
@@ -210,7 +213,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   readonly #onSilence = (): void => {
     const { firstByteMs, idleMs } = this.#request
     const silences: Record<Stage, [Phase, string]> = {
-      // A connection that is being made has a shorter clock of its own.
+      // Making a connection has a shorter clock of its own, so the request waited for a free one.
       connect: ['queue', `No connection to the provider became free within ${firstByteMs} ms.`],
       headers: ['headers', `The provider did not answer within ${firstByteMs} ms.`],
       body: ['body', `The provider's answer was silent for ${idleMs} ms.`],

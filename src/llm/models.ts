@@ -1,6 +1,6 @@
 /**
- * What each provider tells of its models, in its list and by what it refuses, kept for an hour a credential; a call never
- * waits for it.
+ * What each provider tells of its models, in its list and by its refusals. It is kept for an hour, by credential; a
+ * call never waits for it.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { BoundedMap } from '../bounded-map.ts'
@@ -11,7 +11,7 @@ const FRESH_MS = 3_600_000
 /** A vendor whose list fails is not asked again with every turn. */
 const FAILED_MS = 60_000
 const SILENCE_MS = 15_000
-/** Nobody waits for a list, so nobody calls it off. */
+/** Nobody waits for a list, so nobody aborts the request for it. */
 const NEVER = new AbortController().signal
 /** Credentials come and go in a long-lived process. */
 const MOST_LISTS = 500
@@ -25,7 +25,7 @@ interface ModelsCaller {
 export interface ModelLists {
   /** What is known of the model now */
   known(deployment: Deployment, facts: CredentialFacts, model: string): ReportedModel | undefined
-  /** A refusal told this of the model, beside what was known. False: another call has heard the same. */
+  /** Notes what is known of the model after a refusal. False: another call has learned the same before. */
   learn(deployment: Deployment, facts: CredentialFacts, model: ReportedModel): boolean
   /** Asks in the background where nothing is known, or too long ago. */
   ask(deployment: Deployment, caller: ModelsCaller): void
@@ -36,7 +36,7 @@ interface Entry {
   until: number
 }
 
-/** One ask at a time for each deployment and credential; what it found is kept for a while, a failure shorter. */
+/** One ask at a time for each deployment and credential; what it found is kept for a while, a failure for less. */
 export function createModels(requests: Requests, now: () => number): ModelLists {
   const lists = new BoundedMap<Entry>(MOST_LISTS)
   const learned = new BoundedMap<{ model: ReportedModel; until: number }>(MOST_LEARNED)
@@ -71,14 +71,15 @@ export function createModels(requests: Requests, now: () => number): ModelLists 
       const key = `${keyOf(deployment, facts)} ${model.id}`
       const before = learned.get(key)
       const isFresh = before !== undefined && before.until > now()
-      // No longer for what is added: vendors begin to take things, and only a request that has them can tell.
+      // What is added does not prolong the time: vendors begin to take things, and only a request that has them can
+      // tell.
       learned.put(key, { model, until: isFresh ? before.until : now() + FRESH_MS })
       return !isFresh || !isDeepStrictEqual(before.model, model)
     },
   }
 }
 
-/** Throws for any answer that is no list. Nobody is told: without one the adapter's own table counts. */
+/** Throws for any answer that is no list. Nobody hears of it: without a list the adapter's own table counts. */
 async function fetchList(
   requests: Requests,
   deployment: Deployment,

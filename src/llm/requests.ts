@@ -20,15 +20,15 @@ export interface RequestsDeps {
   >
   forwardProxy?: ForwardProxy | null
   version: string
-  /** Absent: an own pool of connections */
+  /** Absent: a pool of connections of its own */
   dispatcher?: Dispatcher
 }
 
-/** With whose credential a request goes out, and what it says beside that. */
+/** The credential that a request goes out with, and its other headers. */
 interface HeadersInput {
   secret: CredentialSecret
   facts: CredentialFacts
-  /** Those of the request itself; authorization and user agent overrule them */
+  /** Headers of the request itself; authorization and user agent overrule them */
   headers: Readonly<Record<string, string>>
 }
 
@@ -40,7 +40,7 @@ interface Outgoing extends HeadersInput {
   signal: AbortSignal
   /** See Exchange */
   beforeSend?: () => boolean
-  /** Longest silence in milliseconds, where it is to be shorter than the configured ones */
+  /** Longest silence in milliseconds, where it is to be shorter than the configured limits */
   silenceMs?: number
 }
 
@@ -98,7 +98,7 @@ const newAgent = ({ limits, forwardProxy = null }: RequestsDeps) =>
 
 function sendable(headers: Record<string, string>): Record<string, string> {
   for (const [name, value] of Object.entries(headers)) {
-    // undici would refuse it too, as a fault of ours.
+    // undici would refuse such a value, too, but as a fault of ours.
     if (!/[^\t\x20-\x7e\x80-\xff]/.test(value)) continue
     const words = `The credential holds characters that the header ${name} cannot carry. Store it again.`
     throw new BatonError('upstream_auth', words)

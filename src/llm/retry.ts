@@ -5,8 +5,8 @@ const RETRIES = 2
 /** Full jitter below 400 ms, then below 800 ms: a burst of callers does not come back as a burst. */
 const BASE_MS = 400
 /**
- * A longer wait is the caller's decision: the error goes out at once with its Retry-After. So does a rate limit that
- * names no wait, for which adapters state five seconds.
+ * A longer wait is the caller's decision: the error goes out at once with its Retry-After. So does the error of a rate
+ * limit that names no wait: adapters state five seconds for it.
  */
 const LONGEST_WAIT_MS = 4000
 const TOTAL_WAIT_MS = 6000
@@ -27,7 +27,8 @@ export function createRetry(random: () => number): Retry {
     wait(error, begun) {
       if (retries >= RETRIES || !mayPass(error)) return null
       const phase = error.details?.phase
-      // The whole time limit was waited in the queue or for the vendor: the next attempt would wait as long.
+      // The whole time limit has passed in the queue or while the vendor was silent: the next attempt would wait as
+      // long.
       if (error.code === 'upstream_timeout' && phase !== undefined && phase !== 'connect') return null
       if (begun) {
         // Tried again only after an error that the vendor itself sent in place of an answer, and once for each code.
@@ -43,7 +44,7 @@ export function createRetry(random: () => number): Retry {
   }
 }
 
-/** A vendor's own failures, by their kind unless it says otherwise; the limits hold either way. */
+/** Whether a later attempt may succeed: as the vendor says, else by the kind of failure. The limits hold either way. */
 function mayPass({ code, retryable, details }: BatonError): boolean {
   const told = details?.should_retry
   return typeof told === 'boolean' ? told : retryable && UPSTREAM_CODES.includes(code)

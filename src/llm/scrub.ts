@@ -1,4 +1,4 @@
-/** Keeps a call's own secret out of its errors: vendors quote keys and tokens in theirs. */
+/** Keeps a call's own secret out of its errors: vendors quote keys and tokens in their messages. */
 import { BatonError } from '../errors.ts'
 import { withoutSecrets } from '../foreign.ts'
 import type { CredentialSecret } from '../provider.ts'
@@ -6,12 +6,12 @@ import type { CredentialSecret } from '../provider.ts'
 /** Texts and errors with `***` for the secret. */
 export interface Scrub {
   text(text: string): string
-  /** The same, then cut to LONGEST: a cut before might leave half of the secret, which is not found. */
+  /** The same, then cut to LONGEST: a cut before might leave half of the secret, which would not be found. */
   words(text: string): string
   error(error: BatonError): BatonError
 }
 
-/** Characters */
+/** Characters of one text */
 const LONGEST = 2_500
 
 export function scrubber(secret: CredentialSecret): Scrub {
