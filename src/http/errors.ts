@@ -1,6 +1,6 @@
 /**
- * What goes out when something goes wrong: one shape for every failure (api.md section 3), the request's
- * id on every response, 404 and 405 told apart. A failure of Baton's own is logged and says nothing.
+ * What goes out when something goes wrong: one shape for every failure (api.md section 3), the request's id on every
+ * response, 404 and 405 told apart. A failure of Baton's own is logged, and its answer says nothing of it.
  */
 
 import type { IncomingMessage } from 'node:http'
@@ -18,7 +18,7 @@ export function requestId(headers: Readonly<Record<string, string | string[] | u
   return typeof given === 'string' && ID.test(given) ? given : newId('req')
 }
 
-/** Seconds to wait where the error itself knows none. */
+/** Seconds to wait where the error itself names none. */
 const WAIT_SECONDS = 5
 
 /** Answers with the failure in the one shape; a fault of Baton's own is logged, and goes out as `internal` without its words. */
@@ -31,7 +31,7 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
   const wait = retryAfter(error)
   if (wait !== null) reply.header('retry-after', String(wait))
   if (error.code === 'unauthenticated') reply.header('www-authenticate', 'Bearer')
-  // Fastify would close the connection at once, and a client still sending would lose the answer.
+  // Fastify would close the connection at once, and a client that is still sending would lose the answer.
   if (error.code === 'body_too_large') reply.removeHeader('connection')
   return reply
     .code(error.status)
@@ -46,7 +46,7 @@ function retryAfter(error: BatonError): number | null {
   return error.retryable && [429, 503].includes(error.status) ? WAIT_SECONDS : null
 }
 
-/** Fastify's own refusals by their code; whatever else says 4xx is the request's fault too. */
+/** Fastify's own refusals by their code; any other error with a 4xx status is the request's fault, too. */
 function toBatonError(thrown: unknown): BatonError {
   if (thrown instanceof BatonError) return thrown
   const { code, statusCode, message } = isError(thrown) ? thrown : {}
@@ -75,12 +75,12 @@ const REFUSALS: Readonly<Record<string, [ErrorCode, string]>> = {
   FST_ERR_MAX_PARAM_LENGTH: ['invalid_request', 'A part of the path is longer than 512 characters.'],
 }
 
-/** Registers the error handler, and what an unknown path or method answers. Before any route. */
+/** Registers the error handler, and the answers for an unknown path or method. Call it before any route is added. */
 export function useErrors(app: App): void {
   const methodsAt = collectMethods(app)
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
-    // Of several Node takes the first, where what stands in front may have looked at another (RFC 9112 section 3.2).
+    // Of several Hosts Node takes the first, while a proxy in front may have looked at another (RFC 9112 section 3.2).
     const hosts = hostsIn(request.raw)
     if (hosts > 1 || (hosts === 0 && request.raw.httpVersion === '1.1'))
       return done(new BatonError('invalid_request', 'A request needs a Host header, and only one.'))
@@ -90,7 +90,7 @@ export function useErrors(app: App): void {
   const notHere = (request: FastifyRequest, reply: FastifyReply): FastifyReply => {
     const path = request.url.split('?', 1)[0] ?? ''
     const methods = methodsAt(path)
-    // The method is allowed, so its route was found and has nothing here: a file of /docs that does not exist.
+    // Where the method is allowed, the route was found and has nothing here: a file of /docs that does not exist.
     if (methods.length === 0 || methods.includes(request.method)) {
       return sendError(new BatonError('not_found', `There is nothing at ${path}.`), request, reply)
     }
@@ -101,7 +101,7 @@ export function useErrors(app: App): void {
     )
     return sendError(error, request, reply.header('allow', allowed))
   }
-  // Before the body is read: the caller was not asked for a key, and a large body takes seconds.
+  // Answered before the body is read: the caller was not asked for a key, and a large body takes seconds.
   app.addHook('preParsing', (request, reply, _, done) => {
     // No text of Baton's holds NUL, and PostgreSQL takes none in a parameter.
     if (request.url.includes('%00'))

@@ -13,7 +13,7 @@ const COMMON: readonly ErrorCode[] = [
   'internal',
   'unavailable',
 ]
-/** What an id in the path that is unknown answers, by the noun before it. */
+/** The error for an unknown id in the path, by the noun before it. */
 const UNKNOWN: Readonly<Record<string, ErrorCode>> = {
   sessions: 'session_not_found',
   messages: 'message_not_found',
@@ -33,7 +33,7 @@ const answer = (description: string) => ({
 })
 const OTHERS = answer(`As any call may fail: ${COMMON.map((code) => `\`${code}\``).join(', ')}`)
 
-/** Responses by status; `default` stands for those whose codes are common to all operations. */
+/** Responses by status; `default` stands for failures that are common to all operations. */
 export function failuresOf(url: string, { errors = [], ...takes }: FastifySchema): Record<string, object> {
   const input = takes.body ?? takes.querystring ?? takes.params
   const nouns = [...url.matchAll(/([\w-]+)\/:/g)].flatMap(([, noun = '']) => UNKNOWN[noun] ?? [])

@@ -10,7 +10,10 @@ const DESCRIPTION =
   'An HTTP gateway that keeps one conversation and hands it to any model. ' +
   'Every list is newest first (messages ascend by `seq`); ids sort by time; times are RFC 3339 in UTC.'
 
-/** The page's own files and this gateway, nothing else. The plugin's own policy asks for https, which may not be there. */
+/**
+ * The page may load its own files and ask this gateway, nothing else. The plugin's own policy asks for https, which may
+ * not be there.
+ */
 const PAGE_POLICY = {
   'default-src': "'none'",
   'base-uri': "'none'",
@@ -23,7 +26,7 @@ const PAGE_POLICY = {
   'style-src': "'self'",
 }
 
-/** Before any route: routes are collected as they are registered. */
+/** Call it before any route is added: routes are collected as they are registered. */
 export async function useOpenApi(app: App, version: string): Promise<void> {
   await app.register(swagger, {
     openapi: {
@@ -58,7 +61,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
     theme: { title: 'Baton API' },
     uiConfig: { docExpansion: 'none', tryItOutEnabled: true },
   })
-  // The address that a start prints is one that people open.
+  // People open the address that a start prints.
   app.get('/', { schema: { hide: true } }, async (_, reply) => reply.redirect('/docs'))
   app.get(
     '/openapi.json',
@@ -67,7 +70,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
   )
 }
 
-/** What a status says where its route says no more. */
+/** The description of a status where the route has none of its own. */
 const STATUSES: Record<string, string> = {
   200: 'Done',
   201: 'Created',
@@ -86,7 +89,7 @@ const HEADERS = {
 const MAKES = ['createSession', 'createConnector', 'createCredential', 'importLogin']
 const STARTS = 'startTurn'
 
-/** Which of them an operation's answer of this status may carry. */
+/** Which of HEADERS an operation's answer of this status may carry. */
 function sent(operation: string, status: string): (keyof typeof HEADERS)[] {
   const any: (keyof typeof HEADERS)[] = ['x-request-id']
   if (['429', '503', 'default'].includes(status)) any.push('Retry-After')
@@ -107,7 +110,7 @@ const withHeaders = (operation: string, responses: Node): Node =>
 type Node = Record<string, unknown>
 
 /**
- * Moves every schema with a title to `components.schemas`, a reference in its place; says what the generator
+ * Moves every schema with a title to `components.schemas`, and puts a reference in its place. Adds what the generator
  * leaves out: statuses in words, headers of answers, and which bodies may be absent.
  */
 function named<D extends object>(document: D): D {
@@ -124,7 +127,7 @@ function named<D extends object>(document: D): D {
     if (typeof copy.operationId === 'string')
       copy.responses = withHeaders(copy.operationId, copy.responses as Node)
     if (copy.description === 'Default Response') copy.description = STATUSES[at] ?? ''
-    // All are words. Generators of clients lose the null of one that says no type.
+    // All enums are of words. Generators of clients lose the null of an enum that says no type.
     if (Array.isArray(copy.enum)) copy.type ??= copy.enum.includes(null) ? ['string', 'null'] : 'string'
     const { title, type, oneOf } = copy
     if (typeof title !== 'string' || (type === undefined && oneOf === undefined)) return copy

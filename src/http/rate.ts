@@ -14,8 +14,8 @@ interface RateLimitDeps {
 const WINDOW_MS = 60_000
 
 /**
- * What counts a request of the caller. It throws rate_limited where there were too many; the bootstrap admin is never
- * refused: somebody must be able to look.
+ * Returns the function that counts a caller's request. It throws rate_limited where there were too many. The bootstrap
+ * admin is never refused: somebody must be able to look.
  */
 export function createRateLimit({ config, bus, now = Date.now }: RateLimitDeps) {
   const most = config.rateLimitPerMinute

@@ -1,32 +1,32 @@
 /**
- * Leaves out of a stream what its reader has from a snapshot. A gap's snapshot is read after the place where the log goes
- * on, and a commit may fall between the two: its events come behind the gap, and what they tell is in the snapshot.
+ * Leaves out of a stream what its reader has from a snapshot. A gap's snapshot is read after the place where the log
+ * goes on, and a commit may fall between the two: its events come after the gap, but the snapshot tells the same.
  */
 import type { LoggedEvent } from '../bus/bus.ts'
 import type { SnapshotExtent } from '../bus/cursor.ts'
 import { isTerminal } from '../chat/event.ts'
 import { answeredCalls, type Message } from '../chat/message.ts'
 
-/** `turn`: the one that it shows; `messages`: all of that turn, or of its session. */
+/** `turn`: the turn that it shows; `messages`: all messages of that turn, or of its session. */
 export interface Snapshot {
   turn: SnapshotExtent['turn']
   messages: readonly Pick<Message, 'id' | 'turn_id' | 'role' | 'parts'>[]
 }
 
-/** Of one stream. */
+/** The filter of one stream. */
 export interface SnapshotFilter {
   /** The reader has this snapshot now. It takes the place of the one before. */
   use(snapshot: Snapshot): void
-  /** Whether the event is to be sent. Of a turn's beginning it remembers that it was. */
+  /** Whether the event is to be sent. Remembers which turns' beginnings were sent. */
   passes(event: LoggedEvent): boolean
 }
 
 /**
- * Where the log was lost, a turn's next owner says again in the new one that the turn began. Readers that stayed have
+ * Where the log was lost, a turn's next owner says in the new log again that the turn began. Readers that stayed have
  * heard that, or have it from a snapshot.
  */
 const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
-/** A step's message stands for them. */
+/** Events that a step's message stands for. */
 const OF_ANSWERS: readonly string[] = [
   'step.started',
   'content.delta',
@@ -37,7 +37,7 @@ const OF_ANSWERS: readonly string[] = [
   'step.completed',
   'step.discarded',
 ]
-/** A call's result stands for them. */
+/** Events that a call's result stands for. */
 const OF_CALLS: readonly string[] = [
   'approval.required',
   'tool_execution.started',
@@ -67,11 +67,11 @@ export function createSnapshotFilter(): SnapshotFilter {
   }
 }
 
-/** Tells of an event whether the snapshot shows what it says. */
+/** Returns a function that says whether the snapshot shows what an event says. */
 function shownBy({ turn, messages }: Snapshot): (event: LoggedEvent) => boolean {
   const ids = new Set(messages.map(({ id }) => id))
   const results = new Set(messages.flatMap(answeredCalls))
-  /** How many steps of each turn are committed: each commits one message of the assistant's */
+  /** How many steps of each turn are committed: each step commits one message of the assistant */
   const steps = new Map<string, number>()
   for (const { turn_id, role } of messages) {
     if (turn_id !== null && role === 'assistant') steps.set(turn_id, (steps.get(turn_id) ?? 0) + 1)

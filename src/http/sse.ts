@@ -1,7 +1,7 @@
 /**
- * Event streams out. A stream reads the bus and nothing else; the engine never waits for a client. One
- * write carries all frames that are there; a client that reads slowly is waited for, one that is gone or
- * stuck is let go, and all streams end cleanly when the server closes.
+ * Event streams out. A stream reads the bus and nothing else; the engine never waits for a client. One write carries
+ * all frames that are there. A stream waits for a client that reads slowly and lets go of one that is gone or stuck.
+ * All streams end cleanly when the server closes.
  */
 import type { IncomingHttpHeaders, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
@@ -14,15 +14,15 @@ import { encodeComment, encodeEvent } from '../sse.ts'
 import type { Metrics } from '../telemetry.ts'
 import { createSnapshotFilter, type Snapshot, type SnapshotFilter } from './snapshot-filter.ts'
 
-/** Where a stream has its events from. */
+/** Where a stream gets its events from. */
 export interface StreamSource {
   /** Ends when the signal fires */
   read(signal: AbortSignal): AsyncIterable<ReadItem>
   /** What stands in for events that are no longer kept, its `data` as JSON; `last`: nothing follows it */
   gap(cursor: string): Promise<{ id: string; data: string; snapshot: Snapshot; last: boolean }>
-  /** The snapshot that its reader has already, where it comes back with the id of a gap */
+  /** The snapshot that the reader has already, where it comes back with the id of a gap */
   known?: (() => Promise<Snapshot>) | undefined
-  /** A turn's stream: closes after its terminal event */
+  /** A turn's stream: closes after the turn's terminal event */
   endsWithTurn: boolean
 }
 
@@ -30,7 +30,7 @@ export interface StreamSource {
 export interface Streams {
   /** Sends the stream as the reply. */
   send(reply: FastifyReply, source: StreamSource): FastifyReply
-  /** Fires when the client has left or the server closes: for whatever else makes a client wait. */
+  /** Fires when the client has left or the server closes: for other calls that make a client wait. */
   leaving(reply: FastifyReply): AbortSignal
   /** Fires when the server closes. */
   readonly closing: AbortSignal
@@ -41,7 +41,7 @@ export interface Streams {
 interface StreamOptions {
   log: Logger
   metrics: Pick<Metrics, 'httpAnswered' | 'streamOpened' | 'streamClosed'>
-  /** Asked at each ping: throws unauthenticated once the stream's key may call no more */
+  /** Called at each ping: throws unauthenticated once the stream's key may call no more */
   authenticate(headers: IncomingHttpHeaders): Promise<unknown>
   /** Default PING_MS */
   pingMs?: number | undefined
@@ -51,14 +51,17 @@ export const PING_MS = 15_000
 /** Pings in a row that found the client not reading: then it is stuck, not slow. */
 export const STUCK_PINGS = 4
 const OVER = Symbol('the stream is over')
-/** How long headers wait for a first event that goes with them. */
+/** How long headers wait for a first event, to leave with it. */
 const GREETING_MS = 10
 /** How long a client may take to read the rest when the server closes. */
 const CLOSE_MS = 1000
 
 export function createStreams({ log, metrics, authenticate, pingMs = PING_MS }: StreamOptions): Streams {
   const shutdown = new AbortController()
-  /** What lets each client go. A set, since an AbortSignal searches all its listeners for each one that is removed. */
+  /**
+   * One function for each client that lets it go. A set, since an AbortSignal searches all its listeners for each one
+   * that is removed.
+   */
   const open = new Set<() => void>()
   /** `leave` is called when the server closes, `gone` once the client has left. */
   function keep(raw: ServerResponse, leave: () => void, gone: () => void): void {
@@ -152,8 +155,8 @@ interface Paced {
 }
 
 /**
- * The reply as a stream written at its client's pace, with pings in between. Straight onto the response: a readable
- * stream piped into it takes a buffer and a pass through two more queues for each delta.
+ * The reply as a stream written at its client's pace, with pings in between. It writes straight to the response: a
+ * readable stream piped into that takes a buffer and a pass through two more queues for each delta.
  */
 function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Paced {
   const { raw } = reply
@@ -164,7 +167,7 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
     .type('text/event-stream; charset=utf-8')
     .hijack()
   raw.writeHead(reply.statusCode, reply.getHeaders() as OutgoingHttpHeaders)
-  // Headers leave with the first byte: that of the first event, where there is one soon.
+  // Headers leave with the first byte of the body, which is the first event's where there is one soon.
   const greeting = setTimeout(() => raw.write(encodeComment('baton')), GREETING_MS)
   let drained: (() => void) | null = null
   let stuck = 0
@@ -187,7 +190,7 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
   })
   return {
     write(text) {
-      // All of a batch may have been told already: the headers still wait.
+      // The reader may have all events of a batch already: the headers still wait.
       if (text === '') return null
       clearTimeout(greeting)
       if (raw.destroyed || raw.write(text)) return null

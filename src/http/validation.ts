@@ -1,7 +1,7 @@
 /**
- * What comes in. Bodies are checked as they are: nothing coerced, nothing removed, no unknown field.
- * Query, path and headers arrive as text and are coerced. A body may be absent where all its fields are
- * optional, whatever content type was announced.
+ * Checks what comes in. Bodies are checked as they are: nothing coerced, nothing removed, no unknown field. Query, path
+ * and headers arrive as text and are coerced. A body may be absent where all its fields are optional, whatever content
+ * type was announced.
  */
 
 import { isUtf8 } from 'node:buffer'
@@ -17,10 +17,10 @@ import { createAjv, deepest, problemOf } from '../validation.ts'
 const DEEPEST = 200
 /** Items and fields of a body: each takes a hundred bytes or more, and the parser makes all of them in one go. */
 const MOST_VALUES = 1_000_000
-/** Readiness probes waiting since the start are answered before schemas are compiled. */
+/** Readiness probes that have waited since the start are answered before schemas are compiled. */
 const ANSWER_FIRST_MS = 50
 
-/** Stands where Fastify would load compilers of its own until `useValidation` has set ours. */
+/** In place of compilers that Fastify would load itself, until `useValidation` has set ours. */
 const none = (): never => {
   throw new Error('a route was added before useValidation')
 }
@@ -38,9 +38,9 @@ export function useValidation(app: App): void {
     coercing ??= createAjv({ coerceTypes: true })
     return coercing
   }
-  // By what they are made of: many routes take the same parameters.
+  // Validators by what they are made from: many routes take the same parameters.
   const validators = new Map<string, () => ValidateFunction>()
-  // Compiling all schemas takes half a second: it is done by the first request, or after the start.
+  // Compiling all schemas takes half a second: each is compiled by the first request for it, or else after the start.
   app.setValidatorCompiler(({ schema, httpPart }) => {
     let validate: ValidateFunction | undefined
     const compiled = () => {
@@ -70,7 +70,10 @@ export function useValidation(app: App): void {
   app.addHook('onRoute', closeQuery)
 }
 
-/** Ignored, `?apply=now` of a call that takes it in its body would do something else than was asked. */
+/**
+ * A query is refused where none is taken. If it was ignored, `?apply=now` of a call that takes `apply` in its body
+ * would do something else than was asked.
+ */
 function closeQuery({ schema, url, config }: RouteOptions): void {
   if (schema && url.startsWith('/v1/') && !config?.open) schema.querystring ??= NO_QUERY
 }
@@ -102,7 +105,7 @@ function invalidRequest(errors: readonly Failure[], part: string): BatonError {
   const error = deepest(errors)
   if (!error) return new BatonError('invalid_request', 'The request is not valid.')
   const { path: found, problem, remedy } = problemOf(error)
-  // Node makes the names of headers small.
+  // Node makes the names of headers lower case.
   const path = part === 'headers' ? found.replace(/\b[a-z]/g, (letter) => letter.toUpperCase()) : found
   const subject = path === '' ? PARTS[part] : path
   const message = `${subject ?? 'The request'} ${problem}.${remedy ? ` ${remedy}.` : ''}`
@@ -123,7 +126,7 @@ function useBodies(app: App): void {
     if (body.length === 0) return done(null, undefined)
     const { 'content-encoding': encoding = 'identity' } = request.headers
     if (encoding.toLowerCase() !== 'identity') return done(new BatonError('unsupported_media_type', PACKED))
-    // Decoding would put U+FFFD for what another encoding has, and it would be kept for good.
+    // Decoding would put U+FFFD in place of characters in another encoding, and the store would keep those.
     if (!isUtf8(body)) return done(new BatonError('invalid_request', 'The body is not valid UTF-8.'))
     const text = body.toString()
     const excess = excessOf(text)
@@ -153,7 +156,10 @@ function unparsed(text: string): BatonError {
   return invalid(param, words)
 }
 
-/** The path to such a key, or null. Put together on the way back: most members have none, and names may be megabytes long. */
+/**
+ * The path to such a key, or null. It is put together on the way back: most members have no such key, and names may be
+ * megabytes long.
+ */
 function prototypeIn(value: unknown, name = ''): string | null {
   if (typeof value !== 'object' || value === null) return null
   const isList = Array.isArray(value)
@@ -167,7 +173,10 @@ function prototypeIn(value: unknown, name = ''): string | null {
 
 const PACKED = 'Send the body without content-encoding: it is read as it comes.'
 
-/** Without a body the content type is ignored. Only the parsers know, so a malformed one must not be refused earlier. */
+/**
+ * Without a body the content type is ignored. Only the parsers know whether there is one, so a malformed content type
+ * must not be refused earlier.
+ */
 function plainContentType(request: FastifyRequest, _: unknown, done: () => void): void {
   const { headers } = request.raw
   if (!MEDIA_TYPE.test(headers['content-type'] ?? '')) headers['content-type'] = 'application/octet-stream'
@@ -190,7 +199,10 @@ function acceptAbsentBody(route: RouteOptions): void {
 
 const [QUOTE, COMMA, OPEN_LIST, ESCAPE, CLOSE_LIST, OPEN, CLOSE] = [0x22, 0x2c, 0x5b, 0x5c, 0x5d, 0x7b, 0x7d]
 
-/** Why JSON text is too much to be parsed, or null: its brackets and commas tell, in a tenth of the time of parsing. */
+/**
+ * Why a JSON text is too much to be parsed, or null. Its brackets and commas tell, in a tenth of the time that parsing
+ * takes.
+ */
 function excessOf(text: string): string | null {
   let depth = 0
   let values = 0
