@@ -1,6 +1,6 @@
 /**
- * What the command line needs of an installation, and where it gets it: from its store, or, while a gateway
- * has the embedded one, from that gateway. The rule is in RULE, for people.
+ * What the command line needs of an installation, and where it gets that: from the store, or, while a gateway has the
+ * embedded store open, from that gateway. The rule is in RULE, for people.
  */
 import type { NewKey } from '../auth.ts'
 import type { Config } from '../config/config.ts'
@@ -15,15 +15,15 @@ import { openRemote, rootOf, urlOf } from './remote.ts'
 export interface TriedServer {
   name: string
   error: string | null
-  /** Tools of a configured strict server that the toolbox does not name: the next start would stop for them */
+  /** Tools of a configured strict server that the toolbox does not name: because of them, the next start would fail */
   unforeseen: readonly string[]
 }
 
-/** The verbs of an installation. Directly they throw BatonErrors, over HTTP RemoteErrors. */
+/** The verbs of an installation. On the store they throw BatonErrors, over HTTP RemoteErrors. */
 export interface Access {
-  /** In words: where it works */
+  /** Where the verbs work, in words */
   readonly place: string
-  /** What `baton login` needs behind it, so that the login becomes this owner's */
+  /** What to write behind `baton login`, so that the login becomes this owner's */
   loginFor(owner: string): string
   createKey(input: NewKey): Promise<ApiKey & { key: string }>
   keys(page: PageRequest): Promise<Page<ApiKey>>
@@ -47,7 +47,7 @@ export interface Target {
   /** The gateway to ask, whatever the configuration says */
   url: string | undefined
   key: string | undefined
-  /** Whose credentials; on the store alone, since a gateway knows the owner by the key */
+  /** Whose things are meant; only on the store, since a gateway knows the owner by the key */
   owner: string | undefined
 }
 
@@ -56,7 +56,7 @@ export const RULE = `--url: the gateway to ask. Without it the command works on 
 embedded store open, it asks that gateway, at BATON_HOST and BATON_PORT (default http://127.0.0.1:8787).
 --key: for a gateway with keys. Default: BATON_ADMIN_KEY, which no list of processes shows.`
 
-/** Throws ConfigError from `load`, and what the place itself has to say. */
+/** Throws ConfigError from `load`, and whatever opening the place throws. */
 export async function openAccess(
   target: Target,
   load: () => Config,
@@ -65,13 +65,13 @@ export async function openAccess(
   const key = target.key ?? adminKey
   if (target.url !== undefined) return openRemote({ ...target, root: rootOf(target.url, key), key })
   const config = load()
-  // Loads most of Baton: help and mistakes need not wait for it.
+  // The import loads most of Baton: help and mistakes need not wait for it.
   const { openDirect } = await import('./direct.ts')
   try {
     return await openDirect(config, target.owner ?? null)
   } catch (failure) {
     if (!(failure instanceof FolderInUse)) throw failure
-    // This machine's own, whatever its address: what is sent there does not leave it.
+    // This gateway is on this machine, whatever its address: the key that is sent to it does not leave the machine.
     return openRemote({ ...target, root: urlOf(config), key: target.key ?? config.adminKey })
   }
 }

@@ -1,4 +1,4 @@
-/** What a command of the command line is: data for the help, and one function. */
+/** A command of the command line: data for the help, and one function. */
 import type { Config } from '../config/config.ts'
 import { inFull } from '../errors.ts'
 import type { Access } from './access.ts'
@@ -10,10 +10,10 @@ export interface Command {
   /** What follows the name, for people */
   usage: string
   summary: string
-  /** Names of what stands without dashes, all required */
+  /** Names of its arguments without dashes, all required */
   takes: readonly string[]
   options: Readonly<Record<string, { type: 'string' | 'boolean' }>>
-  /** The exit code. Throws UsageError, and whatever the work throws: its message is shown. */
+  /** Answers with the exit code. Throws UsageError, and whatever the work throws: the message is shown. */
   run(given: Given): Promise<number>
 }
 
@@ -32,7 +32,7 @@ export interface Given {
 export interface Io {
   /** One line of the answer */
   say(line: string): void
-  /** One line about it, which is not part of the answer */
+  /** One line for the person, which is not part of the answer */
   note(line: string): void
   /** One line from the person; null where nobody answers */
   ask(question: string): Promise<string | null>
@@ -45,7 +45,7 @@ export class UsageError extends Error {
   override name = 'UsageError'
 }
 
-/** Why a fetch failed, which itself says only that it did. */
+/** Why a fetch failed: its error says only that it did, the cause says why. */
 export const whyNot = (failure: unknown): string =>
   inFull(failure instanceof Error ? (failure.cause ?? failure) : failure).trim()
 
@@ -57,7 +57,7 @@ export const TARGET = {
   json: { type: 'boolean' },
 } as const
 
-/** Rows under a heading, as wide as they need; with --json as they are, one a line. */
+/** Shows rows under a heading, columns as wide as they need to be; with --json, each row as one line of JSON. */
 export function show<T extends object>(
   { io, flag }: Pick<Given, 'io' | 'flag'>,
   rows: readonly T[],
@@ -79,7 +79,7 @@ export function show<T extends object>(
     )
 }
 
-/** What was done: with --json as it is, else in words. */
+/** Tells what was done: with --json as JSON, else in words. */
 export function tell({ io, flag }: Pick<Given, 'io' | 'flag'>, done: object, words: string): void {
   if (flag('json')) io.say(JSON.stringify(done))
   else io.note(words)

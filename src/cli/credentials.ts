@@ -10,7 +10,7 @@ import { type Command, type Given, show, TARGET, tell, UsageError } from './comm
 
 const MODES: readonly LoginMode[] = ['loopback', 'paste', 'device']
 const POLL_MS = 1_000
-/** In a row: a gateway that is started anew answers again by then. */
+/** Failures in a row: a gateway that was restarted answers again by then. */
 const MOST_FAILURES = 10
 
 export const CREDENTIAL_COMMANDS: readonly Command[] = [
@@ -97,11 +97,11 @@ function providerOf({ args: [given] }: Given): ProviderId {
   throw new UsageError(`<provider> must be one of: ${PROVIDER_IDS.join(', ')}.`)
 }
 
-/** Which formats a provider has is the installation's to say. */
+/** A refused format is wrong usage: only the installation knows which formats a provider has. */
 const isOfFormat = (failure: unknown): boolean =>
   failure instanceof Error && 'param' in failure && failure.param === 'format'
 
-/** A key that was deleted, or has expired, will not do again. */
+/** A key that was revoked, or has expired, will not be taken again. */
 const isOfKey = (failure: unknown): boolean =>
   failure instanceof Error && 'code' in failure && failure.code === 'unauthenticated'
 
@@ -119,7 +119,10 @@ async function pasted({ io }: Given, access: Access, provider: string, { state }
   return (await access.exchange(provider, state, text.trim())).id
 }
 
-/** The answer comes by itself, or the login's time runs out. It goes on at the gateway whether or not that can be asked. */
+/**
+ * Waits until the answer comes by itself, or the login's time runs out. The login goes on at the gateway even while
+ * that cannot be asked.
+ */
 async function awaited({ io }: Given, access: Access, provider: string, { state }: Login): Promise<string> {
   for (let failures = 0; ; ) {
     const status = await access.status(provider, state).catch((failure: unknown) => {

@@ -1,4 +1,4 @@
-/** The command line on the store itself: no gateway need run, and no key is needed. */
+/** The command line on the store itself: it needs no running gateway and no key. */
 import { pino } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import { sandboxOf, VERSION } from '../app.ts'
@@ -26,7 +26,7 @@ import type { Access, TriedServer } from './access.ts'
 
 const QUIET = pino({ level: 'silent' })
 
-/** Throws FolderInUse while a gateway has the embedded store, BatonError where it does not open. */
+/** Throws FolderInUse while a gateway has the embedded store open, BatonError where the store does not open. */
 export async function openDirect(config: Config, owner: string | null): Promise<Access> {
   const vault = openVault(config)
   const { databaseUrl, dataDir } = config
@@ -91,7 +91,8 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault): Async
   const { connectorProxy: proxy, connectorsAllowPrivate: allowPrivate } = config
   const mcp = createMcp({ version: VERSION, proxy, sandbox: await sandboxOf(config) })
   const oauth = createMcpOAuth({ proxy })
-  // As at a gateway: of a server that nobody has called for an hour, the token is over and the login is not.
+  // Renews logins, as a gateway does: where nobody has called a server for an hour, the token is over and the login is
+  // not.
   const logins = createConnectorRenewals({ store, vault, oauth, allowPrivate })
   try {
     for (const connector of await connectorsOf(config, store, vault)) {
@@ -111,7 +112,10 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault): Async
   }
 }
 
-/** Callers' as they are stored; the configuration's as the next start has them, since the store has them as the last one did. */
+/**
+ * Callers' connectors as they are stored; the configuration's as the next start will have them, since the store has
+ * those of the last start.
+ */
 async function connectorsOf(config: Config, store: Store, vault: Vault): Promise<Connector[]> {
   const stored = await all((page) => store.connectors.list(EVERYONE, page))
   const unstored = { config_revision: 0, created_at: '', updated_at: '' }

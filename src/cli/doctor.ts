@@ -20,7 +20,7 @@ export const DOCTOR: Command = {
   options: { ...TARGET, online: { type: 'boolean' } },
   async run(given) {
     const report = createReport(given)
-    // The configuration of this shell is not that of a gateway that is named.
+    // A gateway that --url names has another configuration than this shell.
     if (given.text('url') !== undefined) {
       if (given.flag('online')) throw new UsageError(ONLINE_HERE)
       await checkInstallation(given, report)
@@ -44,7 +44,7 @@ function createReport({ io, flag }: Given) {
   const sayBad = line('BAD')
   return {
     ok: line('ok'),
-    /** Nothing fails for it now */
+    /** A finding for which nothing fails now */
     hint: line('hint'),
     bad(what: string) {
       bad++
@@ -83,7 +83,7 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
     for await (const tried of access.connectors()) judgeServer(tried, report)
   } catch (failure) {
     if (failure instanceof UsageError) throw failure
-    // It ends the look at the installation, and is a finding like any other.
+    // The failure ends the look at the installation, and is a finding like any other.
     report.bad(inFull(failure))
   }
 }
@@ -113,7 +113,7 @@ function judgeServer({ name, error, unforeseen }: TriedServer, report: Report): 
   )
 }
 
-/** Any answer at all means that it can be reached. */
+/** Any answer at all means that the provider can be reached. */
 async function checkProviders({ baseUrls, forwardProxy }: Config, report: Report): Promise<void> {
   const { request } = await import('undici')
   const { upstreamAgent } = await import('../outbound.ts')

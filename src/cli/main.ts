@@ -9,7 +9,7 @@ import { CREDENTIAL_COMMANDS } from './credentials.ts'
 import { DOCTOR } from './doctor.ts'
 import { KEY_COMMANDS } from './keys.ts'
 
-/** What the process has that tests replace. */
+/** The parts of the process that tests replace. */
 interface World {
   env: Readonly<Record<string, string | undefined>>
   cwd: string
@@ -20,7 +20,7 @@ const COMMANDS: readonly Command[] = [...CREDENTIAL_COMMANDS, ...KEY_COMMANDS, D
 /** Of sysexits.h */
 const EX_USAGE = 64
 
-/** The exit code: 0, 1 for what failed, 64 for a wrong command line, 78 for a wrong configuration. */
+/** Answers with the exit code: 0, 1 for a failure, 64 for a wrong command line, 78 for a wrong configuration. */
 export async function runCli(argv: readonly string[], world: World): Promise<number> {
   const io = harmless(world.io)
   try {
@@ -41,7 +41,10 @@ export async function runCli(argv: readonly string[], world: World): Promise<num
   }
 }
 
-/** Names and errors may be strangers' words: what they hide in them moves no cursor, and makes no line of the answer. */
+/**
+ * Names and errors may be strangers' words: characters hidden in them must move no cursor, and make no line of the
+ * answer.
+ */
 const harmless = (io: Io): Io => ({
   ...io,
   say: (line) => io.say(jsonEscaped(line).replace(/[\t\n]/g, ' ')),
@@ -111,7 +114,7 @@ function parsed({ options, ...command }: Command, args: string[]) {
   }
 }
 
-/** A key's owner is the key's; everywhere else it is whose things are meant. */
+/** For `keys create` `--owner` is the new key's owner; everywhere else it says whose things are meant. */
 const targetOf = ({ name }: Command, text: Given['text']): Target => ({
   url: text('url'),
   key: text('key'),

@@ -37,13 +37,13 @@ export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
   return `http://${name.includes(':') ? `[${name}]` : name}:${port}`
 }
 
-/** Throws RemoteError from every verb for what the gateway refused. */
+/** Every verb throws RemoteError for what the gateway refused. */
 export function openRemote({ root, key, owner }: RemoteOptions): Access {
   if (owner !== undefined) {
     throw new RemoteError(`--owner has no effect at ${root}: a gateway knows the owner by the key.`)
   }
 
-  /** Answers are those of this very program's contract, so their shapes are taken as they are. */
+  /** Answers follow this very program's contract, so their shapes are not checked. */
   async function call<T>(method: string, path: string, body?: object, ms = TIMEOUT_MS): Promise<T> {
     const headers = {
       ...(key === null ? {} : { authorization: `Bearer ${key}` }),
@@ -56,7 +56,7 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
         method,
         headers,
         body: body ? JSON.stringify(body) : null,
-        // A key is for the gateway that was named.
+        // A redirect is not followed: the key is for the gateway that was named.
         redirect: 'manual',
         signal: AbortSignal.timeout(ms),
       })
@@ -109,7 +109,7 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
         list<{ id: string; name: string }>('/v1/connectors', page),
       )) {
         const tried = await call<{ error?: string }>('POST', `/v1/connectors/${at(id)}/test`).catch(ifGone)
-        // A gateway that runs leaves such a tool out.
+        // A running gateway leaves out tools that the toolbox does not name.
         if (tried) yield { name, error: tried.error ?? null, unforeseen: [] }
       }
     },
@@ -117,7 +117,9 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
   }
 }
 
-/** The gateway that --url names. Throws UsageError where it names none, or one that a key must not go to in the clear. */
+/**
+ * The gateway that --url names. Throws UsageError where it names none, or where the key would go there in the clear.
+ */
 export function rootOf(text: string, key: string | null): string {
   const url = URL.canParse(text) ? new URL(text) : null
   if (!url || !/^https?:$/.test(url.protocol)) throw new UsageError('--url must be an http or https URL.')
@@ -142,7 +144,7 @@ function refusal(root: string, { status, headers }: Response, text: string): Rem
 const stranger = (root: string) =>
   new RemoteError(`${root} answers, but not as Baton does. Name the gateway with --url.`)
 
-/** Null: what was listed a moment ago has been deleted since. */
+/** Null: a connector that was listed a moment ago has been deleted since. */
 function ifGone(failure: unknown): null {
   if (failure instanceof RemoteError && failure.code === 'connector_not_found') return null
   throw failure

@@ -38,14 +38,14 @@ export interface Config {
   ledgerRetentionMs: number | null
   connectorsAllowPrivate: boolean | readonly string[]
   allowStdioConnectors: boolean
-  /** What stdio servers are run in */
+  /** The sandbox that stdio servers run in */
   stdioIsolation: Isolation
   enableOauth: readonly string[]
   /** The first encrypts, all decrypt; null: a key file in the data dir (embedded only) */
   encryptionKeys: readonly { id: string; key: Uint8Array }[] | null
-  /** What requests to providers go through */
+  /** The proxy for requests to providers */
   forwardProxy: ForwardProxy | null
-  /** What connectors go through over https */
+  /** The proxy for https requests of connectors */
   connectorProxy: ConnectorProxy | null
   /** Upstream roots by deployment base, without a trailing slash */
   baseUrls: Readonly<Record<Base, string>>
@@ -58,7 +58,7 @@ export interface Config {
   envCredentials: readonly { provider: string; apiKey: string }[]
   /** What the operator adds to requests of logins, by provider id (`providers.<id>.oauth` in the YAML file) */
   loginExtras: Readonly<Record<string, Pick<DeploymentOptions, 'system_blocks' | 'headers'>>>
-  /** What every deployment is told, though it may concern one vendor alone */
+  /** Options that every deployment is given, though one may concern a single vendor */
   deploymentOptions: Omit<DeploymentOptions, 'system_blocks' | 'headers'>
   toolbox: Toolbox
   limits: ReturnType<typeof limitsOf>
@@ -73,14 +73,14 @@ export interface Toolbox {
   inspect: boolean
 }
 /**
- * What `toolbox.tools` says of one tool. A field that is left out has its default from its server
- * (tools/toolbox.ts). Its timeout is milliseconds here, ISO 8601 in the file.
+ * What `toolbox.tools` says of one tool. A field that is left out has the default of the tool's server
+ * (tools/toolbox.ts). The timeout is milliseconds here, ISO 8601 in the file.
  */
 export interface ToolSetting {
   name: string
   maxInstances?: number
   timeoutMs?: number
-  /** Which calls wait for a person; `destructive`: those that are not known to be harmless */
+  /** Which calls wait for a person; `destructive`: calls that are not known to be harmless */
   requireApproval?: 'never' | 'always' | 'destructive'
 }
 /** One server of `toolbox.mcps`. */

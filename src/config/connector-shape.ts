@@ -1,14 +1,19 @@
-/** What a connector may be asked to be, in the file as over the API: which fields go with which transport, and what they hold. */
+/**
+ * What a connector may be, in the file and over the API alike: which fields go with which transport, and what they may
+ * hold.
+ */
 import { envProblem } from '../mcp/child-env.ts'
 import type { Connector } from '../store/store.ts'
 
-/** Names of connectors and their aliases, as a schema has them: canonical names of tools begin with one. */
+/** The schema for names of connectors and their aliases: canonical names of tools begin with one. */
 export const CONNECTOR_NAME = {
   pattern: '^[a-z][a-z0-9-]{0,31}$',
   description: 'A lower-case letter, then up to 31 lower-case letters, digits or hyphens',
 } as const
 
-/** A connector as a caller, or the configuration, asks for it; `rowOf` (src/connectors/input.ts) fills in the defaults. */
+/**
+ * A connector as a caller or the configuration asks for it; `rowOf` (src/connectors/input.ts) fills in the defaults.
+ */
 export interface ConnectorInput {
   name: string
   transport: Connector['transport']
@@ -21,12 +26,12 @@ export interface ConnectorInput {
   auth?: {
     type: Connector['auth']['type']
     token?: string
-    /** Of `oauth`: a client that the server knows, where it lets none register itself */
+    /** Of `oauth`: a client that the server knows already, where it lets no client register itself */
     client_id?: string
     client_secret?: string
-    /** What its login service calls itself, where its metadata is found at another address */
+    /** The login service's own name, where its metadata is found at another address */
     issuer?: string
-    /** What to ask for, in place of what the server says; separated by blanks */
+    /** Scopes to ask for, in place of those that the server names; separated by blanks */
     scope?: string
   }
   mode?: Connector['mode']
@@ -38,7 +43,7 @@ export interface ConnectorInput {
   pin?: Connector['pin']
 }
 
-/** A connector's fields as they were given, checked for their types at most. */
+/** A connector's fields as they were given; at most their types were checked. */
 type ConnectorShape = Partial<
   Pick<ConnectorInput, 'transport' | 'url' | 'command'> & Record<'headers' | 'args' | 'env', object>
 >
@@ -46,7 +51,7 @@ type ConnectorShape = Partial<
 interface ShapeProblem {
   field: string
   problem: string
-  /** Empty where the problem says it */
+  /** Empty where the problem itself says what to do */
   remedy: string
 }
 
@@ -65,7 +70,7 @@ const OWN_HEADERS = new Set([
   'mcp-protocol-version',
 ])
 
-/** All that is wrong with it, each with its field as a path (`headers.x-key`). */
+/** Everything that is wrong with the connector, each with its field as a path (`headers.x-key`). */
 export function shapeProblems(given: ConnectorShape): ShapeProblem[] {
   return [
     ...transportProblems(given),
@@ -107,7 +112,7 @@ function headerProblem(name: string, value: string): string | null {
   return OWN_HEADERS.has(name.toLowerCase()) ? 'is for the connection alone to set' : null
 }
 
-/** What is said of a name or a value that is not legal. */
+/** The problem of a header whose name or value is not legal. */
 export const NO_HEADER =
   'is not a legal HTTP header: a name is letters, digits and hyphens, a value is one line of Latin-1 characters'
 

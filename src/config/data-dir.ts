@@ -8,7 +8,7 @@ import { ConfigError } from './load.ts'
 export function makeDataDir(folder: string): void {
   try {
     makeFolder(folder)
-    // Rights tell little: root has them all on a read-only disk, and below /proc nothing is ever made.
+    // Access rights tell little: root has them all even on a read-only disk, and below /proc nothing can ever be made.
     rmdirSync(mkdtempSync(join(folder, 'probe-')))
   } catch (failure) {
     throw unusable(folder, failure)
@@ -22,7 +22,10 @@ export function unusable(path: string, failure: unknown): ConfigError {
   return new ConfigError([{ path: 'BATON_DATA_DIR', problem, remedy }])
 }
 
-/** One by one: Node's `recursive` option retries for ever where a folder is refused with ENOENT, as below /proc. */
+/**
+ * Makes parents one by one: Node's `recursive` option retries for ever where a folder is refused with ENOENT, as below
+ * /proc.
+ */
 function makeFolder(folder: string): void {
   if (existsSync(folder)) return
   makeFolder(dirname(folder))

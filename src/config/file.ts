@@ -35,7 +35,7 @@ const McpSchema = Type.Object(
   {
     name: Type.String(CONNECTOR_NAME),
     transport: Type.Enum(['streamable_http', 'sse', 'stdio']),
-    // As long as the API takes them.
+    // The same lengths as in the API.
     url: Type.Optional(Type.String({ minLength: 1, maxLength: 8192 })),
     command: Type.Optional(Type.String({ minLength: 1, maxLength: 4096 })),
     args: Type.Optional(Type.Array(Scalar)),
@@ -138,7 +138,9 @@ export function parseYaml(name: string, source: string): { value: unknown; probl
   return { value: {}, problems: [{ path: name, problem, remedy: '' }] }
 }
 
-/** Undefined where aliases do not resolve: that shows only now, as a throw, or as a stack without end. */
+/**
+ * Undefined where aliases do not resolve. That shows only here, as a throw, which may be that of an endless recursion.
+ */
 function resolved(document: Document): unknown {
   try {
     return withoutNulls(contentOf(document) ?? {})
@@ -147,7 +149,7 @@ function resolved(document: Document): unknown {
   }
 }
 
-/** Throws where it is not valid YAML, or its aliases do not resolve. */
+/** Throws where the document is not valid YAML, or its aliases do not resolve. */
 function contentOf(document: Document): unknown {
   const [mistake] = document.errors
   if (mistake) throw mistake
@@ -155,7 +157,10 @@ function contentOf(document: Document): unknown {
   return document.toJS()
 }
 
-/** `2.0`, `0012` and numbers of 20 digits stand for themselves: a key or a header's value would become another one. */
+/**
+ * Keeps `2.0`, `0012` and numbers of 20 digits as texts: as numbers, a key or a header's value would become another
+ * one.
+ */
 function keepAsWritten(node: YamlScalar): void {
   if (typeof node.value === 'number' && String(node.value) !== node.source) node.value = node.source
 }
@@ -171,9 +176,9 @@ function withoutNulls(value: unknown): unknown {
 type Schema = Record<string, unknown>
 
 /**
- * Sets one value of the file from a variable such as `BATON__TOOLBOX__MCPS__0__MODE`: between levels `__`,
- * upper case, lists by place. The schema says what is a list, what is text and how a key is written.
- * Returns the path that was set, or why there is no such place.
+ * Sets one value of the file from a variable such as `BATON__TOOLBOX__MCPS__0__MODE`: in upper case, `__` between
+ * levels, items of lists by their place. The schema says what is a list, what is text and how a key is written. Returns
+ * the path that was set, or why there is no such place.
  */
 export function override(root: Record<string, unknown>, name: string, text: string): string | Problem {
   const steps = name.slice('BATON__'.length).split('__')
@@ -211,7 +216,7 @@ function item(schema: Schema, list: unknown[], step: string): Found | null {
 function member(schema: Schema, map: Record<string, unknown>, step: string): Found | null {
   const known = isRecord(schema.properties) ? schema.properties[step.toLowerCase()] : undefined
   if (isRecord(known)) return { key: step.toLowerCase(), schema: known }
-  // A map of free names: one that the file has already (x-api-key as X_API_KEY), else as it is written.
+  // A map of free names: the name that the file has already (x-api-key for X_API_KEY), else as the variable has it.
   const pattern = isRecord(schema.patternProperties) ? Object.values(schema.patternProperties)[0] : undefined
   if (!isRecord(pattern) || step === '') return null
   const plain = (key: string) => key.toUpperCase().replaceAll('-', '_')
@@ -230,7 +235,8 @@ function fitted(schema: Schema, text: string): unknown {
   try {
     value = contentOf(loadYaml().parseDocument(text))
   } catch {
-    // `*_delete, old_*` begins like an alias and is none; brackets and quotes that do not fit stay a mistake.
+    // `*_delete, old_*` begins like an alias and is none. Brackets and quotes that do not fit stay a mistake, so the
+    // text stays text.
     if (/^\s*[[{"']/.test(text)) return text
   }
   if (!types.includes('array') || Array.isArray(value)) return value

@@ -1,6 +1,6 @@
 /**
- * What `limits` of the YAML file takes, as data: the bounds that it is checked by, its default and its meaning, from
- * which the settings page is made too.
+ * What `limits` of the YAML file takes, as data: for each, the bounds that it is checked by, its default and its
+ * meaning. The settings page is made from them, too.
  */
 import { type Static, Type } from 'typebox'
 import { Duration, durationMs } from '../duration.ts'
@@ -47,7 +47,7 @@ const each = <K extends 'schema' | 'fallback'>(member: K) =>
 
 export const LimitsSchema = Type.Object(each('schema'), { additionalProperties: false })
 
-/** As the code takes them, durations in milliseconds. */
+/** The limits as the code takes them, with durations in milliseconds. */
 export function limitsOf(file: Static<typeof LimitsSchema> = {}) {
   const limits = { ...each('fallback'), ...file }
   return {

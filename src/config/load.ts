@@ -28,7 +28,7 @@ export const EX_CONFIG = 78
 
 /**
  * The configuration cannot be used; the process should exit with EX_CONFIG after showing it. Warnings are shown with
- * it: a misspelt name may be why another is missing.
+ * it: a misspelt name may be why a setting is missing.
  */
 export class ConfigError extends Error {
   readonly problems: readonly Problem[]
@@ -44,7 +44,7 @@ function inWords({ path, problem, remedy }: Problem): string {
 }
 
 /**
- * Reads and checks everything. `cwd` is where `baton.yaml` is looked for and relative paths begin. Throws
+ * Reads and checks everything. `cwd`: where `baton.yaml` is looked for, and where relative paths begin. Throws
  * ConfigError with all problems; warnings are for the operator's log.
  */
 export function loadConfig(env: Env, cwd: string): { config: Config; warnings: string[] } {
@@ -64,7 +64,7 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
   return { config: deepFreeze(config), warnings: [...unknownVariables(env), ...advice(values)] }
 }
 
-/** One that nobody named may be absent. */
+/** A file that nobody named may be absent. */
 function readFile(path: string, isNamed: boolean, problems: Problem[]): Record<string, unknown> {
   let source: string
   try {
@@ -117,7 +117,7 @@ function withVariable(path: string, setBy: ReadonlyMap<string, string>): string 
   return name ? `${path} (${name})` : path
 }
 
-/** The file without the values at fault, so that the rest is still held to what no schema can say. */
+/** The file without the values at fault, so that the rest can still be checked for what no schema can say. */
 function without(file: object, problems: readonly Problem[]): object {
   const copy: object = structuredClone(file)
   for (const { path } of problems) {
@@ -162,7 +162,7 @@ function fileText(value: unknown): string | null {
   return value === undefined || typeof value === 'object' ? null : String(value)
 }
 
-/** Null: it is not set; undefined: what it is set to does not fit. */
+/** Null: the setting is not set; undefined: its value does not fit. */
 function readOne<T>(
   setting: Setting<T>,
   path: string,
@@ -194,7 +194,7 @@ function readEnvKeys(env: Env, problems: Problem[]): Config['envCredentials'] {
 const authOf = ({ auth, host }: Pick<SettingValues, 'auth' | 'host'>): 'off' | 'keys' =>
   auth ?? (isLoopback(host) ? 'off' : 'keys')
 
-/** What must fit together; a rule whose values are unfit themselves has nothing to say. */
+/** Checks values that must fit together. A rule whose values are unfit themselves has nothing to say. */
 function crossRules(values: Partial<SettingValues>): Problem[] {
   const { host, auth, cors_origins, database_url, encryption_keys } = values
   const problems: Problem[] = []

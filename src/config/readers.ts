@@ -57,7 +57,7 @@ export const bytes = (value: string): number => {
   throw new UnfitValue('must be a size from 1 B to 256 MiB, such as 33554432 or 32MiB')
 }
 
-/** Milliseconds; null for ever. No timer runs so long, so it may be longer than one. */
+/** Milliseconds; null: for ever. It may be longer than any timer, since no timer waits for it. */
 export const retention = (value: string): number | null => {
   if (value === 'forever') return null
   const read = parseDuration(value, LONGEST_RETENTION_MS)
@@ -71,7 +71,7 @@ function parsed(value: string, remedy = ''): URL {
   throw new UnfitValue('must be an absolute URL', remedy)
 }
 
-/** What is sent of it is decoded first, where nobody would tell which setting that comes from. */
+/** Checks that the parts of a URL which are sent can be decoded: a later failure would not name the setting. */
 function decodable(url: URL): URL {
   try {
     for (const part of [url.username, url.password, url.pathname]) decodeURIComponent(part)
@@ -104,7 +104,7 @@ export const connection = (...protocols: string[]) => {
   }
 }
 
-/** As other programs take it: the scheme may be left out. */
+/** A proxy as other programs take it: the scheme may be left out. */
 export const forwardProxy = (value: string): string => {
   const url = decodable(parsed(value.includes('://') ? value : `http://${value}`))
   if (!/^https?:$/.test(url.protocol)) throw new UnfitValue('must begin with http:// or https://')
@@ -118,14 +118,15 @@ export const origins = (value: string): string[] =>
     const url = URL.canParse(item) ? new URL(item) : null
     const isWeb = url !== null && /^https?:$/.test(url.protocol)
     if (isWeb && url.origin === item.toLowerCase() && !url.host.includes('*')) return url.origin
-    // Pages of apps have schemes of their own (capacitor://localhost), whose origins no URL tells (Fetch, 3.2 "Origin").
+    // Pages of apps have schemes of their own (capacitor://localhost), for which `URL` knows no origin (Fetch, 3.2
+    // "Origin").
     const isApp = url !== null && !isWeb && /^[a-z][a-z\d+.-]*:\/\/[\w.:-]+$/i.test(item)
     if (isApp) return item.toLowerCase()
     const remedy = 'An origin is scheme://host[:port], without a path or wildcard; * alone is any'
     throw new UnfitValue(`holds '${item}', which is not an origin`, remedy)
   })
 
-/** A flag, or what the guard of addresses reads. */
+/** A flag, or a list that the guard of addresses reads. */
 export const openNetworks = (value: string): boolean | string[] => {
   const isOpen = FLAGS.get(value.toLowerCase())
   if (isOpen !== undefined) return isOpen
@@ -138,7 +139,7 @@ export const openNetworks = (value: string): boolean | string[] => {
   )
 }
 
-/** The id of an encryption key; it stands in all that is sealed under it. */
+/** The id of an encryption key; it stands in everything that is sealed under the key. */
 export const KEY_ID = /^[\w.-]{1,64}$/
 
 /** `id:base64` of 32 bytes, in the order given; at least one. */
@@ -151,7 +152,7 @@ export const encryptionKeys = (value: string): { id: string; key: Uint8Array }[]
     }
     const key = Buffer.from(base64, 'base64')
     const isWhole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
-    // Named by its place: where the two are swapped, the id is the key.
+    // The message names the key by its place: where id and key are swapped, the id would be the secret.
     if (!isWhole) throw new UnfitValue(`key ${i + 1} is not base64 of exactly 32 bytes`, remedy)
     return { id, key: new Uint8Array(key) }
   })

@@ -29,9 +29,9 @@ export type ProviderId = (typeof PROVIDER_IDS)[number]
 export interface Setting<T> {
   /** The environment variable */
   name: string
-  /** … as many programs write it, too */
+  /** The name that many programs use for it, too */
   also?: string
-  /** As one would write it; null: not set */
+  /** Its text, as one would write it; null: not set */
   fallback: string | null
   meaning: string
   read(text: string): T
@@ -271,7 +271,7 @@ export const SETTINGS = {
   ),
 } as const satisfies Record<string, Setting<unknown>>
 
-/** What an upstream root is for: the names of the settings `<base>_base_url`. */
+/** The names of upstream roots: `<base>` of the settings `<base>_base_url`. */
 export type Base = keyof typeof SETTINGS extends infer Key
   ? Key extends `${infer Name}_base_url`
     ? Name

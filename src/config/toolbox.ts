@@ -9,7 +9,10 @@ type ToolboxFile = NonNullable<FileContent['toolbox']>
 type McpFile = NonNullable<ToolboxFile['mcps']>[number]
 type ToolFile = NonNullable<ToolboxFile['tools']>[number]
 
-/** Problems that a schema cannot say. What did not pass it was taken out: a field of the type may be missing. */
+/**
+ * Problems that a schema cannot say. Values that did not pass the schema were taken out, so a required field may be
+ * missing.
+ */
 export function toolboxProblems(toolbox: ToolboxFile): Problem[] {
   const mcps = toolbox.mcps ?? []
   const tools = toolbox.tools ?? []
@@ -82,7 +85,7 @@ function mcpSetting(file: McpFile): McpSetting {
   }
 }
 
-/** Written alike, however the file has it: a connector that reads otherwise counts as changed. */
+/** Every timeout is written alike, however the file has it: a connector whose text differs counts as changed. */
 const inSeconds = (timeout: string) => ({ timeout: `PT${durationMs(timeout) / 1000}S` })
 
 /** Pairs as texts: YAML reads 12345 and true as something else. */
