@@ -18,7 +18,7 @@ export interface ChosenCredential {
   kind: 'api_key' | 'oauth'
   /** Where a provider's logins have several APIs: which one they are for */
   path?: 'code_assist' | 'public'
-  /** A login's is fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
+  /** A login's secret is fresh. Throws credential_needs_reauth, or what kept the login from being renewed. */
   secret(): Promise<CredentialSecret>
   /** Logins: after a refusal that `renewOn` names, whether there is another token to try with */
   onUnauthorized?(): Promise<boolean>
@@ -29,9 +29,9 @@ export interface ChooseCredential {
   /** Providers whose keys the environment holds */
   readonly environment: readonly string[]
   /**
-   * The session's credential where the provider is the session's and it is of it, else the owner's default unless it is
-   * disabled, else the owner's only active one, else the environment's. `known`: the rows, where they were read a
-   * moment ago. Throws no_credential, credential_needs_reauth.
+   * The session's credential where the provider is the session's and the credential is for it, else the owner's default
+   * unless it is disabled, else the owner's only active one, else the environment's. `known`: the rows, where they were
+   * read a moment ago. Throws no_credential, credential_needs_reauth.
    */
   resolve(session: Choosing, provider: string, known?: CredentialCandidates): Promise<ChosenCredential>
 }
@@ -76,7 +76,7 @@ export function createChoice({ store, vault, config, renewals }: ChooseDeps): Ch
 
   async function chosen(row: Credential): Promise<ChosenCredential> {
     if (row.state === 'needs_reauth') throw needsReauth(row)
-    // Before the turn is there, rather than in its first step.
+    // Checked before the turn is opened, rather than in its first step.
     if (row.kind === 'oauth') await renewals.assertRenewable(row)
     const { path, ...facts } = row.facts
     return {

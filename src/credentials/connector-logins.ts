@@ -24,7 +24,7 @@ export interface ConnectorLogin {
 }
 /** Who the gateway is to login services that read it themselves (MCP 2025-11-25 "Client ID Metadata Documents"). */
 export interface ClientDocument extends ReturnType<typeof clientMetadata> {
-  /** Its own address */
+  /** The document's own address */
   client_id: string
   client_uri: string
   application_type: 'web'
@@ -32,13 +32,16 @@ export interface ClientDocument extends ReturnType<typeof clientMetadata> {
 }
 export interface ConnectorLogins extends Pick<ConnectorRenewals, 'authFor' | 'close'> {
   /**
-   * Throws forbidden for anybody but the owner, not_available where no browser can come back or nobody can
-   * register, what the server's login service did.
+   * Throws forbidden for anybody but the owner, not_available where no browser can come back or nobody can register, or
+   * the failure of the server's login service.
    */
   begin(caller: Scope, connector: Connector): Promise<ConnectorLogin>
-  /** The browser's way back; its single-use `state` stands for the caller. Throws invalid_request, what `begin` does. */
+  /**
+   * The browser's way back; its single-use `state` stands for the caller. Throws invalid_request, or what `begin`
+   * throws.
+   */
   finish(query: Readonly<Record<string, string>>): Promise<Connector>
-  /** Throws not_found where the gateway's address is not https: nobody may be known by another. */
+  /** Throws not_found where the gateway's address is not https: no other address may identify a client. */
   clientDocument(): ClientDocument
 }
 
@@ -101,7 +104,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
 
   async function finish(query: Readonly<Record<string, string>>): Promise<Connector> {
     const login = await pending.find(query.state ?? '')
-    // Of a provider's login nothing is known here, and the other way round.
+    // A login at a provider counts as unknown here, and the other way round.
     const id = login && idIn(login.provider)
     if (!login || id === null) throw wrongState(UNKNOWN)
     assertOpen(login)
@@ -137,7 +140,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     // A new revision: what was refused before is tried anew, and no connection outlives its login.
     const update = () => store.connectors.update({ owner, admin: false }, read, { secret }, entry)
     const written = await pending.stored(update)
-    // Null: it was changed meanwhile, or its former login was renewed.
+    // Null: the connector was changed meanwhile, or its former login was renewed.
     return written && typeof written !== 'string' ? written : signIn(owner, id, revision, login)
   }
 

@@ -12,9 +12,9 @@ import { type ConnectorRenewerDeps, createConnectorRenewer, loginNeeded } from '
 import { PATIENCE_MS, shared, sleepFor } from './renew-once.ts'
 
 export interface ConnectorRenewals {
-  /** For the MCP door; of connectors with `auth: oauth`. */
+  /** The authorization that the MCP door uses, of connectors with `auth: oauth`. */
   authFor(connector: Connector): McpAuth
-  /** What a new login at its server goes on from. */
+  /** What is known already for a new login at the connector's server. */
   known(connector: Connector): Known
   /** Waits for renewals under way, so that no new token is lost. */
   close(): Promise<void>
@@ -75,7 +75,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     })
   }
 
-  /** Renewed where that is due. A slow renewal goes on while the token that lasts serves. */
+  /** The login, renewed where that is due. While a slow renewal goes on, a token that still lasts serves. */
   async function fresh(connector: Connector): Promise<SignedIn> {
     const login = await signedIn(connector)
     if (renewer.isFresh(login, null)) return login
@@ -83,7 +83,10 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     return renewer.isSpare(login, null) ? ((await within(PATIENCE_MS, renewal)) ?? login) : renewal
   }
 
-  /** Notes it in the row, since the next login may begin on another replica. If that fails, the server asks again. */
+  /**
+   * Notes in the row what the server asked for, since the next login may begin on another replica. If that fails, it
+   * asks again.
+   */
   async function note(connector: Connector, asked: string): Promise<unknown> {
     const { id, owner, config_revision } = connector
     const row = await store.connectors.get({ owner, admin: false }, id)
@@ -100,7 +103,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
       token: async () => (await fresh(connector)).tokens.access_token,
       async onUnauthorized(refused) {
         const { tokens } = await signedIn(connector)
-        // Another call that was refused may have brought a newer one.
+        // Another call that was refused may have brought a newer token.
         if (tokens.access_token === refused) await renewed(connector, refused)
       },
       held: () => entries.get(connectorKey(connector))?.login?.tokens?.access_token,
@@ -134,7 +137,7 @@ function withTokens(connector: Connector, login: McpLogin | null): SignedIn {
   throw loginNeeded(connector, login?.over)
 }
 
-/** The scopes that a login is known to lack, with what is asked for now; empty: none. */
+/** The scopes that a login is known to lack, those that are asked for now included; empty: none. */
 function beyond(login: McpLogin | undefined, asked: string): string {
   const granted = new Set(String(login?.tokens?.scope ?? '').split(' '))
   const missing = `${login?.lacking ?? ''} ${asked}`.split(' ').filter((scope) => !granted.has(scope))

@@ -1,6 +1,6 @@
 /**
- * What of a connector is secret: header values, variables of a started program, its bearer token. Sealed
- * as one piece under owner and id, opened where a connection is made.
+ * A connector's secrets: header values, variables of a started program, its bearer token, its login. They are sealed as
+ * one piece under owner and id, and opened where a connection is made.
  */
 import type { McpAuth, McpServerSpec } from '../mcp/contract.ts'
 import type { McpLogin } from '../mcp/oauth.ts'
@@ -31,7 +31,7 @@ export function sealConnector(
   return isEmpty ? null : sealSecret(vault, connector, secret)
 }
 
-/** Empty for one without secrets. Throws as `vault.open`. */
+/** Empty for a connector without secrets. Throws as `vault.open`. */
 export function openConnector(
   vault: Pick<Vault, 'open'>,
   { owner, id, secret }: Pick<Connector, 'owner' | 'id' | 'secret'>,
@@ -39,7 +39,7 @@ export function openConnector(
   return secret ? openSecret(vault, { owner, id, secret }) : { headers: {}, env: {} }
 }
 
-/** Of its connection in the MCP door's pool: another with each change. */
+/** The key of the connector's connection in the MCP door's pool: another with each change. */
 export const connectorKey = ({ id, config_revision }: Pick<Connector, 'id' | 'config_revision'>): string =>
   `${id}@${config_revision}`
 

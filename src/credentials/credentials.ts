@@ -15,7 +15,7 @@ import type { Vendors } from './logins/vendors.ts'
 import { whySpent } from './renew-login.ts'
 import { hintOf, sealSecret, type Vault } from './vault.ts'
 
-/** As the API shows it. */
+/** A credential as the API shows it. */
 export type CredentialView = Omit<Credential, 'secret' | 'version' | 'is_default' | 'facts'> & {
   default: boolean
   origin: 'api' | 'env'
@@ -44,7 +44,7 @@ type CreateCredential = { provider: string; name?: string | null; default?: bool
 )
 /** A login with its tokens, as flows and imported files bring it. */
 export interface AddLogin {
-  /** Whoever must be sure looks for it before another try */
+  /** A caller that must be sure looks for this id before another try */
   id: string
   provider: string
   secret: LoginSecret
@@ -53,14 +53,14 @@ export interface AddLogin {
   name: string | null
   default: boolean
 }
-/** What is absent stays as it is. */
+/** Fields that are absent stay as they are. */
 interface PatchCredential {
   name?: string | null
   state?: 'active' | 'disabled'
   default?: boolean
 }
 
-/** Credentials as callers make and see them. What is written is on record in the audit trail. */
+/** Credentials as callers make and see them. Every change is on record in the audit trail. */
 export interface Credentials {
   /** Throws oauth_not_enabled, invalid_request. */
   create(owner: string, input: CreateCredential): Promise<CredentialView>
@@ -115,7 +115,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     { default: is_default, secret, ...login }: AddLogin,
   ): Promise<CredentialView> {
     const made = await put(owner, { ...login, kind: 'oauth', is_default }, secret)
-    // A turn would be begun with it, only to fail.
+    // With a spent login a turn would begin only to fail.
     const reason = whySpent(made, vendors.get(made.provider), secret)
     const isSpent = reason !== null && (await store.credentials.fail(made.id, made.version, reason, 'ended'))
     const now = isSpent ? await store.credentials.get({ owner, admin: false }, made.id) : made
@@ -153,7 +153,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     }
     const secret = merged(federation ? { federation } : {}, input)
     const own = vendor.identify(secret)
-    // Without a token it is to be fetched at the first use.
+    // Without a token, one is to be fetched at the first use.
     const end = access_token === undefined ? new Date().toISOString() : null
     return {
       secret,
@@ -226,7 +226,7 @@ function envViews(keys: Config['envCredentials']): CredentialView[] {
   }))
 }
 
-/** Without its secret. */
+/** The credential without its secret. */
 export function credentialView(row: Credential): CredentialView {
   const { secret, version, is_default, facts, ...shown } = row
   return { ...shown, default: is_default, origin: 'api', ...picked(facts) }

@@ -1,6 +1,6 @@
 /**
- * Re-encryption: everything at rest is opened and sealed anew under the first key, while the gateway serves.
- * Nothing is written over what changed meanwhile: that is looked at again.
+ * Re-encryption: everything at rest is opened and sealed anew under the first key, while the gateway serves. A row that
+ * changed meanwhile is not written over, but looked at again.
  */
 import { BatonError } from '../errors.ts'
 import type { SealedPlace, Store } from '../store/store.ts'
@@ -10,17 +10,17 @@ import { confirmKeys, secretContext, type Vault } from './vault.ts'
 interface Rotation {
   /** Secrets and documents that were sealed anew */
   resealed: number
-  /** Those that kept changing; not 0: run it again before a former key is taken away */
+  /** Secrets that kept changing; if not 0, run it again before a former key is taken away */
   left: number
-  /** Those that no configured key opens, which stay as they are: each with the reason, the first hundred of them */
+  /** Secrets that no configured key opens, each with the reason, the first hundred of them; they stay as they are */
   unopened: string[]
 }
-/** The same with the keys that it ran under, by their ids: the one that seals, and the others. */
+/** A rotation with the ids of the keys that it ran under: the one that seals, and the others. */
 export interface KeyRotation extends Rotation {
   key: string
   others: readonly string[]
 }
-/** Rotation as an act of administration, on record. */
+/** Rotation as an act of administration, on record in the audit trail. */
 export async function rotateEncryption(
   store: RotationStore & Pick<Store, 'audit'>,
   vault: Vault,
@@ -65,7 +65,7 @@ export async function rotateKeys(store: RotationStore, vault: Vault): Promise<Ro
   for (let pass = 0; pass < MOST_PASSES; pass++) {
     const tally = { done: 0, moved: 0 }
     const unopened: string[] = []
-    // One after the other; false: it was changed meanwhile.
+    // One write after the other; false: the row was changed meanwhile.
     for await (const write of outdated(store, vault, unopened)) (await write()) ? tally.done++ : tally.moved++
     resealed += tally.done
     if (tally.moved > 0) continue
@@ -82,7 +82,7 @@ export async function rotateKeys(store: RotationStore, vault: Vault): Promise<Ro
 
 type Write = () => Promise<boolean>
 
-/** Everything under a former key, each with the way to write it anew; `unopened` gets what no key opens. */
+/** For everything under a former key, a function that writes it anew; `unopened` gets what no key opens. */
 async function* outdated({ sealed }: RotationStore, vault: Vault, unopened: string[]): AsyncGenerator<Write> {
   /** Null: it stays as it is. */
   function anew(what: string, bytes: Uint8Array, context: string): Uint8Array | null {
@@ -123,7 +123,7 @@ function resealedText(
   const document: unknown = JSON.parse(text)
   let isChanged = false
   for (const part of PLACES[place](document)) {
-    // What a model said may look alike, but stands deeper.
+    // A model's words may look alike, but stand deeper.
     if (part.type !== 'sealed' || typeof part.sealed !== 'string') continue
     const next = anew(new Uint8Array(Buffer.from(part.sealed, 'base64')))
     if (!next) continue

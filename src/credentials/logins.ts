@@ -1,7 +1,8 @@
 /**
  * Logins at a vendor's page: begun here (logins/begin.ts), finished by the vendor's redirect, by what a person pastes,
- * or by a device code, on whichever replica the answer comes to. Single use, bound to its owner, for a few minutes. And
- * login files of vendors' own tools, taken over. Each ends as a credential (logins/end.ts).
+ * or by a device code, on whichever replica the answer comes to. Each serves once, is bound to its owner, and lasts for
+ * a few minutes. Login files of vendors' own tools are taken over here, too. Each login ends as a credential
+ * (logins/end.ts).
  */
 import type { Logger } from 'pino'
 import { BatonError, invalid, refuseAt } from '../errors.ts'
@@ -86,7 +87,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     return login?.provider === provider ? login : null
   }
 
-  /** Uses the login up. Null: somebody else has. `granted` reads what the vendor gave, and for which state. */
+  /** Uses the login up. Null: somebody else has used it. `granted` reads what the vendor gave, and for which state. */
   function redeem(
     configured: ConfiguredVendor,
     login: OAuthLogin,
@@ -131,7 +132,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     const configured = vendors.get(provider)
     const state = stateIn(configured, answer.state)
     const found = await find(provider, state)
-    // Another owner's login is as unknown as none.
+    // Another owner's login counts as unknown.
     const login = openOf(found?.owner === caller.owner ? found : null)
     if (login.mode === 'device') {
       const words = 'A device login ends by itself once it is granted; ask for its status.'
@@ -180,7 +181,7 @@ function openOf(login: OAuthLogin | null): OAuthLogin {
   return login
 }
 
-/** What is wrong with a code is wrong with the text that it stood in. */
+/** An error of the code is one of the pasted text that it stood in. */
 function ofPasted(thrown: unknown): never {
   if (thrown instanceof BatonError && thrown.param === 'code') refuseAt('pasted')(thrown)
   throw thrown

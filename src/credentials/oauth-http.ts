@@ -1,7 +1,7 @@
 /**
- * The door to the vendors' token endpoints and to what a login is set up with: one small request, one
- * small answer, no redirects, a time limit for the whole. No retries: a refresh token may be spent by the
- * first try, whatever came of it.
+ * The door to the vendors' token endpoints and to the services that set a login up: one small request, one small
+ * answer, no redirects, a time limit for the whole. No retries: a refresh token may be spent by the first try, whatever
+ * came of it.
  */
 import { request } from 'undici'
 import { BatonError } from '../errors.ts'

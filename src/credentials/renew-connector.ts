@@ -1,6 +1,6 @@
 /**
- * Renews one login at an MCP server, by one caller at a time (renew-once.ts). What its login service refuses for good
- * costs a login its tokens, and the reason is kept with it; everything else is left for later.
+ * Renews one login at an MCP server, by one caller at a time (renew-once.ts). A final refusal by the login service
+ * costs a login its tokens, and the reason is kept with it; any other failure is left for later.
  */
 import { BatonError } from '../errors.ts'
 import { McpError } from '../mcp/contract.ts'
@@ -11,16 +11,16 @@ import { insist, SPARE_MS, underClaim } from './renew-once.ts'
 import type { Vault } from './vault.ts'
 
 interface ConnectorRenewer {
-  /** Whether its token is another than the refused one, and does not end soon. */
+  /** Whether the login's token is another than the refused one, and does not end soon. */
   isFresh(login: McpLogin, refused: string | null): boolean
-  /** Whether its token serves while its renewal has to wait. */
+  /** Whether the login's token serves while its renewal has to wait. */
   isSpare(login: McpLogin, refused: string | null): boolean
   /**
-   * Renewed, or as another replica made it: without tokens where only a person can help, with the refused token where
-   * nothing renews it. Throws McpError, or BatonError, for what may pass.
+   * The login, renewed here or by another replica: without tokens where only a person can help, with the refused token
+   * where nothing renews it. Throws McpError, or BatonError, for what may pass.
    */
   renewed(connector: Connector, refused: string | null): Promise<McpLogin>
-  /** As it is stored now, for the server that the connector was read with; null: the connector is gone. */
+  /** The login as it is stored now, for the server that the connector was read with; null: the connector is gone. */
   stored(connector: Connector): Promise<McpLogin | null>
 }
 
@@ -32,18 +32,24 @@ export interface ConnectorRenewerDeps {
   now(): number
   /** Rejects when the signal is aborted */
   sleep(ms: number, signal?: AbortSignal): Promise<unknown>
-  /** The process ends: what could not be stored so far is tried once more, and nobody is waited for. */
+  /**
+   * Aborted when the process ends: what could not be stored so far is tried once more, and no other process is waited
+   * for.
+   */
   ending: AbortSignal
 }
 
 /** A renewal takes 40 s at most: a discovery (oauth.ts) and a token request. */
 const CLAIM_SECONDS = 60
-/** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
+/**
+ * A token is renewed so long before its end, or in the second half of a shorter life: a call may take a while to
+ * arrive.
+ */
 const AHEAD_MS = 60_000
 
-/** What a renewal is begun on. */
+/** Why a renewal is begun. */
 interface Occasion {
-  /** The token that was refused; null: none was, it ends soon */
+  /** The token that was refused; null: none was, the token ends soon */
   refused: string | null
   /** Another process, which this one waited for, has tried it in vain */
   wasTried: boolean
@@ -96,7 +102,7 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
     return left === login ? login : kept(connector, row, login, left)
   }
 
-  /** Renewed, or what is left of it. */
+  /** The login renewed, or what is left of it. */
   async function ask(row: Connector, login: McpLogin, { refused, wasTried }: Occasion): Promise<McpLogin> {
     try {
       if (wasTried && login.tokens?.refresh_token !== undefined) throw failedElsewhere(row)
@@ -110,8 +116,8 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
   }
 
   /**
-   * What is left of a login that cannot be renewed: its token, until that ends. A refusal of it alone ends no
-   * login, since servers refuse good tokens while they are in trouble.
+   * What is left of a login that cannot be renewed: its token, until that ends. A refusal of the access token alone
+   * ends no login, since servers refuse good tokens while they are in trouble.
    */
   function rest(login: McpLogin, refused: string | null, why: string): McpLogin {
     const { tokens, expires_at = Number.POSITIVE_INFINITY, ...signedOut } = login
@@ -124,8 +130,8 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
   }
 
   /**
-   * Where the service rotates its tokens, these are the only ones now: what was written in the meantime must
-   * not cost them, unless it made another login or took this one away. Then that holds.
+   * Stores the login. Where the service rotates its tokens, these are the only ones now: a change of the row meanwhile
+   * must not cost them, unless it made another login or took this one away. Then the change holds.
    */
   async function kept(
     connector: Connector,
@@ -156,7 +162,7 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
   }
 }
 
-/** One that nothing can renew serves to its end. */
+/** How long before its end a token is renewed. One that nothing can renew serves to its end. */
 function aheadMs(tokens: McpTokens | undefined): number {
   if (tokens?.refresh_token === undefined) return 0
   const { expires_in } = tokens

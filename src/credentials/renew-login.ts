@@ -1,6 +1,6 @@
 /**
- * Renews one login at a provider, by one caller at a time (renew-once.ts). What the vendor refuses for good ends in
- * `needs_reauth` with the reason, everything else is left for later.
+ * Renews one login at a provider, by one caller at a time (renew-once.ts). A final refusal by the vendor ends in
+ * `needs_reauth` with the reason; any other failure is left for later.
  */
 import type { Logger } from 'pino'
 import { BoundedMap } from '../bounded-map.ts'
@@ -14,21 +14,26 @@ import { insist, PATIENCE_MS, SPARE_MS, shared, underClaim } from './renew-once.
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
-/** What answers with a row gives it as it is afterwards, and throws credential_needs_reauth or no_credential. */
+/** Verbs that answer with a row give it as it is afterwards, and throw credential_needs_reauth or no_credential. */
 export interface LoginRenewer {
-  /** Renewed if its token ends soon. Throws what kept it from that, unless the token lasts for now. */
+  /** Renews the login if its token ends soon. Throws what kept it from being renewed, unless the token still lasts. */
   renewedIfDue(row: Credential): Promise<Credential>
-  /** The same for somebody who waits to use it: a slow renewal goes on while the token that lasts serves. */
+  /**
+   * The same for a caller who waits to use the token: while a slow renewal goes on, a token that still lasts serves.
+   */
   fresh(row: Credential): Promise<Credential>
-  /** After its token was refused. The same version: there is no other token. Throws what kept it from being renewed. */
+  /**
+   * Renews a login whose token was refused. The same version: there is no other token. Throws what kept it from being
+   * renewed.
+   */
   renewed(row: Credential): Promise<Credential>
-  /** Throws where its token has ended and nothing renews it. Asks no vendor. */
+  /** Throws where the login's token has ended and nothing renews it. Asks no vendor. */
   assertRenewable(row: Credential): Promise<void>
-  /** As it is stored now. */
+  /** The row as it is stored now. */
   reread(row: Pick<Credential, 'id' | 'owner'>): Promise<Credential>
-  /** Its token came a moment ago in place of a refused one: if it is refused too, renewing is no cure. */
+  /** Whether the token came a moment ago in place of a refused one: if it is refused, too, renewing is no cure. */
   isCured(row: Credential): boolean
-  /** Its last renewal failed a moment ago. */
+  /** Whether the login's last renewal failed a moment ago. */
   isPaused(id: string): boolean
   underWay(): Iterable<Promise<unknown>>
 }
@@ -42,17 +47,20 @@ export interface LoginRenewerDeps {
   /** How long a claim outlives its owner. Longer than a call to a token endpoint may take. Default 30 */
   claimSeconds?: number
   now(): number
-  /** Of what is kept in memory: a clock that is set back must not make that longer */
+  /** Clock of what is kept in memory: a clock that is set back must not make that longer */
   uptime(): number
   /** Rejects when the signal is aborted */
   sleep(ms: number, signal?: AbortSignal): Promise<unknown>
-  /** The process ends: what could not be stored so far is tried once more, and nobody is waited for. */
+  /**
+   * Aborted when the process ends: what could not be stored so far is tried once more, and no other process is waited
+   * for.
+   */
   ending: AbortSignal
 }
 
-/** What a renewal is begun on. */
+/** Why a renewal is begun. */
 interface Occasion {
-  /** Its token was refused; else it ends soon */
+  /** The token was refused; otherwise it ends soon */
   isRefused: boolean
   /** Another process, which this one waited for, has tried it in vain */
   wasTried: boolean
@@ -60,7 +68,10 @@ interface Occasion {
 
 /** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
 const CURE_MS = 300_000
-/** Beyond that, a token that is refused in spite of its renewal may be renewed once too often, and a failure told again. */
+/**
+ * Logins. Beyond that, a token that is refused in spite of its renewal may be renewed once too often, and a failure
+ * logged again.
+ */
 const MOST_REMEMBERED = 10_000
 
 export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
@@ -68,7 +79,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
   const endpoints = createTokenEndpoints({ http, now, uptime })
   const running = new Map<string, Promise<Credential>>()
   const cured = new BoundedMap<{ version: number; at: number }>(MOST_REMEMBERED)
-  /** What the log has heard of each: one that cannot be opened any more fails every minute. */
+  /** The failure of each login that the log has: a login that cannot be opened any more fails every minute. */
   const told = new BoundedMap<string>(MOST_REMEMBERED)
 
   const reread: LoginRenewer['reread'] = async ({ id, owner }) =>
@@ -79,9 +90,9 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
     return shared(running, row.id, () => claimed(row, refused))
   }
 
-  /** Renews it, or takes over what another replica made of it. */
+  /** Renews the login, or takes it over as another replica has renewed it. */
   function claimed(row: Credential, refused: number | null): Promise<Credential> {
-    // A process that dies keeps its claim for so long, and the next one needs its time.
+    // A process that dies keeps its claim to the end, and the next one may need as long.
     const until = now() + 2 * claimSeconds * 1000
     return underClaim(store.credentials, {
       id: row.id,
@@ -150,19 +161,20 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
       expires_at,
       facts: { ...vendors.get(row.provider).vendor.identify(secret).facts, ...row.facts },
     }
-    // The claim may lapse meanwhile, and a sibling find the spent token dead: these make the login active again.
+    // The claim may lapse meanwhile, and a sibling may find the spent token dead: these tokens make the login active
+    // again.
     const write = () => store.credentials.rotate(row.id, row.version, next)
     const isStored = await insist(write, sleep, ending)
-    // Otherwise somebody wrote it meanwhile, and theirs holds.
+    // Otherwise somebody wrote the row meanwhile, and what they wrote holds.
     return isStored
       ? { ...row, ...next, version: row.version + 1, updated_at: new Date(now()).toISOString() }
       : reread(row)
   }
 
-  /** Unless a sibling won meanwhile: then its tokens are the ones. */
+  /** Ends the login, unless a sibling has stored new tokens meanwhile: then those hold. */
   async function giveUp(row: Credential, failure: TokenFailure): Promise<Credential> {
     const { code } = failure
-    // That it has ended is only what the clock here says, which may be ahead: a person would have to log in for that.
+    // Only the clock here says that the token has ended, and it may be ahead: a person would have to log in for that.
     const ended = failure === SPENT ? 'ended' : undefined
     const isOver = await store.credentials.fail(row.id, row.version, reasonOf(failure), ended)
     if (isOver) log.warn({ credential_id: row.id, provider: row.provider, code }, 'login needs a new sign-in')
@@ -194,7 +206,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
   }
 }
 
-/** Where the operator has no client for it, the caller, who only uses the login, has made no mistake. */
+/** Where the operator has configured no client, that is no mistake of the caller, who only uses the login. */
 function renewalOf({ vendor, settings }: ConfiguredVendor, secret: LoginSecret): OAuthCall | null {
   try {
     return vendor.renew(settings, secret)
@@ -204,16 +216,19 @@ function renewalOf({ vendor, settings }: ConfiguredVendor, secret: LoginSecret):
   }
 }
 
-/** Whether its token ends within so many milliseconds. */
+/** Whether the login's token ends within so many milliseconds. */
 const isSpent = ({ expires_at }: Pick<Credential, 'expires_at'>, spareMs: number, now: number): boolean =>
   expires_at !== null && Date.parse(expires_at) - now <= spareMs
 
-/** Whether its token ends soon, or where none says when it ends, has grown as old as its vendor lets one become. */
+/**
+ * Whether the login's token ends soon; where nothing says when it ends, whether it is as old as its vendor lets one
+ * become.
+ */
 function isDue(row: Credential, { vendor }: ConfiguredVendor, now: number): boolean {
   const { renewAheadSeconds, renewAfterSeconds } = vendor
   const updated = Date.parse(row.updated_at)
   if (row.expires_at === null) return renewAfterSeconds !== null && now - updated > renewAfterSeconds * 1000
-  // Of one that was renewed its life is known: a short one must not be due as soon as it is born.
+  // The life of a renewed token is known: a short-lived one must not be due as soon as it is there.
   const life = Math.max(0, Date.parse(row.expires_at) - updated)
   const ahead = row.version === 1 ? Number.POSITIVE_INFINITY : life / 4
   return isSpent(row, Math.min(renewAheadSeconds * 1000, ahead), now)
@@ -236,7 +251,7 @@ export function whySpent(
   try {
     return vendor.renew(settings, secret) === null ? reasonOf(SPENT) : null
   } catch {
-    // It has what renews it, and lacks the operator's client for that.
+    // The login has what renews it: only the operator's client is missing.
     return null
   }
 }

@@ -1,5 +1,5 @@
 /**
- * What every renewal of a login keeps to, since a refresh token is spent by its first use: callers of this process share
+ * The rules of every renewal of a login, since a refresh token is spent by its first use: callers of this process share
  * the work, replicas take turns by a claim on the row, which lapses by itself (no transaction is open meanwhile), and
  * the answer is stored before it is used.
  */
@@ -41,20 +41,24 @@ interface Claimed<Row, T> {
   /** How long the claim outlives its process: longer than the work takes */
   seconds: number
   /**
-   * `row` as it was when the claim was made. `wasTried`: another did the work while this caller waited. Where nothing came
-   * of it, nobody is to be asked again: all who wait for a service that hangs would ask it one after the other.
+   * `row` as it was when the claim was made. `wasTried`: another process did the work while this caller waited. If
+   * nothing came of that, the service is not to be asked again: all who wait for a service that hangs would ask it one
+   * after the other.
    */
   work(row: Row, wasTried: boolean): Promise<T>
   now(): number
-  /** Asked while another has the claim: what came of its work, null to wait on. Throws when that takes too long. */
+  /**
+   * Called while another has the claim: answers with what came of its work, null to wait on. Throws when that takes too
+   * long.
+   */
   elsewhere(): Promise<T | null>
   sleep(ms: number, ending: AbortSignal): Promise<unknown>
-  /** The process ends: `elsewhere` is asked at once */
+  /** Aborted when the process ends: `elsewhere` is called at once */
   ending: AbortSignal
 }
 
 const LONGEST_PAUSE_MS = 500
-/** A claim that took longer to be told of, as to a process that was suspended, may lapse in the middle of the work. */
+/** A claim whose answer took longer, as in a process that was suspended, may lapse in the middle of the work. */
 const LATE_MS = 5_000
 
 /** Does the work under the row's claim, or answers with what came of it elsewhere. */
@@ -81,8 +85,8 @@ export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row
 const TRIES = 4
 
 /**
- * Writes what nobody could give again, such as rotated tokens: while the store is away it is tried until it is
- * back, and once more when the process ends. `sleep` rejects when that begins.
+ * Writes what nobody could give again, such as rotated tokens: while the store is away the write is tried until the
+ * store is back, and once more when the process ends. `sleep` rejects when `ending` is aborted.
  */
 export async function insist<T>(
   write: () => Promise<T>,

@@ -13,9 +13,9 @@ import { openSecret } from './vault.ts'
 
 /** A login as a turn uses it. */
 interface OpenLogin {
-  /** The facts with what the login's setup finds; one call to the vendor if it was never set up. */
+  /** The facts with those that the login's setup finds; asks the vendor if the login was never set up. */
   complete(): Promise<CredentialFacts>
-  /** Fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
+  /** A fresh token. Throws credential_needs_reauth, or what kept the token from being renewed. */
   secret(): Promise<CredentialSecret>
   /** After a 401: whether there is another token to try with. Throws as `secret`. */
   onUnauthorized(): Promise<boolean>
@@ -24,11 +24,11 @@ interface OpenLogin {
 export interface Renewals {
   /** Throws oauth_not_enabled. */
   open(row: Credential): OpenLogin
-  /** Throws credential_needs_reauth where its token has ended and nothing renews it; oauth_not_enabled. */
+  /** Throws credential_needs_reauth where the login's token has ended and nothing renews it; oauth_not_enabled. */
   assertRenewable(row: Credential): Promise<void>
-  /** Renews what ends soon although nobody uses it; how many. The timer's work. */
+  /** Renews logins that end soon although nobody uses them; answers with their number. The timer's work. */
   tend(): Promise<number>
-  /** Begins none on its own any more, and waits for those under way, so that no new token is lost. */
+  /** Begins no renewals on its own any more, and waits for those under way, so that no new token is lost. */
   close(): Promise<void>
 }
 
@@ -75,9 +75,9 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     const { providers, aheadSeconds } = vendors.keptAlive()
     if (providers.length === 0) return 0
     let count = 0
-    // All of them: those that fail again and again would be the first of any number.
+    // All that are due: logins that fail again and again would fill any limited number.
     for (const { id, owner } of await store.credentials.due(providers, aheadSeconds)) {
-      // The process would end in the middle of it.
+      // The process would end in the middle of a renewal.
       if (signal.aborted) break
       const row = await store.credentials.get({ owner, admin: false }, id)
       if (row?.state !== 'active' || renewer.isPaused(id)) continue

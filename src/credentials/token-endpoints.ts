@@ -31,13 +31,16 @@ export interface Renewed {
 interface TokenEndpoints {
   /** Throws LoginRefused, or a BatonError: then it may succeed later. */
   renew(configured: ConfiguredVendor, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
-  /** Another process tried it in vain a moment ago: it is left alone here, too. What to say of it. */
+  /**
+   * Another process tried to renew the login in vain a moment ago: it is left alone here, too. Answers with the error
+   * to throw.
+   */
   failedElsewhere(id: string): BatonError
-  /** Its last renewal failed a moment ago. */
+  /** Whether the login's last renewal failed a moment ago. */
   isPaused(id: string): boolean
 }
 
-/** Left alone this long after a failure, unless the vendor names another time. */
+/** A login is left alone this long after a failure, unless the vendor names another time. */
 const [SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS] = [5_000, 300_000]
 /** Logins come and go in a long-lived process. */
 const MOST_PAUSES = 1000
@@ -45,7 +48,7 @@ const MOST_PAUSES = 1000
 interface TokenEndpointsDeps {
   http: OAuthHttp
   now(): number
-  /** Of pauses: a clock that is set back must not make them longer */
+  /** Clock of pauses: a clock that is set back must not make them longer */
   uptime(): number
 }
 
@@ -76,13 +79,15 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     )
   }
 
-  /** The vendor's refusal; its word is final, or it is noted. */
+  /**
+   * The error for the vendor's refusal: LoginRefused where that is final, else one that is kept for the login's pause.
+   */
   function refusal(id: string, { vendor }: ConfiguredVendor, answer: OAuthAnswer): Error {
     const breaker = breakerOf(vendor.provider)
     const isAnswer = answer.status >= 200 && answer.status < 300
     const failure = isAnswer ? NO_TOKENS : vendor.readFailure(answer)
     const retryMs = wantedPauseMs(answer, now())
-    // Others' logins are not kept from a service that works.
+    // The refusal of one login must not keep others from a service that works.
     if (failure.isLasting || OF_THE_LOGIN.has(answer.status)) breaker.succeeded()
     else breaker.failed(retryMs)
     if (failure.isLasting) return new LoginRefused(failure)
@@ -107,7 +112,8 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
       const next = merged(secret, tokens)
       const renewed = { secret: next, expires_at: endOf(configured, next, tokens, now()) }
       if (tokens.access_token !== undefined) return renewed
-      // The rest must be stored, since a rotated refresh token is the only one left; but not asked for again.
+      // The other tokens must be stored, since a rotated refresh token is the only one left; but the vendor is not
+      // asked again soon.
       const problem = passing(answer.status, NO_TOKENS, 0)
       pause(id, problem, 60_000)
       return { ...renewed, problem }
@@ -118,7 +124,10 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
 
 const FAILED_ELSEWHERE = 'The login could not be renewed by another process a moment ago.'
 
-/** The same, with a time for the next try: nobody asks sooner, so whoever waits less hears the same once more. */
+/**
+ * The same error, with a time for the next try: nobody asks the vendor sooner, so a caller that waits less gets the
+ * same again.
+ */
 const later = ({ code, message, cause }: BatonError): BatonError =>
   new BatonError(code, message, { cause, retryAfter: SHORTEST_PAUSE_MS / 1000 })
 
@@ -128,7 +137,10 @@ const NO_TOKENS: TokenFailure = {
   message: 'Its answer held no access token.',
 }
 
-/** The service works, and refuses what was sent: a grant or a client, which may be one login's own (RFC 6749 5.2). */
+/**
+ * With these a service works, and refuses what was sent: a grant or a client, which may be one login's own (RFC 6749
+ * 5.2).
+ */
 const OF_THE_LOGIN = new Set([400, 401])
 
 const byStatus = (status: number): ErrorCode => {
@@ -151,8 +163,8 @@ function wantedPauseMs({ headers }: OAuthAnswer, now: number): number {
 // ---------------------------------------------------------------- the breaker
 
 /**
- * In front of one endpoint: after several failures in a row nobody asks for a while, then one asks first. Time is the
- * caller's, so that tests drive it.
+ * Stands in front of one endpoint: after several failures in a row nobody asks for a while, then one caller asks first.
+ * The clock is handed in, so that tests drive it.
  */
 interface Breaker {
   /** Milliseconds until it is worth asking again; 0: ask now, and report what came of it. */
@@ -162,7 +174,7 @@ interface Breaker {
   failed(retryMs: number): void
 }
 
-/** Failures in a row that open it. */
+/** Failures in a row that open the breaker. */
 const MOST_FAILURES = 5
 /** Nobody asks for so long then, or for longer where the endpoint wants it. */
 const COOL_MS = 30_000
@@ -175,7 +187,7 @@ export function createBreaker({ now }: { now(): number }): Breaker {
       if (inARow < MOST_FAILURES) return 0
       const left = openUntil - now()
       if (left > 0) return left
-      // This caller is the one that tries; whoever comes while it does, waits.
+      // This caller is the one that tries; others who come meanwhile wait.
       openUntil = now() + COOL_MS
       return 0
     },

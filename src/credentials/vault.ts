@@ -25,11 +25,11 @@ export interface Vault {
   readonly current: string
   /** The ids of the other keys, which only open. */
   readonly others: readonly string[]
-  /** `context` says whose it is and where it stands: see secretContext. */
+  /** `context` says whose secret it is and where it stands: see secretContext. */
   seal(plain: string, context: string): Uint8Array
   /** Throws BatonError `internal` for an unknown key, another context, or damaged bytes. */
   open(sealed: Uint8Array, context: string): string
-  /** The id of the key that it was sealed under. */
+  /** The id of the key that the bytes were sealed under. */
   keyId(sealed: Uint8Array): string
 }
 
@@ -57,7 +57,7 @@ const VERSION = 1
 const IV_BYTES = 12
 const TAG_BYTES = 16
 
-/** The keys are as the settings, or the key file, let them through. */
+/** The keys were checked where they were read, from the settings or the key file. */
 export function createVault(keys: readonly VaultKey[]): Vault {
   const byId = new Map(keys.map(({ id, key }) => [id, key]))
   const [first] = keys
@@ -117,10 +117,9 @@ export const openVault = (config: Pick<Config, 'encryptionKeys' | 'dataDir'>): V
 const KEY_FILE = 'encryption.key'
 
 /**
- * The key of an installation without BATON_ENCRYPTION_KEYS: `<id>:<base64>` in a file of the data folder,
- * the form of that variable, made on the first start with mode 0600. Of two processes that make it at
- * once, both read the same one. Throws ConfigError where it can be neither read nor made, BatonError `internal`
- * where it holds no key.
+ * The key of an installation without BATON_ENCRYPTION_KEYS: `<id>:<base64>` in a file of the data folder, the form of
+ * that variable, made on the first start with mode 0600. Two processes that make it at once both read the same one.
+ * Throws ConfigError where it can be neither read nor made, BatonError `internal` where it holds no key.
  */
 export function loadKeyFile(dataDir: string): VaultKey[] {
   makeDataDir(dataDir)
@@ -136,7 +135,7 @@ function readOrMake(path: string): string {
   }
 }
 
-/** Written under a name of its own and then linked: whoever sees the file sees all of it. */
+/** Written under a name of its own and then linked: a process that sees the file sees all of it. */
 function made(path: string): string {
   const draft = `${path}.${randomBytes(6).toString('hex')}`
   const file = openSync(draft, 'wx', 0o600)
@@ -196,7 +195,7 @@ export async function verifyKeys(settings: Store['settings'], vault: Vault): Pro
   }
 }
 
-/** After every secret was sealed anew under the current key: the former ones are no longer needed. */
+/** Called after every secret was sealed anew under the current key: the former keys are no longer needed. */
 export const confirmKeys = (settings: Store['settings'], vault: Vault): Promise<void> =>
   settings.set(CHECK, checkValue(vault))
 

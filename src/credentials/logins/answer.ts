@@ -1,4 +1,4 @@
-/** Reads what login pages and token endpoints answer; refusals in words. */
+/** Reads the answers of login pages and token endpoints, and puts refusals into words. */
 import * as oauth from 'oauth4webapi'
 import { BatonError, invalid } from '../../errors.ts'
 import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../../oauth-vendor.ts'
@@ -18,13 +18,13 @@ export function readPasted(text: string): URLSearchParams {
     return !searchParams.has('code') && behind.has('code') ? behind : searchParams
   }
   if (/^[?#]?(code|error|state)=/.test(pasted)) return new URLSearchParams(pasted.replace(/^[?#]/, ''))
-  // Words are no code, which is one word; the login stays open for it.
+  // Several words are no code, which is one word; the login stays open for a code.
   if (/\s/.test(pasted)) return new URLSearchParams()
   const [code = '', state] = pasted.split('#', 2)
   return new URLSearchParams({ ...(code === '' ? {} : { code }), ...(state ? { state } : {}) })
 }
 
-/** The code of an authorization response. Throws in words what the vendor answered in its place. */
+/** The code of an authorization response. Throws, in words, the error that the vendor answered with instead. */
 export function codeIn(
   { vendor, settings }: ConfiguredVendor,
   answer: URLSearchParams,
@@ -62,7 +62,10 @@ const plain = (text: string): string =>
     .trim()
     .slice(0, 300)
 
-/** A vendor's refusal of a code or file, by its status: `invalid_request` where another one would help, else `upstream_…`. */
+/**
+ * A vendor's refusal of a code or file, by its status: `invalid_request` where another code or file would help, else
+ * `upstream_…`.
+ */
 export function codeRefused({ vendor }: ConfiguredVendor, answer: OAuthAnswer, param: string): BatonError {
   const { status } = answer
   const { code, message } = vendor.readFailure(answer)
@@ -90,7 +93,7 @@ export function merged(secret: LoginSecret, tokens: TokenAnswer): LoginSecret {
   }
 }
 
-/** When the access token ends: by its own word before the answer's, which knows no clock but ours. */
+/** When the access token ends: the token's own word goes before the answer's, which counts by our clock. */
 export function endOf(
   { vendor }: ConfiguredVendor,
   secret: LoginSecret,

@@ -22,9 +22,9 @@ interface LoginBeginDeps {
   pending: PendingLogins<Kept>
   loopback: Loopback
   http: OAuthHttp
-  /** Asks from now on whether it was granted */
+  /** Asks from now on whether the login was granted */
   watch(login: OAuthLogin, grant: DeviceGrant): void
-  /** What the browser comes back to this machine with */
+  /** Takes the query with which the browser comes back to this machine */
   callback(provider: string, query: Readonly<Record<string, string>>): Promise<LoginPage>
   ownUrl(): string | null
 }

@@ -11,7 +11,7 @@ import type { OAuthHttp } from '../oauth-http.ts'
 import type { Vendors } from './vendors.ts'
 
 interface Devices {
-  /** Until it is granted, refused or expired. Does nothing for one that is watched already. */
+  /** Asks until the login is granted, refused or expired. Does nothing for a login that is watched already. */
   watch(login: OAuthLogin, grant: DeviceGrant): void
   close(): Promise<void>
 }
@@ -27,7 +27,7 @@ export interface DevicesDeps {
 
 type Outcome = 'pending' | 'too_fast' | 'over'
 
-/** What a poll that is too fast is slowed down by (RFC 8628 section 3.5). */
+/** How much slower polls become after one that was too fast (RFC 8628 section 3.5). */
 const SLOWER_SECONDS = 5
 
 export function createDevices({ rows, vendors, http, log, sleep, granted }: DevicesDeps): Devices {
@@ -88,7 +88,7 @@ export function createDevices({ rows, vendors, http, log, sleep, granted }: Devi
   }
 }
 
-/** While the store is away nobody knows what became of the login: it is looked at again. */
+/** While the store is away nobody knows what became of the login: the login is looked at again. */
 function whileAway(thrown: unknown): Outcome {
   if (isUnavailable(thrown)) return 'pending'
   throw thrown

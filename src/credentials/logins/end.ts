@@ -19,16 +19,16 @@ interface LoginEndDeps {
   stored: PendingLogins<unknown>['stored']
 }
 
-/** Both throw what the vendor refuses, and what a setup throws. */
+/** Both throw the vendor's refusal, and what a setup throws. */
 interface LoginEnd {
-  /** `call` gives the vendor its code. */
+  /** `call` sends the code back to the vendor. */
   byCode(
     configured: ConfiguredVendor,
     owner: string,
     call: OAuthCall,
     wish: LoginWish,
   ): Promise<CredentialView>
-  /** The warning says what that means for the tool that made the file. Throws invalid_request. */
+  /** The warning says what the import means for the tool that made the file. Throws invalid_request. */
   byFile(
     configured: ConfiguredVendor,
     owner: string,
@@ -39,7 +39,7 @@ interface LoginEnd {
 export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
   const { store, http, credentials, now, stored } = deps
 
-  /** `param`: what the caller gave, which the vendor may not take. */
+  /** `param`: the caller's field that the vendor may refuse. */
   async function tokensBy(
     configured: ConfiguredVendor,
     call: OAuthCall,
@@ -54,8 +54,8 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
   }
 
   /**
-   * A vendor with a setup is asked with the token at once, so a spent one is renewed first. (Where refresh tokens are
-   * used once there is no setup: those are stored before they are renewed.)
+   * A setup uses the token at once, so a spent one is renewed first. (Vendors whose refresh tokens serve only once have
+   * no setup: their tokens are stored before they are renewed.)
    */
   async function fresh(
     configured: ConfiguredVendor,
@@ -69,11 +69,11 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
     return call ? tokensBy(configured, call, secret, 'content') : { secret, expires_at }
   }
 
-  /** A new login steps into the place of a default that needs one. */
+  /** A new login becomes the default where the present default needs a new login. */
   function add(owner: string, login: Omit<AddLogin, 'id' | 'default'>): Promise<CredentialView> {
     const id = newId('cred')
     return stored(async () => {
-      // A try that the store did not answer may have written it.
+      // An earlier try that the store did not answer may have written it.
       const written = await credentials.get({ owner, admin: false }, id)
       if (written) return written
       const preferred = await store.credentials.preferred(owner, login.provider)

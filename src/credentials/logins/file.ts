@@ -12,7 +12,7 @@ export interface LoginFile {
   project_id?: string
 }
 
-/** What can stand in an HTTP header, as schemas have it: a secret, and what is sent beside it. */
+/** Schemas of texts that can stand in an HTTP header: a secret, and a fact that is sent beside it. */
 export const SECRET_FORM = {
   minLength: 1,
   maxLength: 16_384,
@@ -34,7 +34,7 @@ export function readLoginFile({ vendor }: ConfiguredVendor, { format, content }:
   return login
 }
 
-/** The form that POST /v1/credentials wants of the same fields. */
+/** Checks the form that POST /v1/credentials wants of the same fields. */
 function assertForm(texts: object, { maxLength, pattern }: { maxLength: number; pattern: string }): void {
   const form = new RegExp(pattern)
   for (const [name, text] of Object.entries(texts)) {
@@ -48,7 +48,7 @@ function contentOf(content: unknown): Record<string, unknown> {
   let value = content
   if (typeof content === 'string') {
     try {
-      // Editors of Windows put a byte order mark before it.
+      // Editors on Windows put a byte order mark before the text.
       value = JSON.parse(content.replace(/^\uFEFF/, ''))
     } catch {
       throw invalid('content', "content is not JSON: give the login file's text.")

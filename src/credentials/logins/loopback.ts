@@ -24,7 +24,7 @@ export interface Loopback {
   hold(login: string, vendor: Vendor, seconds: number, answer: Answer): Promise<string>
   /** Idempotent. A listener closes with the last login that holds it. */
   release(login: string): void
-  /** Resolves once who came already has its page: its code is good for one try. */
+  /** Resolves once every request that has come already got its page: its code is good for one try. */
   close(): Promise<void>
 }
 
@@ -35,7 +35,7 @@ interface Listener {
 }
 
 export function createLoopback(): Loopback {
-  /** Those at a fixed port, by vendor */
+  /** Listeners at a fixed port, by vendor */
   const shared = new Map<string, Listener>()
   /** How each login lets go of its listener */
   const holds = new Map<string, () => void>()
@@ -60,7 +60,7 @@ export function createLoopback(): Loopback {
     void held.bound.then(
       async ({ server }) => {
         server.close()
-        // Requests under way get their page; what browsers open to spare would keep this process.
+        // Requests under way get their page. Spare connections that browsers have opened would keep the process alive.
         await Promise.all(underWay)
         server.closeAllConnections()
       },

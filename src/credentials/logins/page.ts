@@ -5,7 +5,9 @@ export interface LoginPage {
   status: 200 | 400
   html: string
 }
-/** For pages whose address holds a code: kept nowhere, told to nobody, without any content of others. */
+/**
+ * For pages whose address holds a code: no cache keeps them, no referrer tells their address, and they load nothing.
+ */
 export const PAGE_HEADERS = {
   'content-type': 'text/html; charset=utf-8',
   'cache-control': 'no-store',

@@ -7,11 +7,11 @@ import type { Vault } from '../vault.ts'
 
 /** How long a login may take in a browser. */
 export const LIFETIME_SECONDS = 600
-/** Pending ones of an owner: more are a mistake or an attack on the table. */
+/** Most pending logins of an owner: more are a mistake or an attack on the table. */
 const MOST_PENDING = 100
 /** How long a login's outcome can be asked for. */
 const KEPT_SECONDS = 86_400
-/** How long a store that is away is waited for, with a person who waits: longer than a failover. */
+/** How long to wait for a store that is away, while a person waits: longer than a failover. */
 const PATIENCE_MS = 90_000
 
 /** `kept` is what only the login's end needs; it is sealed. */
@@ -28,15 +28,15 @@ export function createPendingLogins<Kept>(
 ) {
   const ending = new AbortController()
 
-  /** For what follows from a login's answer, which nobody gives again: through the store's bad moments. */
+  /** Writes what follows from a login's answer, which nobody gives again: tries until a store that is away is back. */
   const stored = <T>(write: () => Promise<T>): Promise<T> =>
     insist(write, sleep, AbortSignal.any([ending.signal, AbortSignal.timeout(PATIENCE_MS)]))
 
   return {
     stored,
-    /** The process ends: what the store does not take is tried once more and no longer. */
+    /** The process ends: what the store has not taken is tried once more and no longer. */
     end: () => ending.abort(),
-    /** Deletes those whose outcome nobody asks for any more. */
+    /** Deletes logins whose outcome nobody asks for any more. */
     prune: () => logins.prune(KEPT_SECONDS),
     /** Throws rate_limited. */
     async begin({ state, kept, ...login }: NewPending<Kept>): Promise<OAuthLogin> {
@@ -49,7 +49,7 @@ export function createPendingLogins<Kept>(
       })
     },
     find: (state: string): Promise<OAuthLogin | null> => logins.get(sha256(state)),
-    /** What `begin` was given. Throws invalid_request where its encryption key was taken out since. */
+    /** The `kept` that `begin` was given. Throws invalid_request where its encryption key was taken out since. */
     kept({ owner, sealed, state_hash }: OAuthLogin): Kept {
       try {
         return JSON.parse(vault.open(sealed, contextOf(owner, state_hash))) as Kept
@@ -58,8 +58,8 @@ export function createPendingLogins<Kept>(
       }
     },
     /**
-     * Uses a login up: whatever comes of `work`, its state opens nothing afterwards. Writes down the id of what it was
-     * for, or why it failed. Null: it was used before, or its time is over.
+     * Uses a login up: whatever comes of `work`, its state opens nothing afterwards. Writes down the id of what `work`
+     * made, or why it failed. Null: the login was used before, or its time is over.
      */
     async use<T extends { id: string }>(
       { state_hash, provider }: OAuthLogin,
@@ -68,11 +68,11 @@ export function createPendingLogins<Kept>(
       if (!(await stored(() => logins.take(state_hash, provider)))) return null
       const made = await work().catch(async (thrown: unknown) => {
         const error = thrown instanceof BatonError ? thrown.message : 'An internal error occurred.'
-        // Why it failed counts, whether or not that can be written down.
+        // The caller gets the reason, whether or not it can be written down.
         await stored(() => logins.finish(state_hash, { error: error.slice(0, 1000) })).catch(() => {})
         throw thrown
       })
-      // What it was for is stored by now: where this note is lost, only the login's status is wrong.
+      // What `work` made is stored by now: where this note is lost, only the login's status is wrong.
       await stored(() => logins.finish(state_hash, { credential_id: made.id })).catch(() => {})
       return made
     },
@@ -80,10 +80,10 @@ export function createPendingLogins<Kept>(
 }
 export type PendingLogins<Kept> = ReturnType<typeof createPendingLogins<Kept>>
 
-/** The table knows a login by this, so that reading the table gives nobody a state to answer with. */
+/** The table has only the state's hash, so that reading the table gives nobody a state to answer with. */
 const contextOf = (owner: string, hash: string): string => `${owner}/login/${hash}`
 
-/** Throws invalid_request where it is over, or is being finished. */
+/** Throws invalid_request where the login is over, or is being finished. */
 export function assertOpen(login: OAuthLogin): void {
   if (login.state === 'done') throw wrongState('This login is complete already; there is nothing left to do.')
   if (login.state === 'taken' && !login.is_expired) throw wrongState(BUSY)

@@ -1,4 +1,7 @@
-/** What a vendor wants to know or to have done before a login can be used: its account's facts, found once and kept. */
+/**
+ * What a vendor wants to know, or to have done, before a login can be used. The account's facts are found once and
+ * kept.
+ */
 import { isRecord } from '../../chat/json.ts'
 import { BatonError } from '../../errors.ts'
 import type { LoginSecret } from '../../oauth-vendor.ts'
@@ -38,10 +41,10 @@ interface SetupDeps {
   renewer: Pick<LoginRenewer, 'fresh' | 'renewed' | 'reread'>
 }
 
-/** One that failed is not tried again with every turn. */
+/** A setup that failed is not tried again with every turn. */
 const PAUSE_MS = 30_000
 
-/** The setups of logins that came without one: at their first use, by one call for everybody who waits for it. */
+/** Sets up logins that were stored without a setup: at their first use, by one call for everybody who waits for it. */
 export function createSetups({ store, vault, http, sleep, renewer }: SetupDeps) {
   const running = new Map<string, Promise<Credential>>()
 
@@ -58,7 +61,7 @@ export function createSetups({ store, vault, http, sleep, renewer }: SetupDeps) 
     return isStored ? { ...next, version: ready.version + 1 } : next
   }
 
-  /** A token may be spent though nobody said when it ends: like a turn, it is renewed and tried with once more. */
+  /** A token may be spent though nobody said when it ends: as in a turn, it is renewed and tried once more. */
   async function foundWith(row: Credential, configured: ConfiguredVendor) {
     const found = (ready: Credential) =>
       setUp(configured, openSecret<LoginSecret>(vault, ready), ready.facts, { http, sleep })

@@ -11,7 +11,7 @@ export interface ConfiguredVendor {
 export interface Vendors {
   /** Throws invalid_request for an unknown provider, oauth_not_enabled unless the operator switched it on. */
   get(provider: string): ConfiguredVendor
-  /** Whose idle logins are renewed, and how far ahead of a token's end. */
+  /** The providers whose idle logins are renewed, and how far ahead of a token's end. */
   keptAlive(): { providers: string[]; aheadSeconds: number }
 }
 
