@@ -29,7 +29,7 @@ import {
 const Pairs = Type.Record(Type.String(), Type.String({ maxLength: 65_536 }), { maxProperties: 100 })
 const Globs = Type.Array(text(1, 256), {
   maxItems: 1000,
-  description: "Of the server's tool names; * stands for any text, and may stand in a list 1000 times",
+  description: "Names of the server's tools; * stands for any text, at most 1000 times in a list",
 })
 const Auth = {
   ...taggedBy(
@@ -42,13 +42,13 @@ const Auth = {
         client_id: Type.Optional(Secret),
         client_secret: Type.Optional(Secret),
         issuer: Type.Optional(
-          text(1, 2048, 'What the login service calls itself, where its metadata stands at another address'),
+          text(1, 2048, "The login service's own name, where its metadata stands at another address"),
         ),
         scope: Type.Optional(
-          text(1, 4096, 'What to ask for, in place of what the server says; separated by blanks'),
+          text(1, 4096, 'Scopes to ask for, in place of those that the server names; separated by blanks'),
         ),
       },
-      { ...closed, description: 'A client is given where the server lets none register itself' },
+      { ...closed, description: 'Give a client where the server lets none register itself' },
     ),
     Type.Object({ type: Type.Literal('bearer'), token: Type.Optional(Secret) }, closed),
   ),
@@ -67,12 +67,12 @@ const Limits = Type.Object(
 )
 
 const Mode = Type.Enum(['strict', 'dynamic'], {
-  description: 'Default dynamic. Where it is strict, only tools that the toolbox names are offered',
+  description: 'Default dynamic. With strict, only tools that the toolbox names are offered',
 })
 const Approval = Type.Enum(['never', 'always', 'destructive'], {
   description:
-    'Which calls a person must approve. Default never. `destructive`: all but those of tools that say that they only read or ' +
-    'destroy nothing, which counts only with `trust_annotations`',
+    'Which calls a person must approve. Default never. `destructive`: all but calls of tools that say that they only read or ' +
+    'destroy nothing; what tools say counts only with `trust_annotations`',
 })
 const Trust = Type.Boolean({
   description: 'Whether what the server says of its tools is believed. Default false',
@@ -83,7 +83,7 @@ const Pin = Type.Enum(['warn', 'block'], {
 })
 const fields = {
   name: Type.String(CONNECTOR_NAME),
-  url: Type.Optional(text(1, 8192, 'http or https. Needed but for stdio')),
+  url: Type.Optional(text(1, 8192, 'http or https. Needed for all transports but stdio')),
   headers: Type.Optional(Pairs),
   command: Type.Optional(text(1, 4096, 'Needed for stdio, and only there')),
   args: Type.Optional(Type.Array(text(0, 65_536), { maxItems: 1000 })),
@@ -190,7 +190,7 @@ const Acceptance = Type.Object(
     hash: Type.Optional(
       Type.String({
         maxLength: 128,
-        description: 'As the tool shows it beside its `diff`: no other is accepted',
+        description: 'The hash that the tool shows beside its `diff`: no other definition is accepted',
       }),
     ),
   },
@@ -247,7 +247,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         summary: 'Change an MCP server',
         description:
           'A field that is given is replaced as a whole; headers, env and auth stay if they are left out. But if url moves to ' +
-          'another origin, or command or args change, those that hold secrets must be given again: no secret goes along.',
+          'another origin, or command or args change, those of them that hold secrets must be given again: no secret goes along.',
         params: IdParam,
         body: ConnectorPatch,
         errors: ['address_not_allowed', 'name_taken', 'read_only'],
@@ -303,7 +303,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
   app.get(
     '/oauth/connectors/callback',
     {
-      // Whoever only looks at a link must not use its `state` up.
+      // A program that only previews the link must not use its `state` up.
       exposeHeadRoute: false,
       config: { open: true },
       schema: {
@@ -327,7 +327,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         operationId: 'getClientDocument',
         summary: "Who this gateway is to MCP servers' login services",
         description:
-          'A client ID metadata document, which they read by themselves; there only while BATON_PUBLIC_URL is https.',
+          'A client ID metadata document, which login services read by themselves. It is there only while BATON_PUBLIC_URL is https.',
         errors: ['not_found'],
         response: { 200: ClientDocument },
       },

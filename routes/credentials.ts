@@ -19,7 +19,7 @@ import {
   text,
 } from './schemas.ts'
 
-/** What can stand in an HTTP header. */
+/** A text that can stand in an HTTP header. */
 const Fact = Type.String(FACT_FORM)
 /** Anthropic: what a workload proves itself with, in place of a refresh token. */
 const Federation = Type.Object(

@@ -1,6 +1,6 @@
 /**
  * What a turn's and a session's event streams hold: events of the bus from a cursor on, and the snapshot that stands in
- * for those that are no longer kept.
+ * for events that are no longer kept.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { gapId, positionOf, type ResumePoint, readId, type SnapshotExtent } from '../src/bus/cursor.ts'
@@ -11,17 +11,20 @@ import type { Scope, Turn } from '../src/store/store.ts'
 import type { RouteDeps } from './app.ts'
 import { turnView } from './turn-view.ts'
 
-/** One that was cancelled in the queue has ended without having started. */
+/** A turn that was cancelled in the queue has ended without having started. */
 export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null
 
-/** Its owner says its first event a moment after the store knows that it began. Its steps tell, since clocks differ. */
+/**
+ * The turn's first event may be on its way: its owner says it a moment after the store knows that the turn began. The
+ * steps tell how old the turn is, since clocks differ.
+ */
 const isYoung = ({ started_at, steps }: Turn): boolean => started_at !== null && steps.length === 0
 
 type Deps = Pick<RouteDeps, 'store' | 'bus'>
 
 /**
- * The header comes before the query; an empty one is what a client sends that has seen nothing. Throws invalid_cursor,
- * named as it was sent.
+ * The header counts before the query; a client that has seen nothing sends an empty one. Throws invalid_cursor, with
+ * the name under which the cursor was sent.
  */
 export function resumeAt(
   session: string,
@@ -41,7 +44,7 @@ export function resumeAt(
 }
 
 /**
- * A turn's events from a place, or from its first one (null). `begun`: it may have had events before this
+ * A turn's events from a place, or from its first one (null). `begun`: the turn may have had events before this
  * request.
  */
 export function turnEvents(
@@ -66,7 +69,7 @@ export function turnEvents(
     async gap(cursor) {
       const found = await store.turns.get(scope, turn.id)
       const now = found ?? turn
-      // Deleted with its session, it says nothing more.
+      // A turn that was deleted with its session says nothing more.
       const last = found === null || now.ended_at !== null
       return { ...gapAt(cursor, turn.session_id, now, await messages()), last }
     },
@@ -80,7 +83,8 @@ export function sessionEvents(
   session: string,
   place: ResumePoint | null,
 ): StreamSource {
-  // Of more than can be read at once only the turn's: without a snapshot its reader would never get on.
+  // Where there are more messages than can be read at once, only the turn's: without a snapshot the reader would never
+  // get on.
   const messages = (turn: { id: string } | null) =>
     store.messages.after(session, 0, 'told').catch((thrown: unknown) => {
       if (!(thrown instanceof BatonError) || thrown.code !== 'context_too_long') throw thrown
@@ -91,12 +95,13 @@ export function sessionEvents(
     known: snapshotAt(place, messages),
     read: (signal) => bus.read(session, { after: place?.after ?? 'now', signal }),
     async gap(cursor) {
-      // Others may wait behind the one that runs, or waits for a person: the newest is not what goes on.
+      // Queued turns may stand behind one that runs, or waits for a person: then the newest turn is not the one that
+      // goes on.
       const found = await store.sessions.get(scope, session)
       const active = found?.active_turn_id ?? null
       const newest = async () => (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
       const turn = active === null ? await newest() : await store.turns.get(scope, active)
-      // That it was deleted may have been said while this reader could not hear.
+      // The session's deletion may have been said while this reader could not hear.
       return { ...gapAt(cursor, session, turn, await messages(turn)), last: found === null }
     },
   }
@@ -121,7 +126,7 @@ function gapAt(cursor: string, session: string, turn: Turn | null, messages: Mes
   }
 }
 
-/** The snapshot of the gap that the place is right behind, as far as its messages are still stored. */
+/** The snapshot of the gap that the place is right after, as far as its messages are still stored. */
 const snapshotAt = (
   place: ResumePoint | null,
   messages: (turn: SnapshotExtent['turn']) => Promise<Message[]>,
@@ -134,10 +139,10 @@ const snapshotAt = (
   })
 }
 
-/** How long the events of a commit may take into the log. */
+/** How long the events of a commit may take to reach the log. */
 const SOON_MS = 250
 
-/** Nothing of the turn follows this place. */
+/** Whether nothing of the turn follows this place. */
 export async function isOver(
   { bus }: Pick<Deps, 'bus'>,
   turn: Turn,
@@ -146,11 +151,11 @@ export async function isOver(
   if (place === null || place.after === 'start' || place.after === 'now') return false
   const { after, ended } = place
   const hasEnded = turn.ended_at !== null
-  // The place itself says it: the log need not be there.
+  // The place itself says so: the log need not be there.
   if (hasEnded && ended === turn.id) return true
   const isPast = (hasEnded: boolean) => bus.pastEnd(turn.session_id, turn.id, after, hasEnded)
   if (!hasEnded || !isYoung(turn)) return isPast(hasEnded)
-  // Of one that ended as soon as it began the log may know nothing yet.
+  // The log may know nothing yet of a turn that ended as soon as it began.
   if (await isPast(false)) return true
   await sleep(SOON_MS)
   return isPast(true)

@@ -53,7 +53,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
         operationId: 'streamSessionEvents',
         summary: 'Follow all turns and tool changes of a session',
         description:
-          'From now on, or after a cursor. What was asked, and what is appended, edited or deleted under /messages, it does not carry.',
+          'From now on, or after a cursor. It does not carry what was asked, nor what is appended, edited or deleted under /messages.',
         params: IdParam,
         querystring: Resume,
         headers: ResumeHeaders,

@@ -43,12 +43,14 @@ const MadeKey = Type.Object(
 const Rotated = Type.Object(
   {
     resealed: Type.Integer({ description: 'Secrets that are sealed anew' }),
-    left: Type.Integer({ description: 'Those that kept changing; not 0: ask again' }),
+    left: Type.Integer({ description: 'Secrets that kept changing; if not 0, ask again' }),
     unopened: Type.Array(Type.String(), {
       description:
-        'Those that no configured key opens, with the reason, the first hundred; they stay as they are',
+        'Secrets that no configured key opens, with the reason, the first hundred; they stay as they are',
     }),
-    key: Type.String({ description: 'The id of the first key, under which all that opens now stands' }),
+    key: Type.String({
+      description: 'The id of the first key, under which everything that opens is sealed now',
+    }),
     others: Type.Array(Type.String(), { description: 'The ids of the other keys that are configured' }),
   },
   { title: 'Rotation' },
@@ -104,7 +106,8 @@ export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps
       schema: {
         operationId: 'revokeKey',
         summary: 'Revoke a key',
-        description: 'Refused within a second; event streams that it has open end at their next ping.',
+        description:
+          'The key is refused within a second; event streams that it has open end at their next ping.',
         params: IdParam,
         response: { 204: Type.Null() },
       },

@@ -1,6 +1,4 @@
-/**
- * What a schema cannot say about what a caller gives: which parts a role may hold, and their media.
- */
+/** Checks of callers' messages that a schema cannot make: which parts a role may hold, and their media. */
 import type { Static } from 'typebox'
 import type { ContextEdit } from '../src/chat/edits.ts'
 import {
@@ -26,7 +24,7 @@ const HOLDS: Record<Role, readonly Part['type'][]> = {
   system: ['text', 'notice'],
 }
 
-/** Text as one part; throws invalid_request, address_not_allowed with `param`. */
+/** Text becomes one part. Throws invalid_request, address_not_allowed with `param`. */
 export async function givenInput(check: Check, input: Static<typeof Input>): Promise<ContentPart[]> {
   const parts = typeof input === 'string' ? [{ type: 'text' as const, text: input }] : input
   if (parts.every((part) => part.type === 'text' && isBlank(part.text))) {
@@ -51,7 +49,7 @@ export async function givenParts(
   parts: readonly GivenPart[],
   path: string,
 ): Promise<Part[]> {
-  // A provider may answer with nothing, and what is read from a session can be given to another.
+  // A provider may answer with nothing, and a message that was read from one session can be given to another.
   if (parts.length === 0 && role !== 'assistant') throw invalid(path, `${path} must have at least 1 item(s).`)
   const ready: Part[] = []
   for (const [i, part] of parts.entries()) {
@@ -104,7 +102,7 @@ async function content(check: Check, parts: readonly ContentPart[], path: string
   return ready
 }
 
-/** With its URL as it was read: some services refuse what a parser is lenient about. */
+/** The medium with its URL as the parser wrote it: some services refuse what a parser is lenient about. */
 async function givenMedia(check: Check, part: MediaPart, path: string): Promise<MediaPart> {
   const { type, data, url } = part
   if ((data === undefined) === (url === undefined)) {

@@ -102,7 +102,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
   app.get(
     '/oauth/callback/:provider',
     {
-      // Whoever only looks at a link must not use its `state` up.
+      // A program that only previews the link must not use its `state` up.
       exposeHeadRoute: false,
       config: { open: true },
       schema: {

@@ -40,7 +40,7 @@ export const Instant = Type.String({ format: 'date-time' })
 export const Id = Type.String({ minLength: 1, maxLength: 512 })
 export const Flag = Type.Boolean()
 export const Count = Type.Integer({ minimum: 0 })
-/** Any JSON object. It is said outright, since generators of clients make a type without fields where it is not. */
+/** Any JSON object. Said outright, since generators of clients would else make a type without fields. */
 const anything = { type: 'object', additionalProperties: true } as const
 export const Json = Type.Unsafe<Record<string, unknown>>(anything)
 export const NoBody = Type.Object({}, closed)
@@ -86,7 +86,7 @@ export const LoginReturn = Type.Unsafe<Record<string, string>>(
   ),
 )
 
-/** What the schema shows of a row: all else that is stored with it stays inside. */
+/** The fields of a row that the schema shows: everything else that is stored with it stays inside. */
 export const shownBy = <P extends TProperties>(
   { properties }: TObject<P>,
   row: { readonly [Name in keyof P]?: unknown },
@@ -116,7 +116,7 @@ const failure = {
   param: nullable(Type.String({ description: 'The field at fault' })),
   details: Type.Optional(Json),
 }
-/** Why a turn failed: what its caller would have been answered. */
+/** Why a turn failed: the error that its caller would have got. */
 export const Failure = Type.Object(failure)
 export const ErrorShape = Type.Object(
   { error: Type.Object({ ...failure, details: Json, request_id: Type.String() }) },
@@ -137,7 +137,7 @@ export const ErrorShape = Type.Object(
 )
 
 export const PAGE_OR_ERROR = {
-  description: 'A page for people, or, where it is not called as a login comes back, `invalid_request`',
+  description: 'A page for people; or `invalid_request`, where the call does not come back from a login',
   content: { ...PAGE.content, 'application/json': { schema: ErrorShape } },
 }
 
@@ -233,7 +233,7 @@ const toolResult = {
   spill: Type.Optional(Type.Object({ exec_id: Id, bytes: Count }, closed)),
 }
 const ToolResult = part('tool_result', { ...toolResult, is_error: Flag, outcome: Outcome })
-/** A caller may leave out what follows from the rest. */
+/** A caller may leave out the fields that follow from the others. */
 const GivenToolResult = part('tool_result', {
   ...toolResult,
   is_error: Type.Optional(Flag),
@@ -280,7 +280,7 @@ export const GivenMessage = Type.Object(
   },
 )
 
-/** What a turn is given: text, or parts of text and media. */
+/** A turn's input: text, or parts of text and media. */
 export const Input = Type.Unsafe<string | Static<typeof ContentPart>[]>({
   anyOf: [
     { type: 'string', minLength: 1 },

@@ -80,7 +80,7 @@ const SessionTool = Type.Object(
       ),
     ),
     hash: Type.Optional(
-      Type.String({ description: 'Of a changed definition: to accept this one and no other' }),
+      Type.String({ description: 'Of a changed definition: with it, this one is accepted and no other' }),
     ),
   },
   { title: 'SessionTool' },

@@ -63,7 +63,7 @@ const NewSession = Type.Object(
     connectors: Type.Optional(
       Type.Array(text(1, 512), {
         maxItems: 100,
-        description: 'Ids or names, beside those that bind themselves',
+        description: 'Ids or names, beside the connectors that every session binds',
       }),
     ),
     tool_profile: Type.Optional(Type.Unknown({ description: 'Reserved' })),

@@ -24,7 +24,7 @@ import {
 const started = (when: string) =>
   Type.String({
     format: 'date-time',
-    description: `Calls that started then or ${when}. One that has not started counts from when it was asked for`,
+    description: `Calls that started then or ${when}. A call that has not started counts by when it was asked for`,
   })
 const filters = {
   session_id: Type.Optional(text(1, 512)),
@@ -63,7 +63,8 @@ const ExecutionView = Type.Object(
     tools_revision: Count,
     arguments: Json,
     state: Type.Enum(['awaiting_approval', 'decided', 'started', 'settled'], {
-      description: '`decided`: no more to be approved; goes on once all calls of its turn are decided',
+      description:
+        '`decided`: waits for no approval any more; goes on once all calls of its turn are decided',
     }),
     outcome: nullable(Outcome),
     is_error: nullable(Flag),
@@ -101,7 +102,10 @@ const Stats = Type.Object({
   ),
 })
 
-/** The row of a decided call stays `awaiting_approval` until its turn goes on: whoever looks for what to decide must not find it. */
+/**
+ * The row of a decided call stays `awaiting_approval` until its turn goes on: people who look for calls to decide must
+ * not find it.
+ */
 const shown = (row: ShownExecution) => {
   const isDecided = row.state === 'awaiting_approval' && row.approval !== null
   return shownBy(ExecutionView, isDecided ? { ...row, state: 'decided' } : row)

@@ -29,16 +29,19 @@ const TurnOrNone = Type.Union([TurnView, Type.Null()])
 
 /** A failed step leaves no message, and one cut short by a cancellation only its text. */
 const OVER =
-  'The last event of its turn. What was streamed and no `message` has replaced is not kept: drop it'
+  'The last event of its turn. Drop what was streamed and no `message` has replaced: it is not kept'
 
-/** What each carries beside the head, and what a client does with it where that does not go without saying. */
+/** The fields of each event beside the head, and what a client does with the event, where that is not obvious. */
 const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: string]> = {
   'turn.created': [{}, '`GET /v1/turns/{id}` has what was asked: `input`'],
   'turn.started': [{}],
   'step.started': [{ provider: Provider, model: text, tools_revision: Count, tool_count: Count }],
   'content.delta': [{ text }, "Append it to the step's text"],
   'reasoning.delta': [{ text }, "Append it to the step's reasoning"],
-  'tool_call.delta': [{ ...call, name: text, arguments_delta: text }, 'Of the text that the model writes'],
+  'tool_call.delta': [
+    { ...call, name: text, arguments_delta: text },
+    'A piece of the text that the model writes',
+  ],
   tool_call: [{ ...call, name: text, arguments: Json }, 'The whole call, in place of its deltas'],
   'tool_execution.started': [execution],
   'tool_execution.progress': [

@@ -34,14 +34,16 @@ const NewTurn = Type.Object(
     context: Type.Optional(ContextEdits),
     on_busy: Type.Optional(
       Type.Enum(['reject', 'enqueue', 'interrupt'], {
-        description: 'While another turn is not over. Default reject',
+        description: 'What to do while another turn is not over. Default reject',
       }),
     ),
     max_steps: Type.Optional(Type.Integer({ minimum: 1, maximum: 64, description: 'Default 16' })),
     provider: Type.Optional(Provider),
     model: Type.Optional(Model),
     stream: Type.Optional(Type.Boolean({ description: 'Default true' })),
-    background: Type.Optional(Type.Boolean({ description: 'Default false. Goes before `stream`' })),
+    background: Type.Optional(
+      Type.Boolean({ description: 'Default false. If true, `stream` does not count' }),
+    ),
   },
   {
     ...closed,
@@ -65,7 +67,7 @@ const StartHeaders = Type.Object({
     }),
   ),
 })
-/** Longest that one request may wait: proxies cut what is silent for longer. */
+/** Longest that one request may wait: proxies cut connections that are silent for longer. */
 const LONGEST_WAIT = 600
 const Wait = Type.Object(
   {
@@ -88,7 +90,7 @@ const Decision = Type.Object(
       description:
         "In place of the model's. The ledger shows them; the message keeps what the model asked for",
     }),
-    reason: Type.Optional(text(0, 4000, 'Told to the model when it is denied')),
+    reason: Type.Optional(text(0, 4000, 'Told to the model when the call is denied')),
   },
   { ...closed, examples: [{ decision: 'approve' }, { decision: 'deny', reason: 'Not on a Friday.' }] },
 )
@@ -181,7 +183,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
   steeringRoutes(app, deps)
 }
 
-/** What is wished of a turn that has begun. */
+/** Routes that steer a turn which has begun. */
 function steeringRoutes(app: App, deps: RouteDeps): void {
   const { turns, streams } = deps
   app.post(
@@ -212,7 +214,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
       schema: {
         operationId: 'restartTurn',
         summary: 'Restart the model call in flight',
-        description: '503 when its replica cannot be told.',
+        description: '503 when the replica that runs the turn cannot be told.',
         params: IdParam,
         body: NoBody,
         errors: ['not_restartable', 'restart_limit'],
@@ -280,7 +282,7 @@ async function startRequest(
   }
 }
 
-/** Until the turn is over, the client is, or the server. */
+/** Waits until the turn is over, the client has left, or the server closes. */
 async function finished(deps: RouteDeps, caller: Caller, turn: Turn, reply: FastifyReply) {
   const now = await deps.turns.wait(caller, turn.id, null, deps.streams.leaving(reply))
   if (now.state === 'failed' && now.error) throw failure(now, now.error)
@@ -288,15 +290,15 @@ async function finished(deps: RouteDeps, caller: Caller, turn: Turn, reply: Fast
   throw closing(turn, 'the turn goes on')
 }
 
-/** With its messages. */
+/** The turn with its messages. */
 const fullView = async ({ store }: Pick<RouteDeps, 'store'>, turn: Turn) =>
   turnView(turn, await store.messages.ofTurn(turn.id, 'told'))
 
-/** To whoever waits for a turn when the server closes. */
+/** The error for a client that waits for a turn when the server closes. */
 const closing = (turn: Turn, what: string) =>
   new BatonError('draining', `Baton is shutting down; ${what}.`, { details: { turn_id: turn.id } })
 
-/** A failed turn's error as the answer to whoever waited for it. */
+/** A failed turn's error as the answer to a client that waited for the turn. */
 function failure(turn: Turn, error: NonNullable<Turn['error']>): BatonError {
   const { code, message, param, details } = error
   return new BatonError(code, message, {
