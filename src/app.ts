@@ -206,8 +206,8 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
   const policy = createToolboxPolicy(toolbox)
   const builtins = BUILTINS.filter(({ name }) => policy.offersBuiltin(name))
   const gate = createGate({
-    // The replicas of one database share the tools' places; other users of the same Redis have their own.
-    places: bus.places(await store.settings.init('deployment', randomUUID())),
+    // The replicas of one database share the tools' slots; other users of the same Redis have their own.
+    slots: bus.slots(await store.settings.init('deployment', randomUUID())),
     metrics,
     queueMs: config.toolWaitSeconds * 1000,
     maxConcurrent: toolbox.maxConcurrent,
@@ -218,7 +218,7 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
       mcp,
       builtins,
       specFor,
-      place: (tool, connector, signal) =>
+      slot: (tool, connector, signal) =>
         gate.enter(
           `${connector?.id ?? 'builtin'}/${tool.mcp_tool_name ?? tool.canonical_name}`,
           policy.limits(tool, connector).maxInstances,

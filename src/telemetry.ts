@@ -73,10 +73,10 @@ export const METRICS = {
   ),
   baton_tool_calls_total: counter('Settled tool calls.', 'tool', 'outcome'),
   baton_tool_call_seconds: histogram('A tool call from its start to its settlement.', SHORT, 'tool'),
-  baton_tools_running: gauge('Tool calls that hold a place in this process.'),
-  baton_tools_waiting: gauge('Tool calls of this process that wait for a place.'),
-  baton_tool_wait_seconds: histogram('How long a tool call waited for its place.', SHORT, 'tool'),
-  baton_tool_busy_total: counter('Tool calls that found no place in time and were not sent.', 'tool'),
+  baton_tools_running: gauge('Tool calls that hold a slot in this process.'),
+  baton_tools_waiting: gauge('Tool calls of this process that wait for a slot.'),
+  baton_tool_wait_seconds: histogram('How long a tool call waited for its slot.', SHORT, 'tool'),
+  baton_tool_busy_total: counter('Tool calls that found no slot in time and were not sent.', 'tool'),
   baton_events_appended_total: counter('Events put into session logs.'),
   baton_events_lost_total: counter('Events that the bus refused; their readers get a gap.'),
 }
@@ -151,13 +151,13 @@ export function createMetrics({ defaults = true } = {}) {
       made.baton_tool_calls_total.inc({ tool: label, outcome })
       if (ms !== null) made.baton_tool_call_seconds.observe({ tool: label }, ms / 1000)
     },
-    /** A call wants a place. */
+    /** A call wants a slot. */
     toolAsked(name: string) {
       const label = tool(name)
       made.baton_tool_busy_total.inc({ tool: label }, 0)
       made.baton_tool_calls_total.inc({ tool: label, outcome: 'outcome_unknown' }, 0)
     },
-    /** The call got its place after `ms`. */
+    /** The call got its slot after `ms`. */
     toolEntered(name: string, ms: number) {
       const label = tool(name)
       made.baton_tools_running.inc()

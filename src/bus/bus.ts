@@ -5,7 +5,7 @@
  * of a log is changed in both, memory-log.ts and the scripts of redis/scripts.ts.
  */
 
-import type { Places } from './places.ts'
+import type { Slots } from './slots.ts'
 
 /** An event on its way into the log. `data` is its JSON, encoded once for every reader. */
 export interface BusEvent {
@@ -86,8 +86,8 @@ export interface Bus {
   publish(topic: Topic, message: string): Promise<void>
   /** Until the bus is closed. */
   subscribe(topic: Topic, fn: (message: string) => void): void
-  /** Counted places that everyone with this scope shares: all replicas, or this process alone. */
-  places(scope: string): Places
+  /** Counted slots that everyone with this scope shares: all replicas, or this process alone. */
+  slots(scope: string): Slots
   /**
    * Adds one to a count that all replicas share and that is forgotten after `seconds`. Answers with the new count.
    * Throws `unavailable` at once while Redis is away.

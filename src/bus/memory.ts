@@ -15,7 +15,7 @@ import {
 } from './bus.ts'
 import { type Position, parseCursor, positionOf } from './cursor.ts'
 import { Log } from './memory-log.ts'
-import { createMemoryPlaces } from './places.ts'
+import { createMemorySlots } from './slots.ts'
 
 interface MemoryBusDeps {
   limits?: Partial<LogLimits>
@@ -207,7 +207,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       const known = topics.get(topic) ?? new Set()
       topics.set(topic, known.add(fn))
     },
-    places: createMemoryPlaces,
+    slots: createMemorySlots,
     async tally(name, seconds) {
       const known = tallies.get(name)
       const ms = performance.now()

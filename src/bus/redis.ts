@@ -11,9 +11,9 @@ import { parseCursor, positionOf } from './cursor.ts'
 import { createAppends } from './redis/appends.ts'
 import { createInboxes } from './redis/inboxes.ts'
 import { createLink } from './redis/link.ts'
-import { createSharedPlaces, type SharedPlaces } from './redis/places.ts'
 import { createRead } from './redis/readers.ts'
 import { createScripts } from './redis/scripts.ts'
+import { createSharedSlots, type SharedSlots } from './redis/slots.ts'
 
 export interface RedisBusDeps {
   url: string
@@ -47,7 +47,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     onListening: () => inboxes.missed(),
   })
   const replica = randomBytes(6).toString('hex')
-  const shared = new Map<string, SharedPlaces>()
+  const shared = new Map<string, SharedSlots>()
   const scripts = createScripts(link, replica, { ...LOG_LIMITS, ...limits })
   const appends = createAppends(link, scripts, metrics)
   const inboxes = createInboxes(link, scripts, lingerMs)
@@ -86,15 +86,15 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
       // Failing that, the next connection subscribes.
       if (!known) link.subscribe(controls + topic).catch(() => {})
     },
-    places(scope) {
-      const made = createSharedPlaces({ link, scope, replica, log })
+    slots(scope) {
+      const made = createSharedSlots({ link, scope, replica, log })
       shared.set(made.channel, made)
       return made
     },
     tally: (name, seconds) => link.tally(`baton:tally:${name}`, seconds),
     ready: link.ready,
     async close() {
-      for (const places of shared.values()) places.close()
+      for (const slots of shared.values()) slots.close()
       inboxes.close()
       await link.close()
     },

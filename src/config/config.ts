@@ -32,7 +32,7 @@ export interface Config {
   leaseSeconds: number
   /** How long a tool call waits for a decision */
   approvalSeconds: number
-  /** How long a tool call waits for a free place */
+  /** How long a tool call waits for a free slot */
   toolWaitSeconds: number
   /** How long ended tool calls are kept; null: for ever */
   ledgerRetentionMs: number | null

@@ -27,7 +27,7 @@ export const LIMITS = {
     0,
     100_000,
     1000,
-    'Turns that may wait for one of those places; more are refused with 503.',
+    'Turns that may wait for one of those slots; more are refused with 503.',
   ),
   overload_delay: duration(
     'PT0.015S',

@@ -123,7 +123,7 @@ export const SETTINGS = {
     'BATON_TOOL_WAIT_SECONDS',
     '10',
     whole(1, 3600),
-    'How long a tool call waits for a free place before the model is told that the tool is busy.',
+    'How long a tool call waits for a free slot before the model is told that the tool is busy.',
   ),
   ledger_retention: required(
     'BATON_LEDGER_RETENTION',

@@ -52,13 +52,13 @@ export interface ExecutorDeps {
   builtins: readonly Builtin[]
   specFor(connector: Connector): McpServerSpec
   log: Pick<Logger, 'error'>
-  /** Waits for a free place of the tool; throws `ToolBusy` when the queue's deadline passes. */
-  place(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
+  /** Waits for a free slot of the tool; throws `ToolBusy` when the queue's deadline passes. */
+  slot(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
   /** The tool may be called again, whatever became of a call (ToolboxPolicy) */
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
 
-/** No place of the tool came free in time; the call was not sent. */
+/** No slot of the tool came free in time; the call was not sent. */
 export class ToolBusy extends Error {}
 
 /** How long progress may stretch a call: ten times its timeout, and no longer than a timer can run. */
@@ -121,7 +121,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
   ): Promise<Attempt> {
     let giveBack: () => void
     try {
-      giveBack = await deps.place(declared.tool, execution.connector, execution.signal)
+      giveBack = await deps.slot(declared.tool, execution.connector, execution.signal)
     } catch (thrown) {
       if (execution.signal.aborted) return failure('cancelled', 'The call was cancelled before it was sent.')
       if (thrown instanceof ToolBusy)

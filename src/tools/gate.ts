@@ -3,22 +3,22 @@
  * Waiting calls are served in the order in which they came; the line is bounded, and so is the wait.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Places, Ticket } from '../bus/places.ts'
+import type { Slots, Ticket } from '../bus/slots.ts'
 import type { Metrics } from '../telemetry.ts'
 import { ToolBusy } from './execute.ts'
 
-/** Places for calls, of each tool and of all together. */
+/** Slots for calls, of each tool and of all together. */
 export interface Gate {
   /**
-   * Resolves with the function that gives the place back. Throws ToolBusy, or the signal's reason. `tool`
-   * says whose places they are; `name` is what the model calls it.
+   * Resolves with the function that gives the slot back. Throws ToolBusy, or the signal's reason. `tool`
+   * says whose slots they are; `name` is what the model calls it.
    */
   enter(tool: string, most: number, signal: AbortSignal, name?: string): Promise<() => void>
   waiting(): number
 }
 
 export interface GateOptions {
-  places: Places
+  slots: Slots
   /** Calls of all tools at once */
   maxConcurrent: number
   /** Calls that may wait for one tool */
@@ -28,29 +28,29 @@ export interface GateOptions {
 }
 
 export function createGate(options: GateOptions): Gate {
-  const { places, maxConcurrent, queueLimit = 64, queueMs = 10_000, metrics } = options
-  /** Who waits for a place, by ticket */
+  const { slots, maxConcurrent, queueLimit = 64, queueMs = 10_000, metrics } = options
+  /** Who waits for a slot, by ticket */
   const waiting = new Map<string, () => void>()
   let last = 0
-  places.onGranted((ticket) => waiting.get(ticket)?.())
+  slots.onGranted((ticket) => waiting.get(ticket)?.())
 
   function occupied(ticket: Ticket, name: string, since: number): () => void {
     metrics?.toolEntered(name, performance.now() - since)
     return () => {
       metrics?.toolLeft()
-      void places.leave(ticket)
+      void slots.leave(ticket)
     }
   }
 
-  /** Asks for a place, and waits for it where none is free. */
+  /** Asks for a slot, and waits for it where none is free. */
   async function take(ticket: Ticket, signal: AbortSignal): Promise<'in' | 'full' | 'late'> {
-    // Set before `enter` asks: the message that a place came free may overtake its answer.
+    // Set before `enter` asks: the message that a slot came free may overtake its answer.
     const granted = new Promise<'in'>((resolve) => {
       waiting.set(ticket.id, () => resolve('in'))
     })
     const over = new AbortController()
     try {
-      const answer = await places.enter(ticket, queueLimit)
+      const answer = await slots.enter(ticket, queueLimit)
       if (answer !== 'line') return answer
       metrics?.toolWaits(1)
       // The wait also ends when the caller leaves, which `enter` below sees by the signal.
@@ -80,10 +80,10 @@ export function createGate(options: GateOptions): Gate {
         throw new ToolBusy(
           answer === 'full'
             ? `${name} is busy: ${queueLimit} calls wait for it already.`
-            : `${name} is busy: no place came free within ${queueMs / 1000} s.`,
+            : `${name} is busy: no slot came free within ${queueMs / 1000} s.`,
         )
       } catch (reason) {
-        await places.leave(ticket)
+        await slots.leave(ticket)
         throw reason
       }
     },

@@ -1,6 +1,6 @@
 import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
 import { formatCursor, numbersOf, parseCursor, sessionTag } from '../../src/bus/cursor.ts'
-import { createMemoryPlaces } from '../../src/bus/places.ts'
+import { createMemorySlots } from '../../src/bus/slots.ts'
 
 /** Of a session's nth event, from 1 on. */
 export const cursorAt = (session: string, n: number): string =>
@@ -40,7 +40,7 @@ export function fakeBus() {
     signal.addEventListener('abort', once)
   }
   const bus: Bus = {
-    places: createMemoryPlaces,
+    slots: createMemorySlots,
     async append(session, events: BusEvent[]) {
       const log = logOf(session)
       for (const { type, turn_id, data } of events)

@@ -42,7 +42,7 @@ function setUp({ answer = ok, deps = {} }: Given = {}) {
     },
     builtins: [inspectToolOutput],
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
-    place: async () => () => {},
+    slot: async () => () => {},
     isRepeatable: createToolboxPolicy(toolbox({})).isRepeatable,
     log: pino({ level: 'silent' }),
     ...deps,
@@ -246,8 +246,8 @@ t.test('nothing makes a call throw', async (t) => {
   t.match(spared.result, { outcome: 'ok', structured: undefined })
   const args = { path: deep } as Record<string, unknown>
   t.match((await setUp().run({ arguments: args })).result, { call_id: 'call_1' })
-  const placeless = setUp({ deps: { place: () => Promise.reject(new Error('no gate')) } })
-  t.match((await placeless.run({})).result, { is_error: true })
+  const slotless = setUp({ deps: { slot: () => Promise.reject(new Error('no gate')) } })
+  t.match((await slotless.run({})).result, { is_error: true })
   await fc.assert(
     fc.asyncProperty(fc.anything(), async (thrown) => {
       const { result } = await setUp(failing(thrown)).run({ arguments: { path: 'x' } })
@@ -276,19 +276,19 @@ t.test('a model without the tool that reads on is not told to call it', async (t
   t.notMatch(alone, /inspect_tool_output/)
 })
 
-t.test('a busy tool is an error, and its place is given back whatever happens', async (t) => {
+t.test('a busy tool is an error, and its slot is given back whatever happens', async (t) => {
   const busy = setUp({
-    deps: { place: () => Promise.reject(new ToolBusy('srv.read is busy: 64 calls wait.')) },
+    deps: { slot: () => Promise.reject(new ToolBusy('srv.read is busy: 64 calls wait.')) },
   })
   t.match(words(await busy.run({})), /busy.*not sent/s)
   t.strictSame(busy.sent, [])
   let held = 0
-  const place = async () => {
+  const slot = async () => {
     held++
     return () => void held--
   }
-  await setUp({ deps: { place } }).run({})
-  await setUp({ ...failing(new Error('x')), deps: { place } }).run({})
+  await setUp({ deps: { slot } }).run({})
+  await setUp({ ...failing(new Error('x')), deps: { slot } }).run({})
   t.equal(held, 0)
 })
 

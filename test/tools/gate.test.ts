@@ -2,9 +2,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
-import { createMemoryPlaces, type Places } from '../../src/bus/places.ts'
 import { createLink } from '../../src/bus/redis/link.ts'
-import { createSharedPlaces, type SharedPlaces } from '../../src/bus/redis/places.ts'
+import { createSharedSlots, type SharedSlots } from '../../src/bus/redis/slots.ts'
+import { createMemorySlots, type Slots } from '../../src/bus/slots.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import { createGate, type Gate, type GateOptions } from '../../src/tools/gate.ts'
 import { ON_REDIS, SERVERS } from '../given-servers.ts'
@@ -12,7 +12,7 @@ import { ON_REDIS, SERVERS } from '../given-servers.ts'
 const log = pino({ level: 'silent' })
 
 interface Replica {
-  places: SharedPlaces
+  slots: SharedSlots
   /** Commands fail, as they do while Redis is away */
   away(isAway: boolean): void
   /** Silent at once, as a process that was killed: nothing is given back */
@@ -23,7 +23,7 @@ let replicas = 0
 
 async function replica(t: Test, scope: string, leaseMs = 60_000): Promise<Replica> {
   let isAway = false
-  let room: SharedPlaces | null = null
+  let room: SharedSlots | null = null
   const link = createLink({
     url: SERVERS.REDIS_URL,
     log,
@@ -34,12 +34,12 @@ async function replica(t: Test, scope: string, leaseMs = 60_000): Promise<Replic
   await link.open()
   const run: typeof link.run = (...args) => (isAway ? Promise.reject(new Error('away')) : link.run(...args))
   const name = `r${++replicas}`
-  const places = createSharedPlaces({ link: { ...link, run }, scope, replica: name, leaseMs, log })
-  room = places
-  await link.subscribe(places.channel)
+  const slots = createSharedSlots({ link: { ...link, run }, scope, replica: name, leaseMs, log })
+  room = slots
+  await link.subscribe(slots.channel)
   const die = () => {
     isAway = true
-    places.close()
+    slots.close()
     room = null
   }
   t.teardown(() => {
@@ -49,15 +49,15 @@ async function replica(t: Test, scope: string, leaseMs = 60_000): Promise<Replic
   const away = (value: boolean) => {
     isAway = value
   }
-  return { places, die, away }
+  return { slots, die, away }
 }
 
 const scopeOf = (name: string) => `${name}-${process.pid}-${Date.now()}`
 
-const gateOn = (places: Places, over: Partial<GateOptions> = {}): Gate =>
-  createGate({ places, maxConcurrent: 10, queueMs: 60_000, ...over })
+const gateOn = (slots: Slots, over: Partial<GateOptions> = {}): Gate =>
+  createGate({ slots, maxConcurrent: 10, queueMs: 60_000, ...over })
 
-/** Enters and notes it; `leave` gives the place back. */
+/** Enters and notes it; `leave` gives the slot back. */
 function visitor(gate: Gate, order: string[]) {
   const { signal } = new AbortController()
   return (tool: string, most: number, name: string) =>
@@ -73,8 +73,8 @@ const arrived = async (gate: Gate, count: number) => {
   await sleep(20)
 }
 
-async function contract(t: Test, pair: (t: Test) => Promise<[Places, Places]>) {
-  await t.test('each tool has its places, all have theirs, and arrival decides', async (t) => {
+async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
+  await t.test('each tool has its slots, all have theirs, and arrival decides', async (t) => {
     const [one, two] = await pair(t)
     const [a, b] = [gateOn(one, { maxConcurrent: 3 }), gateOn(two, { maxConcurrent: 3 })]
     const order: string[] = []
@@ -108,7 +108,7 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Places, Places]>) {
     const [a, b] = [gateOn(one, { queueLimit: 1 }), gateOn(two, { queueLimit: 1, queueMs: 30 })]
     const leave = await a.enter('read', 1, new AbortController().signal)
     await t.rejects(b.enter('read', 1, new AbortController().signal, 'srv.read'), {
-      message: 'srv.read is busy: no place came free within 0.03 s.',
+      message: 'srv.read is busy: no slot came free within 0.03 s.',
     })
     const abort = new AbortController()
     const waiting = a.enter('read', 1, abort.signal)
@@ -124,8 +124,8 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Places, Places]>) {
     t.equal(a.waiting() + b.waiting(), 0)
   })
 
-  await t.test('a hundred calls: never more than there are places, and all come in', async (t) => {
-    const gates = (await pair(t)).map((places) => gateOn(places, { maxConcurrent: 5 }))
+  await t.test('a hundred calls: never more than there are slots, and all come in', async (t) => {
+    const gates = (await pair(t)).map((slots) => gateOn(slots, { maxConcurrent: 5 }))
     const now = { all: 0, read: 0, write: 0 }
     const most = { ...now }
     const order: number[] = []
@@ -141,62 +141,62 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Places, Places]>) {
     }
     await Promise.all(Array.from({ length: 100 }, (_, i) => call(i)))
     t.same(now, { all: 0, read: 0, write: 0 })
-    t.same(most, { all: 5, read: 4, write: 2 }, 'the places are used, and no more')
+    t.same(most, { all: 5, read: 4, write: 2 }, 'the slots are used, and no more')
     t.equal(new Set(order).size, 100)
   })
 }
 
-/** The same places under other ticket ids, as another gate of the process has them. */
-const withNames = (places: Places, prefix: string): Places => ({
-  enter: (ticket, limit) => places.enter({ ...ticket, id: prefix + ticket.id }, limit),
-  leave: (ticket) => places.leave({ ...ticket, id: prefix + ticket.id }),
+/** The same slots under other ticket ids, as another gate of the process has them. */
+const withNames = (slots: Slots, prefix: string): Slots => ({
+  enter: (ticket, limit) => slots.enter({ ...ticket, id: prefix + ticket.id }, limit),
+  leave: (ticket) => slots.leave({ ...ticket, id: prefix + ticket.id }),
   onGranted: (fn) =>
-    places.onGranted((id) => (id.startsWith(prefix) ? fn(id.slice(prefix.length)) : undefined)),
+    slots.onGranted((id) => (id.startsWith(prefix) ? fn(id.slice(prefix.length)) : undefined)),
 })
 
 t.test('in one process', async (t) =>
   contract(t, async () => {
-    const places = createMemoryPlaces()
-    // One gate a bus: both listen to the same places, each for its own tickets.
-    return [places, withNames(places, 'b')]
+    const slots = createMemorySlots()
+    // One gate a bus: both listen to the same slots, each for its own tickets.
+    return [slots, withNames(slots, 'b')]
   }),
 )
 
 t.test('two replicas and a Redis', ON_REDIS, async (t) => {
   await contract(t, async (t) => {
     const scope = scopeOf('contract')
-    return [(await replica(t, scope)).places, (await replica(t, scope)).places]
+    return [(await replica(t, scope)).slots, (await replica(t, scope)).slots]
   })
 
-  await t.test('places are shared within a scope only', async (t) => {
-    const one = gateOn((await replica(t, scopeOf('one'))).places)
-    const two = gateOn((await replica(t, scopeOf('two'))).places)
+  await t.test('slots are shared within a scope only', async (t) => {
+    const one = gateOn((await replica(t, scopeOf('one'))).slots)
+    const two = gateOn((await replica(t, scopeOf('two'))).slots)
     await one.enter('read', 1, new AbortController().signal)
     t.ok(await two.enter('read', 1, new AbortController().signal))
   })
 
-  await t.test('the places of a replica that died come free, and so does its place in line', async (t) => {
+  await t.test('the slots of a replica that died come free, and so does its place in line', async (t) => {
     const scope = scopeOf('dead')
     const [dead, alive] = [await replica(t, scope, 300), await replica(t, scope, 300)]
-    const doomed = gateOn(dead.places)
+    const doomed = gateOn(dead.slots)
     await doomed.enter('read', 1, new AbortController().signal)
     const abort = new AbortController()
     t.teardown(() => abort.abort())
     doomed.enter('read', 1, abort.signal).catch(() => {})
     await arrived(doomed, 1)
-    const gate = gateOn(alive.places)
+    const gate = gateOn(alive.slots)
     const waiting = gate.enter('read', 1, new AbortController().signal)
     await arrived(gate, 1)
     dead.die()
     ;(await waiting)()
   })
 
-  await t.test('a place is kept for as long as its call runs', async (t) => {
+  await t.test('a slot is kept for as long as its call runs', async (t) => {
     const scope = scopeOf('long')
     const [one, two] = [await replica(t, scope, 600), await replica(t, scope, 600)]
-    const leave = await gateOn(one.places).enter('read', 1, new AbortController().signal)
+    const leave = await gateOn(one.slots).enter('read', 1, new AbortController().signal)
     let isIn = false
-    const waiting = gateOn(two.places).enter('read', 1, new AbortController().signal)
+    const waiting = gateOn(two.slots).enter('read', 1, new AbortController().signal)
     void waiting.then(() => {
       isIn = true
     })
@@ -211,9 +211,9 @@ t.test('two replicas and a Redis', ON_REDIS, async (t) => {
     async (t) => {
       const scope = scopeOf('away')
       const [one, two] = [await replica(t, scope, 150), await replica(t, scope)]
-      const gate = gateOn(one.places)
+      const gate = gateOn(one.slots)
       const leave = await gate.enter('read', 2, new AbortController().signal)
-      const elsewhere = await gateOn(two.places).enter('read', 2, new AbortController().signal)
+      const elsewhere = await gateOn(two.slots).enter('read', 2, new AbortController().signal)
       const waiting = gate.enter('read', 2, new AbortController().signal)
       await arrived(gate, 1)
       one.away(true)
@@ -224,9 +224,9 @@ t.test('two replicas and a Redis', ON_REDIS, async (t) => {
       leave()
       const leaveThird = await third
       one.away(false)
-      const counted = async () => (await two.places.enter(ticket('probe'), 0)) === 'full'
+      const counted = async () => (await two.slots.enter(ticket('probe'), 0)) === 'full'
       elsewhere()
-      while (!(await counted())) await two.places.leave(ticket('probe'))
+      while (!(await counted())) await two.slots.leave(ticket('probe'))
       t.pass('what was let in meanwhile counts for all once Redis is back')
       second()
       leaveThird()
@@ -236,8 +236,8 @@ t.test('two replicas and a Redis', ON_REDIS, async (t) => {
 
 const ticket = (id: string) => ({ id, tool: 'read', most: 2, total: 10 })
 
-t.test('a gate lets in as many calls as there are places, in the order in which they came', async (t) => {
-  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 3, queueLimit: 2, queueMs: 60_000 })
+t.test('a gate lets in as many calls as there are slots, in the order in which they came', async (t) => {
+  const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 3, queueLimit: 2, queueMs: 60_000 })
   const { signal } = new AbortController()
   const order: string[] = []
   const enter = (tool: string, name: string) =>
@@ -265,11 +265,11 @@ t.test('a gate lets in as many calls as there are places, in the order in which 
 })
 
 t.test('who waits at a gate leaves when told to, or when it takes too long', async (t) => {
-  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 10, queueMs: 20 })
+  const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 10, queueMs: 20 })
   const leave = await gate.enter('a', 1, new AbortController().signal)
-  await t.rejects(gate.enter('a', 1, new AbortController().signal), { message: /no place came free/ })
+  await t.rejects(gate.enter('a', 1, new AbortController().signal), { message: /no slot came free/ })
   const abort = new AbortController()
-  const waiting = createGate({ places: createMemoryPlaces(), maxConcurrent: 0 }).enter('a', 1, abort.signal)
+  const waiting = createGate({ slots: createMemorySlots(), maxConcurrent: 0 }).enter('a', 1, abort.signal)
   abort.abort(new Error('cancelled'))
   await t.rejects(waiting, { message: 'cancelled' })
   await t.rejects(gate.enter('a', 1, abort.signal), { message: 'cancelled' })
@@ -279,7 +279,7 @@ t.test('who waits at a gate leaves when told to, or when it takes too long', asy
 
 t.test('counts and waits are metrics', async (t) => {
   const metrics = createMetrics({ defaults: false })
-  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 10, queueMs: 200, metrics })
+  const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 10, queueMs: 200, metrics })
   const leave = await gate.enter('key', 1, new AbortController().signal, 'srv.read')
   const waiting = gate.enter('key', 1, new AbortController().signal, 'srv.read')
   waiting.catch(() => {})
@@ -296,9 +296,9 @@ t.test('counts and waits are metrics', async (t) => {
   t.match(after, /^baton_tool_busy_total\{tool="srv.read"\} 1$/m)
 })
 
-t.test('a tool whose places are all taken elsewhere has its count before it grows', async (t) => {
+t.test('a tool whose slots are all taken elsewhere has its count before it grows', async (t) => {
   const metrics = createMetrics({ defaults: false })
-  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 0, queueMs: 100, metrics })
+  const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 0, queueMs: 100, metrics })
   const refused = t.rejects(gate.enter('key', 1, new AbortController().signal, 'srv.read'), {
     message: /busy/,
   })
@@ -307,11 +307,11 @@ t.test('a tool whose places are all taken elsewhere has its count before it grow
   t.match(await metrics.text(), /^baton_tool_busy_total\{tool="srv.read"\} 1$/m)
 })
 
-t.test('who leaves while it asks for a place gives back whatever it gets', async (t) => {
+t.test('who leaves while it asks for a slot gives back whatever it gets', async (t) => {
   for (const answer of ['in', 'line'] as const) {
     const left: string[] = []
     let tell = (_: 'in' | 'line') => {}
-    const places: Places = {
+    const slots: Slots = {
       enter: () =>
         new Promise((resolve) => {
           tell = resolve
@@ -320,7 +320,7 @@ t.test('who leaves while it asks for a place gives back whatever it gets', async
       onGranted() {},
     }
     const abort = new AbortController()
-    const entering = gateOn(places).enter('read', 1, abort.signal)
+    const entering = gateOn(slots).enter('read', 1, abort.signal)
     abort.abort(new Error('cancelled'))
     tell(answer)
     await t.rejects(entering, { message: 'cancelled' })

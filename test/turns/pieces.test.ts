@@ -1,4 +1,4 @@
-/** The loop's small parts by themselves: places, gathered writes, patience, wishes, what is told and to whom. */
+/** The loop's small parts by themselves: slots, gathered writes, patience, wishes, what is told and to whom. */
 import { pino } from 'pino'
 import t from 'tap'
 import type { Bus } from '../../src/bus/bus.ts'
@@ -28,7 +28,7 @@ import { gate } from '../waiting.ts'
 const never = new AbortController().signal
 const NOW = '2026-11-22T00:00:00.000Z'
 
-t.test('places are given owner by owner, whoever asked most often', async (t) => {
+t.test('slots are given owner by owner, whoever asked most often', async (t) => {
   const slots = createSlots(1)
   const first = await slots.take('greedy', never)
   const served: string[] = []
@@ -46,7 +46,7 @@ t.test('places are given owner by owner, whoever asked most often', async (t) =>
   t.strictSame([slots.running(), slots.waiting()], [0, 0])
 })
 
-t.test('who leaves the line leaves no gap, and takes no place', async (t) => {
+t.test('who leaves the line leaves no gap, and takes no slot', async (t) => {
   const slots = createSlots(1)
   const giveBack = await slots.take('a', never)
   const gone = new AbortController()

@@ -1,16 +1,16 @@
 /**
- * Places that all replicas share, in Redis. Every change is one script, so that counts and the line move together; a
- * place and a place in line are leases that their replica renews, so that a dead replica's come free. While Redis is
+ * Slots that all replicas share, in Redis. Every change is one script, so that counts and the line move together; a
+ * slot and a place in line are leases that their replica renews, so that a dead replica's come free. While Redis is
  * away each replica counts for itself, its running calls included.
  *
  * Keys: `held` ticket → expiry · `line` ticket → arrival · `seen` waiting ticket → expiry · `count` `i<tool>` calls
  * inside, `l<tool>` calls in line. A ticket there is `<replica>.<id>/<most>/<tool>`.
  */
 import type { Logger } from 'pino'
-import { createMemoryPlaces, type Places, type Ticket } from '../places.ts'
+import { createMemorySlots, type Slots, type Ticket } from '../slots.ts'
 import { type Link, type Script, script } from './link.ts'
 
-/** KEYS: held, line, seen, count. ARGV: channel, places of all tools, lease ms, then the operation's own. */
+/** KEYS: held, line, seen, count. ARGV: channel, slots of all tools, lease ms, then the operation's own. */
 const COMMON = `
 local held, line, seen, count = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, total, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -121,30 +121,31 @@ interface Waiting {
   isIn: boolean
 }
 
-interface SharedPlacesDeps {
+interface SharedSlotsDeps {
   link: Pick<Link, 'run' | 'database' | 'subscribe'>
-  /** Whose places they are: replicas with the same scope share them */
+  /** Whose slots they are: replicas with the same scope share them */
   scope: string
   /** Unique to this process */
   replica: string
-  /** A place whose replica says nothing for so long is free. Replicas renew theirs after a third of it */
+  /** A slot whose replica says nothing for so long is free. Replicas renew theirs after a third of it */
   leaseMs?: number
   log: Logger
 }
 
-export interface SharedPlaces extends Places {
+export interface SharedSlots extends Slots {
   channel: string
   /** Takes what was said on `channel`. */
   hear(message: string): void
   close(): void
 }
 
-export function createSharedPlaces(deps: SharedPlacesDeps): SharedPlaces {
+export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
   const { link, scope, replica, leaseMs = LEASE_MS, log } = deps
+  // `places`: so do replicas of former versions name them.
   const keys = ['held', 'line', 'seen', 'count'].map((name) => `baton:{places:${scope}}:${name}`)
   const channel = `baton:${link.database}:places:${scope}`
   /** Counts what runs here, and decides while Redis is away */
-  const own = createMemoryPlaces()
+  const own = createMemorySlots()
   const waiting = new Map<string, Waiting>()
   const listeners: ((ticket: string) => void)[] = []
   let total = UNLIMITED
@@ -225,7 +226,7 @@ export function createSharedPlaces(deps: SharedPlacesDeps): SharedPlaces {
     async leave(ticket) {
       waiting.delete(ticket.id)
       await own.leave(ticket)
-      // If Redis is not told, the place comes free with its lease.
+      // If Redis is not told, the slot comes free with its lease.
       await run(LEAVE, [nameOf(ticket)]).catch(() => {})
     },
     onGranted: (fn) => void listeners.push(fn),

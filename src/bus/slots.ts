@@ -1,37 +1,37 @@
 /**
- * Places that calls take while they run: each tool has some, all tools together have some. Calls that find none stand
- * in one line and are served in the order of arrival. A call whose tool has a free place passes calls that wait for
- * other tools, never one of its own. Two implementations, this one and redis/places.ts.
+ * Slots that calls take while they run: each tool has some, all tools together have some. Calls that find none stand
+ * in one line and are served in the order of arrival. A call whose tool has a free slot passes calls that wait for
+ * other tools, never one of its own. Two implementations, this one and redis/slots.ts.
  */
 
-/** A call that wants a place. */
+/** A call that wants a slot. */
 export interface Ticket {
   /** Unique in this process */
   id: string
   tool: string
-  /** Places of this tool */
+  /** Slots of this tool */
   most: number
-  /** Places of all tools together */
+  /** Slots of all tools together */
   total: number
 }
 
-export interface Places {
-  /** `in`: the place is taken. `line`: `onGranted` will tell. `full`: more than `lineLimit` would wait for the tool. */
+export interface Slots {
+  /** `in`: the slot is taken. `line`: `onGranted` will tell. `full`: more than `lineLimit` would wait for the tool. */
   enter(ticket: Ticket, lineLimit: number): Promise<'in' | 'line' | 'full'>
-  /** Gives the place back, or leaves the line; the next in line comes in. Never rejects. */
+  /** Gives the slot back, or leaves the line; the next in line comes in. Never rejects. */
   leave(ticket: Ticket): Promise<void>
   onGranted(fn: (ticket: string) => void): void
 }
 
-/** Places of one process. */
-interface MemoryPlaces extends Places {
-  /** Takes a place unasked, for a call that another authority let in. */
+/** Slots of one process. */
+interface MemorySlots extends Slots {
+  /** Takes a slot unasked, for a call that another authority let in. */
   hold(ticket: Ticket): void
-  /** The calls that have a place */
+  /** The calls that have a slot */
   held(): Ticket[]
 }
 
-export function createMemoryPlaces(): MemoryPlaces {
+export function createMemorySlots(): MemorySlots {
   const inside = new Map<string, Ticket>()
   const running = new Map<string, number>()
   const listeners: ((ticket: string) => void)[] = []
@@ -43,13 +43,13 @@ export function createMemoryPlaces(): MemoryPlaces {
     running.set(ticket.tool, (running.get(ticket.tool) ?? 0) + 1)
   }
 
-  const hasPlace = ({ tool, most, total }: Ticket) => inside.size < total && (running.get(tool) ?? 0) < most
+  const hasSlot = ({ tool, most, total }: Ticket) => inside.size < total && (running.get(tool) ?? 0) < most
 
   /** Lets in the calls that can come in, first come first. */
   function serve(): void {
     const passed = new Set<string>()
     const granted = line.filter((ticket) => {
-      if (passed.has(ticket.tool) || !hasPlace(ticket)) {
+      if (passed.has(ticket.tool) || !hasSlot(ticket)) {
         passed.add(ticket.tool)
         return false
       }
@@ -66,7 +66,7 @@ export function createMemoryPlaces(): MemoryPlaces {
     held: () => [...inside.values()],
     async enter(ticket, lineLimit) {
       const before = line.filter(({ tool }) => tool === ticket.tool).length
-      if (before === 0 && hasPlace(ticket)) {
+      if (before === 0 && hasSlot(ticket)) {
         hold(ticket)
         return 'in'
       }
