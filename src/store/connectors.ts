@@ -4,7 +4,7 @@ import { connectorGone, createBindings, type StoredConnector, toConnector } from
 import { createClaims } from './claims.ts'
 import { type Db, matched, type Param, type Queries, type Querying, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
-import { isCut, PAGE_BYTES, readCursor, toPage } from './page.ts'
+import { PAGE_BYTES, readCursor, toPage } from './page.ts'
 import { bulkOf, seenBy, setList, visibleTo, withinBytes } from './sql.ts'
 import type { Connector, Connectors, NewConnector, Scope } from './store.ts'
 
@@ -93,8 +93,8 @@ function rows(db: Db) {
         withinBytes('connector', listed, 'place desc, id desc', '$5'),
         [after, visibleTo(scope), page.limit + 1, origin, page.bytes ?? PAGE_BYTES],
       )
-      const rows = found.flatMap((stored) => (stored ? [toConnector(stored)] : []))
-      return toPage('connectors', page, rows, ({ origin, id }) => `${origin}-${id}`, isCut(found))
+      const rows = found.map((stored) => stored && toConnector(stored))
+      return toPage('connectors', page, rows, ({ origin, id }) => `${origin}-${id}`)
     },
     update(scope, { id, config_revision, secret }, patch, entry) {
       const params: Param[] = [id, visibleTo(scope), config_revision, secret]

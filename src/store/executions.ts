@@ -2,7 +2,7 @@
 import type { ToolResultPart } from '../chat/message.ts'
 import { type Db, type Param, value, values } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
-import { isCut, PAGE_BYTES, readCursor, toPage } from './page.ts'
+import { PAGE_BYTES, readCursor, toPage } from './page.ts'
 import type { Lost, Parts } from './parts.ts'
 import { bulkOf, ownRow, visibleTo, withinBytes } from './sql.ts'
 import {
@@ -45,8 +45,8 @@ export function createExecutions(db: Db, parts: Parts): Executions {
         withinBytes('execution', listed, 'id desc', `$${bytes}`),
         params,
       )
-      const rows = found.flatMap((stored) => (stored ? [toShown(stored)] : []))
-      return toPage('executions', page, rows, ({ id }) => id, isCut(found))
+      const rows = found.map((stored) => stored && toShown(stored))
+      return toPage('executions', page, rows, ({ id }) => id)
     },
     stats(scope, groupBy, filter) {
       const params: Param[] = []

@@ -5,7 +5,7 @@
 import type { Message } from '../chat/message.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 import { document, record } from './json.ts'
-import { isCut, PAGE_BYTES, readCursor, SEQ, toPage } from './page.ts'
+import { PAGE_BYTES, readCursor, SEQ, toPage } from './page.ts'
 import type { Parts, StoredMessage } from './parts.ts'
 import { visibleTo } from './sql.ts'
 import type { Messages, NewMessage } from './store.ts'
@@ -37,8 +37,8 @@ export function createMessages(db: Db, parts: Parts): Messages {
         [session, visibleTo(scope), Number(after ?? 0), page.limit + 1, page.bytes ?? PAGE_BYTES],
       )
       if (rows.length === 0) return null
-      const messages = rows.flatMap((row) => (row ? [parts.shown(row)] : []))
-      return toPage('messages', page, messages, (message) => message.seq, isCut(rows))
+      const messages = rows.map((row) => row && parts.shown(row))
+      return toPage('messages', page, messages, (message) => message.seq)
     },
     after: async (session, seq, lost) => {
       const found = await value<StoredMessage[]>(db, 'select history($1, $2)', [session, seq])

@@ -27,19 +27,19 @@ export const SEQ = /^\d{1,15}$/
  */
 export const PAGE_BYTES = 32 << 20
 
-/** Whether such a page ended early: a null stands behind its rows. An empty page may be a single null. */
-export const isCut = (rows: readonly unknown[]): boolean => rows.length > 1 && rows.at(-1) === null
-
-/** Of one row more than the page holds, if there is one: the page, and whether there is a next one. `isCut`: there is. */
+/**
+ * The page of these rows: one more than it holds, if there is one. A null behind the rows says that the page ended early,
+ * so that there are more; an empty page may be a single null.
+ */
 export function toPage<T>(
   list: string,
   page: PageRequest,
-  rows: T[],
+  rows: readonly (T | null)[],
   key: (row: T) => string | number,
-  isCut = false,
 ): Page<T> {
-  const data = rows.slice(0, page.limit)
+  const found = rows.filter((row) => row !== null)
+  const data = found.slice(0, page.limit)
   const last = data.at(-1)
-  const isMore = (isCut || rows.length > page.limit) && last !== undefined
+  const isMore = last !== undefined && (found.length > page.limit || found.length < rows.length)
   return { data, next_cursor: isMore ? Buffer.from(`${list} ${key(last)}`).toString('base64url') : null }
 }

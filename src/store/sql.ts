@@ -1,7 +1,7 @@
 /** Small pieces of SQL that several nouns share. */
 import { type Param, type Querying, value, values } from './db.ts'
 import { document } from './json.ts'
-import { isCut, PAGE_BYTES, readCursor, toPage } from './page.ts'
+import { PAGE_BYTES, readCursor, toPage } from './page.ts'
 import type { Page, PageRequest, Scope } from './store.ts'
 
 /** For `($n::text is null or owner = $n)`: whose rows a verb may see, null for everyone's. */
@@ -37,7 +37,7 @@ const BULK = {
 
 /**
  * The rows that `listed` selects by `order`, as `bulkOf` has it of each: as the schema's `<table>_json` gives them, until
- * they are more than `most` bytes (the first is given in any case), and null from there on, which `isCut` sees.
+ * they are more than `most` bytes (the first is given in any case), and null from there on, as `toPage` takes it.
  */
 export const withinBytes = (table: keyof typeof BULK, listed: string, order: string, most: string): string =>
   `select case when sum <= ${most} or sum = bytes then (select ${table}_json(r) from ${table} r where r.id = page.id) end
@@ -60,8 +60,8 @@ export async function ownPage<Stored, Row extends { id: string }>(
     page.limit + 1,
     page.bytes ?? PAGE_BYTES,
   ])
-  const rows = found.flatMap((stored) => (stored ? [toRow(stored)] : []))
-  return toPage(list, page, rows, ({ id }) => id, isCut(found))
+  const rows = found.map((stored) => stored && toRow(stored))
+  return toPage(list, page, rows, ({ id }) => id)
 }
 
 /**

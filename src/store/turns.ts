@@ -8,7 +8,7 @@ import { type Db, matched, type Querying, value, values, violated } from './db.t
 import { settlementRecord } from './executions.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
-import { isCut, PAGE_BYTES, readCursor, toPage } from './page.ts'
+import { PAGE_BYTES, readCursor, toPage } from './page.ts'
 import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
 import { ownRow, visibleTo } from './sql.ts'
 import {
@@ -128,8 +128,8 @@ function publicVerbs(db: Db, parts: Parts) {
         [session, visibleTo(scope), readCursor('turns', page), page.limit + 1, page.bytes ?? PAGE_BYTES],
       )
       if (rows.length === 0) return null
-      const turns = rows.flatMap((row) => (row ? [parts.shownTurn(row)] : []))
-      return toPage('turns', page, turns, (turn) => turn.id, isCut(rows))
+      const turns = rows.map((row) => row && parts.shownTurn(row))
+      return toPage('turns', page, turns, (turn) => turn.id)
     },
     requestCancel: (scope, id) =>
       value<number>(
