@@ -22,14 +22,14 @@ const ID = /^[\w-]{1,200}$/
 export const SEQ = /^\d{1,15}$/
 
 /**
- * In a page of rows that may be large, unless it is a single one: of messages and turns within_bytes in the schema counts
- * their JSON, of other rows `withinBytes` (sql.ts) what is large in them.
+ * Most bytes in a page of rows that may be large; a single larger row is a page, too. For messages and turns within_bytes
+ * in the schema counts their JSON, for other rows `withinBytes` (sql.ts) counts their large columns.
  */
 export const PAGE_BYTES = 32 << 20
 
 /**
- * The page of these rows: one more than it holds, if there is one. A null behind the rows says that the page ended early,
- * so that there are more; an empty page may be a single null.
+ * Makes the page. `rows` holds one row more than the page, if there is one. Nulls after the rows say that the page ended
+ * early, so that there are more rows; an empty page may be a single null.
  */
 export function toPage<T>(
   list: string,

@@ -24,7 +24,7 @@ export const ownRow = <Stored>(
     [id, visibleTo(scope)],
   )
 
-/** What may be megabytes of a row, in bytes. */
+/** Of each table, as SQL: the bytes in the columns that may hold megabytes. */
 const BULK = {
   session: 'octet_length(instructions)',
   connector: `octet_length(args::text) + octet_length(allow_tools::text) + octet_length(deny_tools::text)
@@ -36,8 +36,9 @@ const BULK = {
 } as const
 
 /**
- * The rows that `listed` selects by `order`, as `bulkOf` has it of each: as the schema's `<table>_json` gives them, until
- * they are more than `most` bytes (the first is given in any case), and null from there on, as `toPage` takes it.
+ * A statement for a page of rows, each as the schema's `<table>_json` gives it. `listed` selects `bulkOf` the rows, and
+ * `order` sorts them. Once the rows have more than `most` bytes together, the others are null, which `toPage` takes for
+ * the page's end. The first row is always given.
  */
 export const withinBytes = (table: keyof typeof BULK, listed: string, order: string, most: string): string =>
   `select case when sum <= ${most} or sum = bytes then (select ${table}_json(r) from ${table} r where r.id = page.id) end
