@@ -1,4 +1,4 @@
-/** Whoever cancels a turn or waits for it, wherever it is. */
+/** Cancelling a turn, and waiting for it, on whichever replica it is. */
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
@@ -28,7 +28,7 @@ const CALLS: ModelEvent[] = [
   { type: 'finish', reason: 'tool_calls' },
 ]
 
-t.test('a queued turn’s end is said, however it went with the bus then', async (t) => {
+t.test('a queued turn that is cancelled while the bus is away gets its last event later', async (t) => {
   const { bus, say, replica } = world(t, { leaseSeconds: 3 })
   let isAway = false
   const append = (id: string, events: BusEvent[]) =>
@@ -41,20 +41,24 @@ t.test('a queued turn’s end is said, however it went with the bus then', async
   const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
   const types = follow(t, bus, id, turn.id)
   isAway = true
-  t.match(await one.cancel(CALLER, turn.id, null), { state: 'cancelled' }, 'which is done all the same')
+  t.match(
+    await one.cancel(CALLER, turn.id, null),
+    { state: 'cancelled' },
+    'the cancel is done without the bus',
+  )
   isAway = false
   await eventually(() => types.includes('turn.cancelled'))
   t.strictSame(types, ['turn.created', 'turn.cancelled'])
   say()
 })
 
-t.test('a cancel reaches a turn that another replica starts meanwhile', async (t) => {
+t.test('a cancel reaches a queued turn that another replica starts meanwhile', async (t) => {
   const { bus, replica } = world(t, { leaseSeconds: 600 })
   const { id } = await session()
   const running = await store.turns.open(CALLER, openRequest(id))
   if (running?.kind !== 'running') return t.fail(`${running?.kind}`)
   let isLooking = false
-  /** What it brings is old: the other replica has started the turn since. */
+  /** Returns the turn as it was before: the other replica has started it since. */
   const get: Store['turns']['get'] = async (scope, turn) => {
     const seen = await store.turns.get(scope, turn)
     if (!isLooking) return seen
@@ -74,7 +78,9 @@ t.test('a cancel reaches a turn that another replica starts meanwhile', async (t
   t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
 })
 
-/** Cancels a turn as its step is read; the first step of one that begins where it was opened reads nothing. */
+/**
+ * Asks for a turn's cancel as its step is read. The first step of a turn that begins where it was opened reads nothing.
+ */
 const cancelledAsRead = withTurns({
   async readStep(fence, turn, ...rest) {
     await store.turns.requestCancel(CALLER, turn)
@@ -82,7 +88,7 @@ const cancelledAsRead = withTurns({
   },
 })
 
-t.test('a cancel that only the store knows of is seen before the next request', async (t) => {
+t.test('a turn sees a cancel that only the store knows of before its next model request', async (t) => {
   const { bus, replica } = world(t, { leaseSeconds: 600 })
   const one = replica({ store: cancelledAsRead })
   const { id } = await session()
@@ -96,7 +102,7 @@ t.test('a cancel that only the store knows of is seen before the next request', 
   t.strictSame(types, ['turn.created', 'turn.started', 'turn.cancelled'])
 })
 
-t.test('a turn that is cancelled between two steps has said each word once', async (t) => {
+t.test('a turn that is cancelled between two steps keeps each message of its first step once', async (t) => {
   const { say, replica } = world(t, {}, [
     { type: 'part', index: 0, part: { type: 'text', text: 'Let me see.' } },
     ...CALLS,
@@ -111,7 +117,7 @@ t.test('a turn that is cancelled between two steps has said each word once', asy
   t.strictSame(roles, ['user', 'assistant', 'tool'])
 })
 
-t.test('one that is cancelled after a restart keeps nothing of what that took back', async (t) => {
+t.test('a turn that is cancelled after a restart records the first attempt as discarded', async (t) => {
   const { replica, begin } = world(t)
   const one = replica({ store: cancelledAsRead })
   const { turn, types } = await begin(one)
@@ -121,7 +127,7 @@ t.test('one that is cancelled after a restart keeps nothing of what that took ba
   t.match(await store.turns.get(CALLER, turn.id), { steps: [{ attempt: 1, discarded: true }] })
 })
 
-t.test('a cancel that comes as a request is made stops it', async (t) => {
+t.test('a cancel that arrives while a model request is prepared stops the request', async (t) => {
   const { tools } = pieces(Promise.resolve(), [])
   let wish: string | null = null
   const overlay: typeof tools.overlay = (...given) => {
@@ -138,7 +144,7 @@ t.test('a cancel that comes as a request is made stops it', async (t) => {
   await eventually(() => types.includes('turn.cancelled'))
 })
 
-t.test('no call is sent for a turn that is cancelled while its step is committed', async (t) => {
+t.test('a turn that is cancelled while its step is committed aborts its calls before they run', async (t) => {
   const { say, replica, begin } = world(t, {}, CALLS)
   const { opened: reached, open: reach } = gate()
   const { opened: committed, open: goOn } = gate()
@@ -160,10 +166,10 @@ t.test('no call is sent for a turn that is cancelled while its step is committed
   await one.cancel(CALLER, turn.id, null)
   goOn()
   await eventually(() => types.includes('turn.cancelled'))
-  t.strictSame(stopped, [true], 'the executor is told before it sends anything')
+  t.strictSame(stopped, [true], 'the call’s signal is aborted before the executor sends anything')
 })
 
-t.test('a turn that waits for a place is cancelled without one', async (t) => {
+t.test('a turn that waits for a place is cancelled without getting one', async (t) => {
   const { say, replica, begin } = world(t, { concurrentTurns: 1 })
   const one = replica()
   await begin(one)
@@ -172,7 +178,7 @@ t.test('a turn that waits for a place is cancelled without one', async (t) => {
   say()
 })
 
-t.test('a wish that names another turn of the session is none for the one that runs', async (t) => {
+t.test('a restart or cancel that names another turn leaves the session’s running turn alone', async (t) => {
   const { bus, say, replica, begin } = world(t)
   const one = replica()
   const { turn, types } = await begin(one)
@@ -186,7 +192,7 @@ t.test('a wish that names another turn of the session is none for the one that r
   t.match(await store.turns.get(CALLER, turn.id), { state: 'completed', attempt: 1 })
 })
 
-t.test('a cancel does not wait for what a login asks its vendor at its first use', async (t) => {
+t.test('a cancel does not wait for the request that a login makes at its first use', async (t) => {
   const { replica } = world(t)
   const { opened: asks, open: ask } = gate()
   const complete = () => {
@@ -205,10 +211,10 @@ t.test('a cancel does not wait for what a login asks its vendor at its first use
   t.match(await one.cancel(CALLER, turn.id, never), { state: 'cancelled' })
 })
 
-t.test('whoever waits for a cancel waits no longer than its client and the server', async (t) => {
+t.test('a cancel stops waiting for the turn’s end when its client leaves', async (t) => {
   const { replica } = world(t)
   const one = replica()
-  // Its owner lives, and hears nothing.
+  // The turn's owner is alive and hears nothing.
   const { turn } = await runningTurn(store, CALLER)
   const leave = new AbortController()
   const over = one.cancel(CALLER, turn.id, leave.signal)
@@ -216,17 +222,17 @@ t.test('whoever waits for a cancel waits no longer than its client and the serve
   const left = performance.now()
   leave.abort()
   t.match(await over, { state: 'running' })
-  t.ok(performance.now() - left < 5000, 'long before the turn is taken from its owner')
+  t.ok(performance.now() - left < 5000, 'it returns long before the turn is taken from its owner')
 })
 
-t.test('a turn whose owner does not act on a cancel is taken from it, and ended by another', async (t) => {
+t.test('a turn whose owner does not act on a cancel is ended by another replica', async (t) => {
   const lines: string[] = []
   const log = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) })
-  // Nobody looks for work unless told to.
+  // No replica looks for work unless told to.
   const { bus, replica } = world(t, { leaseSeconds: 600 })
   const one = replica({ log })
   replica()
-  // Their owner lives, and hears nothing; one of them ends all the same.
+  // The owner of both turns is alive and hears nothing. The second turn ends anyway.
   const [{ turn }, ended] = [await runningTurn(store, CALLER), await runningTurn(store, CALLER)]
   const types = follow(t, bus, turn.session_id, turn.id)
   mock.timers.enable({ apis: ['setTimeout'] })
@@ -236,14 +242,18 @@ t.test('a turn whose owner does not act on a cancel is taken from it, and ended 
   mock.timers.tick(10_000)
   mock.timers.reset()
   await eventually(() => types.includes('turn.cancelled'))
-  t.strictSame(types.slice(-2), ['step.discarded', 'turn.cancelled'], 'what it streamed is in no message')
+  t.strictSame(
+    types.slice(-2),
+    ['step.discarded', 'turn.cancelled'],
+    'what the turn streamed is taken back before its end',
+  )
   t.strictSame(
     lines.map((line) => JSON.parse(line)).map(({ turn_id, msg }) => [turn_id, msg]),
     [[turn.id, 'a cancelled turn was taken from its owner']],
   )
 })
 
-t.test('whoever reads a turn and does not wait asks the bus nothing', async (t) => {
+t.test('reading a turn without waiting for its end does not read the bus', async (t) => {
   const { bus, say, replica } = world(t)
   let reads = 0
   const read: typeof bus.read = (...asked) => {

@@ -1,4 +1,4 @@
-/** Engines side by side over one registry that a test holds in its hand: what a change of tools does to a turn. */
+/** Engines side by side over one registry that the test changes: what a change of tools does to a turn. */
 import { pino } from 'pino'
 import t from 'tap'
 import type { ModelEvent } from '../../src/chat/event.ts'
@@ -36,7 +36,7 @@ async function server(name = 'a') {
   return { id: made.id, tool: tool as RegistryTool }
 }
 
-/** A registry that all replicas see at once, and what calls of its one tool ran at which connector. */
+/** A registry that all replicas see at once, and the connectors at which the calls of its one tool ran. */
 function toolbox(asks: (connector: Connector | null) => boolean = () => false) {
   const ran: (string | null)[] = []
   const row: RegistryRow = { session_id: '', revision: 0, updated_at: '', tools: [] }
@@ -63,13 +63,13 @@ function toolbox(asks: (connector: Connector | null) => boolean = () => false) {
   return { row, ran, seen: { tools, policy, executor } as unknown as Pick<EngineDeps, Seen> }
 }
 
-/** What became of the one call. */
+/** The outcome of the turn's one call. */
 const outcome = async (id: string) => {
   const results = (await store.messages.after(id, 0)).find(({ role }) => role === 'tool')
   return results?.parts.map((part) => part.type === 'tool_result' && part.outcome)
 }
 
-t.test('a call is not made at a server that took over the name of the one it is for', async (t) => {
+t.test('a call is not made at a server that took over the name of the server it is for', async (t) => {
   const { bus, say, replica } = world(t, {}, CALLS)
   const { row, ran, seen } = toolbox()
   const one = replica(seen)
@@ -85,7 +85,7 @@ t.test('a call is not made at a server that took over the name of the one it is 
   t.strictSame([await outcome(id), ran], [['error'], []])
 })
 
-t.test('a server that is bound while a turn begins is the one that is called', async (t) => {
+t.test('a turn calls the server that is bound while the turn begins', async (t) => {
   const { say, replica } = world(t, {}, CALLS)
   const { row, ran, seen } = toolbox()
   const { id: bound, tool } = await server('joining')
@@ -106,7 +106,7 @@ t.test('a server that is bound while a turn begins is the one that is called', a
   t.strictSame(ran, [bound])
 })
 
-t.test('a tool that another replica switched off is not run, whether or not that was told', async (t) => {
+t.test('a tool that another replica switched off is not run although no message told of it', async (t) => {
   const { bus, say, replica } = world(t, {}, CALLS)
   const { ran, seen } = toolbox()
   const registries = createRegistries({
@@ -129,7 +129,7 @@ t.test('a tool that another replica switched off is not run, whether or not that
   t.strictSame([await outcome(id), ran], [['error'], []])
 })
 
-t.test('a request that was made with tools that have changed since does not leave', async (t) => {
+t.test('a model request is made anew if the tools changed after it was prepared', async (t) => {
   const { say, replica } = world(t)
   const { row, seen } = toolbox()
   const { overlay } = seen.tools
@@ -151,14 +151,14 @@ t.test('a request that was made with tools that have changed since does not leav
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { steps: [{ tools_revision: 1, attempt: 1 }] })
 })
 
-t.test('a connector’s new settings hold from the next step of a turn on', async (t) => {
+t.test('a connector’s new settings hold from the next step of a running turn on', async (t) => {
   const { say, replica } = world(t, {}, CALLS)
   const { row, ran, seen } = toolbox((connector) => connector?.require_approval === 'always')
   const { id } = await session()
   const bound = await server('strict')
   await store.connectors.bind(id, bound.id, 'a')
   const connector = await store.connectors.get(CALLER, bound.id)
-  if (!connector) return t.fail('it is gone')
+  if (!connector) return t.fail('the connector is gone')
   row.tools = [bound.tool]
   const { run } = seen.executor
   const executor = {
@@ -175,14 +175,14 @@ t.test('a connector’s new settings hold from the next step of a turn on', asyn
   t.strictSame(ran, [bound.id])
 })
 
-t.test('and for a turn that has to wait for its place', async (t) => {
+t.test('a connector’s new settings hold for a turn that was waiting for its place', async (t) => {
   const { say, replica, begin } = world(t, { concurrentTurns: 1 }, CALLS)
   const { row, ran, seen } = toolbox((connector) => connector?.require_approval === 'always')
   const { id } = await session()
   const bound = await server('guarded')
   await store.connectors.bind(id, bound.id, 'a')
   const connector = await store.connectors.get(CALLER, bound.id)
-  if (!connector) return t.fail('it is gone')
+  if (!connector) return t.fail('the connector is gone')
   row.tools = [bound.tool]
   const one = replica({
     ...seen,
@@ -193,10 +193,10 @@ t.test('and for a turn that has to wait for its place', async (t) => {
   await store.connectors.update(CALLER, connector, { require_approval: 'always' })
   say()
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input' })
-  t.strictSame(ran, [null], 'but for the turn before it')
+  t.strictSame(ran, [null], 'only the turn before it called the tool')
 })
 
-t.test('a call that waits for a person is left alone where another tool is taken away', async (t) => {
+t.test('a call that waits for a person is left alone when another tool is removed', async (t) => {
   const { say, replica } = world(t, {}, CALLS)
   const { row, seen } = toolbox(() => true)
   row.tools = [(await server('left')).tool]
@@ -210,7 +210,7 @@ t.test('a call that waits for a person is left alone where another tool is taken
   t.match(await store.turns.get(CALLER, turn.id), { state: 'awaiting_input' })
 })
 
-t.test('a change holds from the next turn on where none has begun', async (t) => {
+t.test('a change takes effect with the next turn while the session’s only turn is queued', async (t) => {
   const { replica } = world(t)
   const one = replica()
   const { session: opened, turn, fence } = await runningTurn(store, CALLER)
@@ -222,7 +222,7 @@ t.test('a change holds from the next turn on where none has begun', async (t) =>
   t.strictSame(effect, { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null })
 })
 
-t.test('what waited for a person is not run at a server of the same name', async (t) => {
+t.test('an approved call is not run at another server that took over the name or alias', async (t) => {
   const turned = async (change: (bound: { id: string }, session: string) => Promise<RegistryTool>) => {
     const { say, replica } = world(t, {}, CALLS)
     const { row, ran, seen } = toolbox(() => true)
@@ -260,7 +260,7 @@ t.test('what waited for a person is not run at a server of the same name', async
   t.strictSame([aliased.ran, aliased.outcome], [[], ['cancelled']])
 })
 
-t.test('a tool that is taken away while its turn comes to wait leaves no call to a person', async (t) => {
+t.test('a call is cancelled if its tool is removed while its turn begins to wait for a person', async (t) => {
   for (const isElsewhere of [false, true]) {
     const { say, replica, begin } = world(t, {}, CALLS)
     const { row, ran, seen } = toolbox(() => true)

@@ -1,4 +1,4 @@
-/** Engines side by side: what a turn says and how it ends, whatever is asked of it meanwhile. */
+/** Engines side by side: which events a turn sends and how it ends, whatever is asked of it while it runs. */
 import t from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
@@ -25,7 +25,7 @@ import {
   world,
 } from './engines.ts'
 
-t.test('what waits in a queue is ended, or begun, as soon as it may be', async (t) => {
+t.test('a queued turn ends once it is cancelled, and begins once the turn before it ends', async (t) => {
   const { bus, say, replica } = world(t, { leaseSeconds: 600 })
   const one = replica()
   const { id } = await session()
@@ -40,7 +40,7 @@ t.test('what waits in a queue is ended, or begun, as soon as it may be', async (
   t.match(over, { state: 'completed' })
 })
 
-t.test('a turn that is queued as the last one ends begins at once', async (t) => {
+t.test('a turn that is queued just as the running turn ends begins at once', async (t) => {
   const { say, replica } = world(t, { leaseSeconds: 600 })
   say()
   const { session: opened, turn: last, fence } = await runningTurn(store, CALLER)
@@ -56,7 +56,7 @@ t.test('a turn that is queued as the last one ends begins at once', async (t) =>
   t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
 })
 
-t.test('a turn that interrupts waits for nothing but the end of the one that runs', async (t) => {
+t.test('an interrupting turn begins as soon as the running turn has been cancelled', async (t) => {
   const { bus, replica, begin } = world(t, { leaseSeconds: 600 })
   const one = replica()
   const { session: opened, types } = await begin(one)
@@ -67,7 +67,7 @@ t.test('a turn that interrupts waits for nothing but the end of the one that run
   t.equal(types.at(-1), 'turn.cancelled')
 })
 
-t.test('a turn that begins before the last one has let go is the one that runs', async (t) => {
+t.test('a turn that begins before the last turn has let go is the session’s running turn', async (t) => {
   const { bus, say, replica } = world(t)
   const { opened: spoken, open: speak } = gate()
   const { opened: held, open: letGo } = gate()
@@ -93,12 +93,12 @@ t.test('a turn that begins before the last one has let go is the one that runs',
   const running = follow(t, bus, id, turn.id)
   await one.sayToolsChanged(id, { tools_revision: 1, added: [], removed: [], changed: [] }, null)
   await eventually(() => running.includes('tools.changed'))
-  t.notOk(types.includes('tools.changed'), 'what is said of the session is of the turn that runs')
+  t.notOk(types.includes('tools.changed'), 'an event of the session goes to the turn that runs')
   letGo()
 })
 
 t.test(
-  'a change of tools is said of the turn that runs, wherever that is, and told to all replicas',
+  'a change of tools is said in the running turn’s stream on any replica, and told to all replicas',
   async (t) => {
     const { bus, say, replica, begin } = world(t)
     const { tools } = pieces(Promise.resolve(), [])
@@ -120,7 +120,7 @@ t.test(
       t.match(
         last,
         { type: 'tools.changed', turn_id: null },
-        'of the session, where the turn has ended by then',
+        'the event is the session’s when the turn has ended',
       )
       t.equal(JSON.parse(last?.data ?? '').turn_id, null)
       break
@@ -128,7 +128,7 @@ t.test(
   },
 )
 
-t.test('of the calls of one step so many are run, and the rest is told so', async (t) => {
+t.test('the first 128 calls of one step are run, and the others get an error that says so', async (t) => {
   const calls = Array.from({ length: 130 }, (_, index): ModelEvent => {
     const call_id = `call_${index}`
     return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
@@ -166,10 +166,10 @@ t.test('of the calls of one step so many are run, and the rest is told so', asyn
     { call_id: 'call_129', outcome: 'error' },
   ])
   const rows = await store.executions.ofTurn(turn.id)
-  t.equal(rows.filter(({ state }) => state === 'settled').length, 130, 'and the ledger too')
+  t.equal(rows.filter(({ state }) => state === 'settled').length, 130, 'every call is settled in the ledger')
 })
 
-t.test('the line that a failed turn leaves names the code of its error, and the credential', async (t) => {
+t.test('the log line of a failed turn names the code of its error and its credential', async (t) => {
   const { tools } = pieces(Promise.resolve(), [])
   const lines: { msg: string; state?: string; code?: string }[] = []
   const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
@@ -195,7 +195,7 @@ t.test('the line that a failed turn leaves names the code of its error, and the 
   ])
 })
 
-t.test('no turn is called unrun because the store is away right after it', async (t) => {
+t.test('a store that is away right after a turn costs one warning, and the next turn is run', async (t) => {
   const lines: { level: number; msg: string }[] = []
   const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
   let isAway = true
@@ -217,7 +217,7 @@ t.test('no turn is called unrun because the store is away right after it', async
   )
 })
 
-t.test('calls that could not be run to their end are given up under their own step', async (t) => {
+t.test('calls whose executor throws are given up, and their events name the step of the calls', async (t) => {
   for (const waits of [false, true]) {
     const { bus, say, replica } = world(t, {}, [
       { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
@@ -278,7 +278,7 @@ t.test('calls that could not be run to their end are given up under their own st
 })
 
 t.test(
-  'the end of a parallel call is said with its step’s results where the bus refused it before',
+  'the completion of a parallel call that the bus refused is said with the step’s results',
   async (t) => {
     const call = (id: string): ModelEvent => ({
       type: 'part',
@@ -311,7 +311,7 @@ t.test(
   },
 )
 
-t.test('a wish that this replica does not know is passed over', async (t) => {
+t.test('a replica ignores a control message whose op it does not know', async (t) => {
   const { bus, say, replica, begin } = world(t)
   const one = replica()
   const { turn, types } = await begin(one)
@@ -323,14 +323,14 @@ t.test('a wish that this replica does not know is passed over', async (t) => {
   t.notOk(types.includes('step.discarded'))
 })
 
-t.test('a turn that waits for a place can be read from its first event', async (t) => {
+t.test('a turn that waits for a place has turn.created as the first event of its stream', async (t) => {
   const { bus, say, replica } = world(t, { concurrentTurns: 1 })
   const one = replica()
   const { id: first } = await session()
   const { id: second } = await session()
   await one.start(CALLER, first, asked())
   const { turn } = await one.start(CALLER, second, asked())
-  // Its tools may change before it begins: that is not its first event.
+  // The turn's tools may change before it begins: `tools.changed` must not become its first event.
   const said = { type: 'tools.changed', turn_id: turn.id, data: '{}' }
   await bus.append(second, [said])
   const types = follow(t, bus, second, turn.id)
@@ -339,7 +339,7 @@ t.test('a turn that waits for a place can be read from its first event', async (
   t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
 })
 
-t.test('nothing of a turn stays in memory for a call that has come home', async (t) => {
+t.test('the signal of a tool call is collected once the call has returned', async (t) => {
   const call: ToolCallPart = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} }
   const { say, replica } = world(t, {}, [
     { type: 'part', index: 1, part: call },

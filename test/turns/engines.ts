@@ -1,4 +1,7 @@
-/** Replicas without HTTP, for a test: engines over one store and one bus, with a model that the test holds in its hand. */
+/**
+ * Replicas without HTTP, for a test: engines over one store and one bus, with a model that answers when the test says
+ * so.
+ */
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import { createMemoryBus } from '../../src/bus/memory.ts'
@@ -27,7 +30,7 @@ export const HELLO: ModelEvent[] = [
   { type: 'finish', reason: 'stop' },
 ]
 
-/** What an engine needs beside its store and bus; the model answers once `said` has come. */
+/** What an engine needs beside its store and bus. Its model answers once `said` is fulfilled. */
 export function pieces(
   said: Promise<void>,
   answer: ModelEvent[],
@@ -79,7 +82,7 @@ const settings = {
 
 export type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools' | 'credentials' | 'sealed'
 let replicas = 0
-/** Each replica may see the store, and say what it has to, in its own way. */
+/** Each replica may get a store, a bus and other parts of its own. */
 export function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
   const bus = createMemoryBus()
   const { opened: said, open: say } = gate()
@@ -100,7 +103,7 @@ export function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer
       t.teardown(() => engine.drain(0))
       return engine
     },
-    /** A turn in a session of its own, and the types of its events as they come. */
+    /** Begins a turn in a session of its own. `types`: the types of its events as they arrive. */
     async begin(at: Engine, rest: Partial<StartTurn> = {}) {
       const opened = await session()
       const { turn } = await at.start(CALLER, opened.id, asked(rest))
@@ -126,7 +129,9 @@ export const withTurns = (turns: Partial<Store['turns']>): Store => ({
   turns: { ...store.turns, ...turns },
 })
 
-/** A store that a replica sees, and when it has looked there for work: a look ends with what is left to be said. */
+/**
+ * A store for a replica. `hasLooked`: the replica has looked there for work. A look ends by asking for announcements.
+ */
 export function looked(turns: Partial<Store['turns']> = {}) {
   const { opened: hasLooked, open } = gate()
   const unannounced: Store['turns']['unannounced'] = (...given) => {
@@ -136,7 +141,7 @@ export function looked(turns: Partial<Store['turns']> = {}) {
   return { hasLooked, store: withTurns({ unannounced, ...turns }) }
 }
 
-/** A call that ended so, with nothing to say. */
+/** A call that ended with this outcome and an empty result. */
 export function settled(
   { call_id, name }: ToolCallPart,
   id: string,
@@ -148,7 +153,7 @@ export function settled(
   return { result, settlement: { id, ...ended, ...left, result } }
 }
 
-/** Tools that answer nothing, once what they wait for has come. */
+/** Tools that give an empty result once the promise for their call is fulfilled. */
 export function toolsThat(wait: (call: string) => Promise<void> | null) {
   const policy = { needsApproval: () => false, isRepeatable: () => false, limits: () => ({ timeoutMs: 0 }) }
   const executor = {
@@ -162,7 +167,7 @@ export function toolsThat(wait: (call: string) => Promise<void> | null) {
   return { policy, executor } as unknown as Pick<EngineDeps, 'policy' | 'executor'>
 }
 
-/** Types of a turn's events, as they come. */
+/** The types of a turn's events, as they arrive. */
 export function follow(t: Test, bus: ReturnType<typeof createMemoryBus>, id: string, turn: string): string[] {
   const types: string[] = []
   const leave = new AbortController()

@@ -1,4 +1,4 @@
-/** What becomes of a call without a result, row by row of the ledger: where its turn goes on, and where it is given up. */
+/** What becomes of a call without a result, by its row in the ledger, if its turn goes on and if it is given up. */
 import t from 'tap'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import type { Connector, Execution } from '../../src/store/store.ts'
@@ -26,49 +26,91 @@ const broken = job({ call: { ...call, arguments_text: '{' } })
 const builtin = { connector: null, repeatable: true }
 
 const rows: [what: string, job: Job, row: Execution | undefined, goesOn: string, givenUp: string][] = [
-  ['no row', job(), undefined, 'outcome_unknown', 'outcome_unknown'],
+  ['has no row in the ledger', job(), undefined, 'outcome_unknown', 'outcome_unknown'],
   ['settled', job(), row('settled', { result: {} as ToolResultPart }), 'settled', 'settled'],
-  ['settled, no result', job(), row('settled'), 'outcome_unknown', 'outcome_unknown'],
-  ['may not be repeated', job(), row('started'), 'outcome_unknown', 'outcome_unknown'],
-  ['may be repeated', job(), row('started', { repeatable: true }), 'runs', 'outcome_unknown'],
-  ['a built-in', bare, row('started', builtin), 'runs', 'outcome_unknown'],
+  ['is settled without a result', job(), row('settled'), 'outcome_unknown', 'outcome_unknown'],
+  ['has begun and may not be repeated', job(), row('started'), 'outcome_unknown', 'outcome_unknown'],
+  ['has begun and may be repeated', job(), row('started', { repeatable: true }), 'runs', 'outcome_unknown'],
+  ['has begun at a built-in', bare, row('started', builtin), 'runs', 'outcome_unknown'],
   [
-    'a built-in that may not',
+    'has begun at a built-in and may not be repeated',
     bare,
     row('started', { connector: null }),
     'outcome_unknown',
     'outcome_unknown',
   ],
-  ['a built-in that is gone', gone, row('started', builtin), 'outcome_unknown', 'outcome_unknown'],
-  ['its tool is gone', gone, row('started', { repeatable: true }), 'outcome_unknown', 'outcome_unknown'],
-  ['its tool is gone, may not be repeated', gone, row('started'), 'outcome_unknown', 'outcome_unknown'],
-  ['another server', another, row('started', { repeatable: true }), 'outcome_unknown', 'outcome_unknown'],
-  ['a younger server', younger, row('started', { repeatable: true }), 'outcome_unknown', 'outcome_unknown'],
-  ['no JSON', broken, row('started'), 'runs', 'error'],
-  ['no such tool', gone, row('started', { connector: null }), 'runs', 'error'],
-  ['nobody has decided', job(), row('awaiting_approval'), 'waits', 'cancelled'],
-  ['nobody has decided, another server', another, row('awaiting_approval'), 'cancelled', 'cancelled'],
-  ['approved', job(), decided('approve'), 'runs', 'cancelled'],
-  ['approved, another server', another, decided('approve'), 'cancelled', 'cancelled'],
+  [
+    'has begun at a built-in that is gone',
+    gone,
+    row('started', builtin),
+    'outcome_unknown',
+    'outcome_unknown',
+  ],
+  [
+    'has begun and may be repeated, but its tool is gone',
+    gone,
+    row('started', { repeatable: true }),
+    'outcome_unknown',
+    'outcome_unknown',
+  ],
+  [
+    'has begun and may not be repeated, and its tool is gone',
+    gone,
+    row('started'),
+    'outcome_unknown',
+    'outcome_unknown',
+  ],
+  [
+    'has begun, and another server has its tool now',
+    another,
+    row('started', { repeatable: true }),
+    'outcome_unknown',
+    'outcome_unknown',
+  ],
+  [
+    'has begun, and a server made later has its tool now',
+    younger,
+    row('started', { repeatable: true }),
+    'outcome_unknown',
+    'outcome_unknown',
+  ],
+  ['has arguments that are not JSON', broken, row('started'), 'runs', 'error'],
+  ['names no tool', gone, row('started', { connector: null }), 'runs', 'error'],
+  ['waits for a person', job(), row('awaiting_approval'), 'waits', 'cancelled'],
+  [
+    'waits for a person, and another server has its tool now',
+    another,
+    row('awaiting_approval'),
+    'cancelled',
+    'cancelled',
+  ],
+  ['is approved', job(), decided('approve'), 'runs', 'cancelled'],
+  ['is approved, and another server has its tool now', another, decided('approve'), 'cancelled', 'cancelled'],
   ['denied', job(), decided('deny', 'too much'), 'denied', 'cancelled'],
-  ['lapsed', job(), decided('expired'), 'denied', 'cancelled'],
-  ['expired with its tool', job(), decided('expired', 'Its tool went.'), 'cancelled', 'cancelled'],
+  ['was not decided in time', job(), decided('expired'), 'denied', 'cancelled'],
+  [
+    'has expired because its tool is gone',
+    job(),
+    decided('expired', 'Its tool went.'),
+    'cancelled',
+    'cancelled',
+  ],
 ]
 
-/** What becomes of it in a word: the outcome where it is not run. */
+/** The kind of a call's fate, or its outcome if it is not run. */
 const wordOf = (...given: Parameters<typeof fateOf>) => {
   const fate = fateOf(...given)
   return fate.kind === 'unrun' ? fate.outcome : fate.kind
 }
 
 for (const [what, job, row, on, up] of rows) {
-  t.test(`a call: ${what}`, async (t) => {
-    t.equal(wordOf(job, row, 0, goesOn), on, 'the turn goes on')
-    t.equal(wordOf(job, row, 0, null), up, 'the turn is given up')
+  t.test(`what becomes of a call that ${what}`, async (t) => {
+    t.equal(wordOf(job, row, 0, goesOn), on, 'its fate if the turn goes on')
+    t.equal(wordOf(job, row, 0, null), up, 'its fate if the turn is given up')
   })
 }
 
-t.test('what the ledger has of a settled call is what is told of it', async (t) => {
+t.test('a settled call keeps the result and the duration that the ledger has', async (t) => {
   const result = { outcome: 'ok' } as ToolResultPart
   for (const turn of [goesOn, null]) {
     const fate = fateOf(job(), row('settled', { result, duration_ms: 7 }), 0, turn)
@@ -78,20 +120,24 @@ t.test('what the ledger has of a settled call is what is told of it', async (t) 
   }
 })
 
-t.test('nothing is repeated in a turn that is being cancelled', async (t) => {
+t.test('a repeatable call is not repeated in a turn that is being cancelled', async (t) => {
   const cancelled = { ...goesOn, isCancelled: true }
   t.equal(wordOf(job(), row('started', { repeatable: true }), 0, cancelled), 'outcome_unknown')
-  t.equal(wordOf(broken, row('started'), 0, cancelled), 'runs', 'what could never run is told as such')
+  t.equal(
+    wordOf(broken, row('started'), 0, cancelled),
+    'runs',
+    'a call with broken arguments is still told that it could not run',
+  )
 })
 
-t.test('a call beyond those of one step was not run, whoever tells it', async (t) => {
+t.test('a call beyond the most of one step gets an error unless it is settled already', async (t) => {
   for (const turn of [goesOn, null]) {
     t.match(fateOf(job(), row('started'), MOST_CALLS, turn), { outcome: 'error', text: /beyond the 128/ })
     t.equal(wordOf(job(), row('settled', { result: {} as ToolResultPart }), MOST_CALLS, turn), 'settled')
   }
 })
 
-t.test('a person’s reason is told to the model', async (t) => {
+t.test('the model is told the reason that a person gave for a denial', async (t) => {
   t.match(fateOf(job(), decided('deny', 'too much'), 0, goesOn), { text: 'The call was denied: too much' })
   t.match(fateOf(job(), decided('deny'), 0, goesOn), { text: 'The call was denied.' })
 })

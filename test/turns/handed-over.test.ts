@@ -24,7 +24,7 @@ import {
   world,
 } from './engines.ts'
 
-/** Drains the replica, which has something under way until `goOn`, and is not over before. */
+/** Drains a replica that has work under way until `goOn` is called, and checks that the drain does not end before. */
 async function drainUntil(
   t: Test,
   leaving: ReturnType<ReturnType<typeof world>['replica']>,
@@ -40,7 +40,7 @@ async function drainUntil(
   await drained
 }
 
-t.test('a drain waits for a turn that was being taken over, begun or resumed', async (t) => {
+t.test('a drain waits for a turn that the replica is taking over, beginning or resuming', async (t) => {
   const queued = async () => {
     const { fence, turn, session } = await runningTurn(store, CALLER)
     const next = openRequest(session.id, { on_busy: 'enqueue' })
@@ -72,12 +72,12 @@ t.test('a drain waits for a turn that was being taken over, begun or resumed', a
     t.match(
       taken.find((one) => one.turn.id === turn),
       { was_handed_over: true },
-      `${verb}: nobody has it any more`,
+      `${verb}: no replica owns the turn any more`,
     )
   }
 })
 
-t.test('what a turn says after another owner, or a wait, is marked: it may not be new', async (t) => {
+t.test('a turn marks its events after a change of owner or a wait as possible repeats', async (t) => {
   const { bus, say, replica } = world(t)
   const said: BusEvent[] = []
   const append: Bus['append'] = (session, events) => {
@@ -98,10 +98,14 @@ t.test('what a turn says after another owner, or a wait, is marked: it may not b
   for (const { turn } of [lost, waited]) t.ok(of(turn.id).every(({ again }) => again))
   t.notOk(of(turn.id).some(({ again }) => again))
   const leases = [lost.turn, waited.turn, turn].map(({ id }) => new Set(of(id).map(({ epoch }) => epoch)))
-  t.strictSame(leases, [new Set([2]), new Set([2]), new Set([1])], 'by the lease under which it speaks')
+  t.strictSame(
+    leases,
+    [new Set([2]), new Set([2]), new Set([1])],
+    'each event carries the epoch of the lease under which it was sent',
+  )
 })
 
-t.test('what an owner without a bus could not say is a loss to whoever speaks in its place', async (t) => {
+t.test('the next owner marks as lost what the last owner could not send without its bus', async (t) => {
   const { bus, say, replica, begin } = world(t, { leaseSeconds: 1.5 })
   const said: BusEvent[] = []
   const append: Bus['append'] = (session, events) => {
@@ -123,7 +127,7 @@ t.test('what an owner without a bus could not say is a loss to whoever speaks in
   t.match(said, [{ type: 'message', lost: true }, { type: 'step.completed' }, { type: 'turn.completed' }])
 })
 
-t.test('a drain is over when its turns have been given away', async (t) => {
+t.test('a drain ends once its turns have been given away', async (t) => {
   const { bus, replica } = world(t)
   const given: string[] = []
   const handOver: Store['turns']['handOver'] = async (fence) => {
@@ -151,12 +155,12 @@ t.test('a turn that waits for a place is given away as the drain begins', async 
   bus.subscribe('control', (message) => given.push(JSON.parse(message).session_id))
   const left = leaving.drain(60_000)
   await eventually(() => given.includes(turn.session_id))
-  t.notOk(types.includes('step.completed'), 'the one that runs has its time')
+  t.notOk(types.includes('step.completed'), 'the running turn may go on')
   say()
   await left
 })
 
-t.test('what waits behind a turn that ends in a drain is begun by another replica at once', async (t) => {
+t.test('another replica begins at once a turn that is queued behind one that ends in a drain', async (t) => {
   const { say, replica, begin } = world(t, { leaseSeconds: 600 })
   const leaving = replica()
   const { store: lookedAt, hasLooked } = looked()
@@ -172,7 +176,7 @@ t.test('what waits behind a turn that ends in a drain is begun by another replic
 })
 
 t.test(
-  'a call that comes home late in a drain keeps its result, whatever becomes of the others',
+  'a call that returns late in a drain keeps its result although a parallel call was cut off',
   async (t) => {
     const part = (index: number, call_id: string): ModelEvent => {
       return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
@@ -207,7 +211,7 @@ t.test(
   },
 )
 
-t.test('a turn that loses its owner a fourth time is given up, and not before', async (t) => {
+t.test('a turn is given up when it loses its owner for the fourth time, not for the third', async (t) => {
   const ends = [
     [3, 'running', { state: 'completed', recoveries: 3 }],
     [4, 'running', { state: 'failed', error: { code: 'recovery_limit' } }],
@@ -225,7 +229,7 @@ t.test('a turn that loses its owner a fourth time is given up, and not before', 
   }
 })
 
-t.test('a turn handed over between two steps discards none', async (t) => {
+t.test('a turn that is handed over between two steps discards neither step', async (t) => {
   const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
   const { say, replica, begin } = world(t, {}, [
     { type: 'part', index: 0, part: call },
@@ -246,7 +250,7 @@ t.test('a turn handed over between two steps discards none', async (t) => {
   t.strictSame(steps, ['step.started', 'step.completed', 'step.started', 'step.completed'])
 })
 
-t.test('nor does one whose model was not done', async (t) => {
+t.test('a turn that is handed over before its model goes on discards no step', async (t) => {
   const { say, replica, begin } = world(t, {}, [
     { type: 'part', index: 0, part: { type: 'text', text: 'First, ' } },
     { type: 'finish', reason: 'stop', goes_on: true },
@@ -264,7 +268,7 @@ t.test('nor does one whose model was not done', async (t) => {
   t.strictSame(steps, ['step.started', 'step.completed', 'step.started', 'step.completed'])
 })
 
-t.test('a turn that waited for a person leaves a drain behind its calls', async (t) => {
+t.test('a turn that waited for a person is given away in a drain once its calls have ended', async (t) => {
   const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
   const answer: ModelEvent[] = [
     { type: 'part', index: 0, part: call },
@@ -292,7 +296,11 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
   await leaving.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
   await eventually(() => types.includes('tool_execution.started'))
   const ledger = await store.executions.ofTurn(turn.id)
-  t.match(ledger, [{ state: 'started' }], 'begun before it runs: whoever finds it later must not run it anew')
+  t.match(
+    ledger,
+    [{ state: 'started' }],
+    'the call is marked as begun before it runs, so that no later owner runs it anew',
+  )
   const left = leaving.drain(5000)
   work()
   await left
@@ -304,7 +312,7 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
   )
 })
 
-t.test('a turn handed over within a step takes back what that streamed, and keeps its record', async (t) => {
+t.test('a turn that is handed over within a step records that attempt as discarded', async (t) => {
   const { say, replica, begin } = world(t)
   const leaving = replica()
   const { turn, types } = await begin(leaving)
@@ -316,7 +324,7 @@ t.test('a turn handed over within a step takes back what that streamed, and keep
   const steps = types.filter((type) => type.startsWith('step.'))
   t.strictSame(steps, ['step.started', 'step.discarded', 'step.started', 'step.completed'])
   const whole = types.filter((type) => type.startsWith('turn.'))
-  t.strictSame(whole, ['turn.created', 'turn.started', 'turn.completed'], 'it begins once')
+  t.strictSame(whole, ['turn.created', 'turn.started', 'turn.completed'], 'the turn begins once')
   t.match((await store.turns.get(CALLER, turn.id))?.steps, [
     { index: 0, attempt: 1, discarded: true, finish_reason: null },
     { index: 0, attempt: 2, finish_reason: 'stop' },
@@ -324,7 +332,7 @@ t.test('a turn handed over within a step takes back what that streamed, and keep
 })
 
 t.test(
-  'a drain waits for the look for work that is under way: the store may be closed behind it',
+  'a drain waits until the replica’s look for work is over, since the store may be closed after the drain',
   async (t) => {
     const { replica } = world(t)
     const { opened: isAsked, open: ask } = gate()
@@ -340,7 +348,7 @@ t.test(
   },
 )
 
-t.test('a drain waits for a turn that was being opened', async (t) => {
+t.test('a drain waits for a turn that is being opened, and gives it away', async (t) => {
   const { say, replica } = world(t)
   const { opened: reached, open: goOn } = gate()
   const openSurely: Store['turns']['openSurely'] = async (...request) => {
@@ -356,13 +364,13 @@ t.test('a drain waits for a turn that was being opened', async (t) => {
   t.match(
     taken.find((one) => one.turn.id === turn.id),
     { turn: { recoveries: 0 } },
-    'nobody has it any more',
+    'no replica owns the turn any more',
   )
   say()
 })
 
-t.test('whoever takes a turn over to end it says what its last owner had left to say', async (t) => {
-  // As every login: asked whether its vendor has to set it up first.
+t.test('a replica that takes a turn over to end it first sends its last owner’s unsent events', async (t) => {
+  // Like every login, it is asked whether its vendor has to set it up first.
   const login = {
     facts: { id: 'cred_1' },
     kind: 'oauth',

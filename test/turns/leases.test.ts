@@ -1,4 +1,4 @@
-/** The heartbeat of leases and the scan for work, on doubles of what they look at. */
+/** The heartbeat of leases and the scan for work, on doubles of the store and the bus. */
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
@@ -12,7 +12,7 @@ import type { Owned } from '../../src/turns/owned.ts'
 import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../waiting.ts'
 
-/** The first look, at the start, is made already. */
+/** Starts the leases. The first look for work, at the start, is over when this returns. */
 async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {}) {
   const active = new Map<string, ActiveTurn>()
   const none = async () => []
@@ -47,7 +47,7 @@ async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {
   return { ...leases, own }
 }
 
-t.test('a process that wakes keeps what is its own before it takes what is lost', async (t) => {
+t.test('a look for work prolongs the process’s own leases before it takes over lost turns', async (t) => {
   const asked: string[] = []
   const heartbeat = async () => {
     asked.push('heartbeat')
@@ -65,7 +65,7 @@ t.test('a process that wakes keeps what is its own before it takes what is lost'
   t.notOk(mine.stop.signal.aborted)
 })
 
-t.test('a heartbeat stops turns that are another’s by now, or to be cancelled', async (t) => {
+t.test('a heartbeat stops turns that another replica owns by now or that are to be cancelled', async (t) => {
   const heartbeat = async () => [
     { session_id: 'ses_cancelled', cancelled_turn: 'turn_of_ses_cancelled' },
     { session_id: 'ses_kept', cancelled_turn: null },
@@ -79,7 +79,7 @@ t.test('a heartbeat stops turns that are another’s by now, or to be cancelled'
   )
 })
 
-t.test('a turn that begins while a heartbeat is answered is not taken for a lost one', async (t) => {
+t.test('a turn that begins while a heartbeat is under way is not taken for lost', async (t) => {
   let begin = () => {}
   const heartbeat = async () => {
     begin()
@@ -95,7 +95,7 @@ t.test('a turn that begins while a heartbeat is answered is not taken for a lost
   t.equal(later?.stop.signal.aborted, false)
 })
 
-t.test('leases are prolonged while a look for work takes long', async (t) => {
+t.test('leases are prolonged while a look for work goes on', async (t) => {
   mock.timers.enable({ apis: ['setInterval'] })
   t.teardown(() => mock.timers.reset())
   let beats = 0
@@ -109,7 +109,7 @@ t.test('leases are prolonged while a look for work takes long', async (t) => {
   t.equal(beats, 1)
 })
 
-t.test('who calls for a look while one is under way gets another', async (t) => {
+t.test('a call for a look while another look is under way makes a second look afterwards', async (t) => {
   const { opened, open } = gate()
   let looks = 0
   const recover = async () => {
@@ -125,7 +125,7 @@ t.test('who calls for a look while one is under way gets another', async (t) => 
   t.equal(looks, 2)
 })
 
-t.test('nothing is taken from owners that could not prolong their leases', async (t) => {
+t.test('after the store was away owners get a lease’s time before their turns are taken over', async (t) => {
   let isAway = true
   let looks = 0
   const recover = async () => {
@@ -140,13 +140,13 @@ t.test('nothing is taken from owners that could not prolong their leases', async
   isAway = false
   now = 599_000
   await look()
-  t.equal(looks, 1, 'the store is back, and they are first')
+  t.equal(looks, 1, 'the store is back, and the owners may prolong their leases first')
   now = 600_000
   await look()
   t.equal(looks, 2)
 })
 
-t.test('what a turn left unsaid is its owner’s to say for a while, and kept until it is said', async (t) => {
+t.test('a turn’s unsent events are left to its owner for a while and kept until they are sent', async (t) => {
   const left = {
     session_id: 'ses_1',
     turn_id: 'turn_1',
@@ -160,7 +160,7 @@ t.test('what a turn left unsaid is its owner’s to say for a while, and kept un
     t.match(
       event,
       { once: announced('turn_1', 'ses_1', 'end').key, again: true },
-      'its owner may have said it',
+      'the event is marked as a possible repeat: its owner may have sent it',
     )
     if (isRefused) throw new BatonError('unavailable', 'away')
   }
@@ -181,7 +181,7 @@ t.test('what a turn left unsaid is its owner’s to say for a while, and kept un
   await look()
   now = 12_900
   await look()
-  t.strictSame(did, [], 'nor is a bus asked that is away')
+  t.strictSame(did, [], 'nothing is sent while the bus is away or the owner has its time')
   now = 13_100
   await look()
   t.strictSame(did, ['append'])

@@ -1,4 +1,6 @@
-/** The calls of a step whose owner was lost while they ran: which of them are made again, and what is said of the others. */
+/**
+ * The calls of a step whose owner was lost while they ran: which calls are made again, and what the others are told.
+ */
 import t, { type Test } from 'tap'
 import type { ToolCallPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
@@ -16,7 +18,7 @@ const call = (name: string, rest: Partial<ToolCallPart> = {}): ToolCallPart => (
   arguments: {},
   ...rest,
 })
-/** As its ledger row has it: where it may be made again, and which server it was asked of. */
+/** The calls with their ledger rows: whether each may be made again, and which server it was for. */
 const CALLS = [
   { ...call('look'), repeatable: true, connector: null },
   { ...call('write', { arguments_text: '{"at": ' }), repeatable: false, connector: null },
@@ -25,7 +27,9 @@ const CALLS = [
   { ...call('gone.write'), repeatable: false, connector: 'gone' },
 ]
 
-/** A turn whose owner died with its calls begun, or, as none can be, without a word of them in the ledger. */
+/**
+ * A turn whose owner died with its calls begun. `isNoted` false: the ledger has no rows of them, which cannot happen.
+ */
 async function lost(isNoted = true) {
   const { fence, turn, session } = await runningTurn(store, CALLER, LAPSED)
   const executions = CALLS.map(({ call_id, name, repeatable, connector }) => ({
@@ -50,7 +54,10 @@ async function lost(isNoted = true) {
   return { turn: turn.id, session: session.id, fence }
 }
 
-/** The calls that whoever takes it over hands to the executor, and what became of the others. */
+/**
+ * Lets a replica take the turn over. `made`: the calls that it hands to the executor · `others`: results of the other
+ * calls
+ */
 async function takenOver(
   test: Test,
   { turn, session }: Awaited<ReturnType<typeof lost>>,
@@ -98,7 +105,7 @@ async function takenOver(
 
 const UNKNOWN = { outcome: 'outcome_unknown' }
 
-t.test('what may run again does, and so does what never could; of the rest nobody knows', async (t) => {
+t.test('a new owner takes up repeatable and impossible calls; the others’ outcome is unknown', async (t) => {
   const { made, others } = await takenOver(t, await lost())
   t.strictSame(made, ['call_look', 'call_write', 'call_unknown'])
   t.match(others, [
@@ -107,7 +114,7 @@ t.test('what may run again does, and so does what never could; of the rest nobod
   ])
 })
 
-/** Each verb is away when it is asked first. */
+/** Each of the named verbs is away the first time that it is called. */
 const awayOnce = <Verbs extends object>(verbs: Verbs, ...names: (keyof Verbs)[]): Verbs => {
   const away = names.map((name) => {
     let isAway = true
@@ -122,7 +129,7 @@ const awayOnce = <Verbs extends object>(verbs: Verbs, ...names: (keyof Verbs)[])
   return { ...verbs, ...Object.fromEntries(away) }
 }
 
-t.test('a store that is away costs neither the turn nor a call anything but time', async (t) => {
+t.test('a store that is away once at each verb fails neither the turn nor a call', async (t) => {
   const { sessions, turns, messages, executions, connectors } = store
   const own = {
     ...store,
@@ -143,10 +150,10 @@ t.test('a store that is away costs neither the turn nor a call anything but time
   const one = replica({ tools: awayOnce(pieces(Promise.resolve(), []).tools, 'bringUpToDate', 'current') })
   const { turn: plain } = await one.start(CALLER, turn.session, asked())
   const over = await one.wait(CALLER, plain.id, 30, new AbortController().signal)
-  t.match(over, { state: 'completed' }, 'nor where its tools are read')
+  t.match(over, { state: 'completed' }, 'a turn completes if the store is away when its tools are read')
 })
 
-t.test('a call that nobody knows the end of is counted by whoever settles it, and has no time', async (t) => {
+t.test('the replica that settles a call of unknown outcome counts it without a duration', async (t) => {
   const metrics = createMetrics({ defaults: false })
   await takenOver(t, await lost(), { metrics })
   const page = await metrics.text()
@@ -157,18 +164,18 @@ t.test('a call that nobody knows the end of is counted by whoever settles it, an
   t.equal(
     timed.reduce((sum, count) => sum + count, 0),
     3,
-    'of the calls that were made again alone',
+    'only the calls that were made again have a duration',
   )
 })
 
-t.test('a call that one owner settled in vain, being drained, is counted once', async (t) => {
+t.test('a call that a drained owner settled without a commit is counted once', async (t) => {
   const metrics = createMetrics({ defaults: false })
   const { made } = await takenOver(t, await lost(), { metrics }, true)
-  t.equal(made.length, 3, 'the others are not run by the next owner, either')
+  t.equal(made.length, 3, 'the next owner does not run the calls of unknown outcome, either')
   t.match(await metrics.text(), 'baton_tool_calls_total{tool="unknown",outcome="outcome_unknown"} 2\n')
 })
 
-t.test('what a call came to is said by whoever takes its turn over', async (t) => {
+t.test('the replica that takes a turn over announces a call that was settled before', async (t) => {
   const lostTurn = await lost()
   const [row] = await store.executions.ofTurn(lostTurn.turn)
   if (!row) return t.fail('the ledger is empty')
@@ -176,7 +183,7 @@ t.test('what a call came to is said by whoever takes its turn over', async (t) =
   const { settlement } = settled(call(name, { call_id }), id, 'ok')
   await store.executions.settle(lostTurn.fence, settlement)
   const { made, bus } = await takenOver(t, lostTurn)
-  t.notOk(made.includes(call_id), 'and it is not made again')
+  t.notOk(made.includes(call_id), 'the settled call is not made again')
   const { signal } = new AbortController()
   const told = []
   for await (const item of bus.read(lostTurn.session, { turn: lostTurn.turn, after: 'start', signal })) {
@@ -195,11 +202,15 @@ t.test('a call that the ledger does not know is not run', async (t) => {
   )
 })
 
-t.test('nothing is made again for a turn that is only to be cancelled', async (t) => {
+t.test('no repeatable call is made again for a turn that is to be cancelled', async (t) => {
   const turn = await lost()
   await store.turns.requestCancel(CALLER, turn.turn)
   const { made, others } = await takenOver(t, turn)
-  t.strictSame(made, ['call_write', 'call_unknown'], 'of which the executor says that nothing was called')
+  t.strictSame(
+    made,
+    ['call_write', 'call_unknown'],
+    'only calls that the executor answers without calling anything',
+  )
   t.match(others, [
     { name: 'look', ...UNKNOWN },
     { name: 'gone.look', ...UNKNOWN },
@@ -207,7 +218,7 @@ t.test('nothing is made again for a turn that is only to be cancelled', async (t
   ])
 })
 
-t.test('of a turn that cannot go on, what never could be called is told as such', async (t) => {
+t.test('in a turn that cannot go on, only calls that could never run are told as not run', async (t) => {
   const credentials = {
     resolve: async () => Promise.reject(new BatonError('no_credential', 'There is none.')),
   }

@@ -1,4 +1,4 @@
-/** What a turn is accepted on: the history and the session of that moment, whatever becomes of them before it runs. */
+/** What a turn is accepted on: the history and the session at that moment, even if they change before it runs. */
 import t from 'tap'
 import type { ToolCallPart } from '../../src/chat/message.ts'
 import type { StartTurn } from '../../src/ports.ts'
@@ -6,7 +6,7 @@ import type { Commit, Store } from '../../src/store/store.ts'
 import { runningTurn } from '../contracts/store-rows.ts'
 import { asked, CALLER, settled, store, withTurns, world } from './engines.ts'
 
-t.test('edits are held against the history that their turn is accepted on', async (t) => {
+t.test('a turn’s edits are checked against the history on which the turn is accepted', async (t) => {
   const { session: opened, turn, fence } = await runningTurn(store, CALLER)
   const call: ToolCallPart = { type: 'tool_call', call_id: 'call_1', name: 'a', arguments: {} }
   const { result } = settled(call, 'exec_1', 'ok')
@@ -19,7 +19,8 @@ t.test('edits are held against the history that their turn is accepted on', asyn
     messages: [{ id: 'msg_result', turn_id: turn.id, role: 'tool', parts: [result] }],
   }
   await store.turns.commit(fence, said as Commit)
-  // The result comes as the turn is asked for: `-1` was the call's message, which may go while it has none.
+  // The result is committed as the turn is asked for. Before, `-1` was the call's message, which may be deleted while
+  // it has no result.
   const open: Store['turns']['open'] = async (...given) => {
     await store.turns.commit(fence, told as Commit)
     return store.turns.open(...given)
@@ -30,7 +31,7 @@ t.test('edits are held against the history that their turn is accepted on', asyn
   t.match(await store.turns.list(CALLER, opened.id, { limit: 10 }), { data: { length: 1 } })
 })
 
-t.test('a model or a provider that a queued turn names alone goes with the session’s of then', async (t) => {
+t.test('a queued turn that names only a model or a provider takes the other from the session', async (t) => {
   const { say, replica, begin } = world(t)
   const one = replica()
   const { session: opened } = await begin(one)

@@ -1,4 +1,4 @@
-/** The loop's small parts by themselves: slots, gathered writes, patience, wishes, what is told and to whom. */
+/** The loop's small parts by themselves: slots, gathered writes, patience, wishes, and which events are said. */
 import { pino } from 'pino'
 import t from 'tap'
 import type { Bus } from '../../src/bus/bus.ts'
@@ -28,7 +28,7 @@ import { gate } from '../waiting.ts'
 const never = new AbortController().signal
 const NOW = '2026-11-22T00:00:00.000Z'
 
-t.test('slots are given owner by owner, whoever asked most often', async (t) => {
+t.test('slots are given to the owners in turn, even if one owner asked more often', async (t) => {
   const slots = createSlots(1)
   const first = await slots.take('greedy', never)
   const served: string[] = []
@@ -46,7 +46,7 @@ t.test('slots are given owner by owner, whoever asked most often', async (t) => 
   t.strictSame([slots.running(), slots.waiting()], [0, 0])
 })
 
-t.test('who leaves the line leaves no gap, and takes no slot', async (t) => {
+t.test('a turn that leaves the line for a slot takes no slot, and the next one gets it', async (t) => {
   const slots = createSlots(1)
   const giveBack = await slots.take('a', never)
   const gone = new AbortController()
@@ -55,7 +55,11 @@ t.test('who leaves the line leaves no gap, and takes no slot', async (t) => {
   const stays = slots.take('b', never)
   gone.abort(CANCELLED)
   t.equal(await left.catch((reason: unknown) => reason), CANCELLED)
-  t.equal(await last.catch((reason: unknown) => reason), CANCELLED, 'the last of its owner')
+  t.equal(
+    await last.catch((reason: unknown) => reason),
+    CANCELLED,
+    'the only waiting turn of its owner may leave, too',
+  )
   await t.rejects(slots.take('b', AbortSignal.abort(new Error('too late'))), /too late/)
   t.equal(slots.waiting(), 1)
   giveBack()
@@ -63,14 +67,14 @@ t.test('who leaves the line leaves no gap, and takes no slot', async (t) => {
   t.notOk(slots.isFull())
 })
 
-t.test('ids of a moment are written together, each once', async (t) => {
+t.test('ids that are added within a moment are written together, each once', async (t) => {
   const writes: string[][] = []
   const gathered = gathering(async (ids) => void writes.push(ids), 5)
   for (const id of ['a', 'b', 'a']) gathered.add(id)
   await gathered.flush()
   t.strictSame(writes, [['a', 'b']])
   await gathered.flush()
-  t.equal(writes.length, 1, 'nothing waits, nothing is written')
+  t.equal(writes.length, 1, 'nothing is written while nothing waits')
   const written = new Promise<void>((resolve) => {
     const later = gathering(async (ids) => {
       writes.push(ids)
@@ -82,7 +86,7 @@ t.test('ids of a moment are written together, each once', async (t) => {
   t.strictSame(writes[1], ['c'])
 })
 
-t.test('a store that is away is waited for, any other failure is not', async (t) => {
+t.test('patiently waits for a store that is away and throws every other failure', async (t) => {
   const lines: string[] = []
   const log = pino({ level: 'debug' }, { write: (line) => void lines.push(line) })
   let asked = 0
@@ -91,7 +95,7 @@ t.test('a store that is away is waited for, any other failure is not', async (t)
     return 'back'
   })
   t.strictSame([back, asked], ['back', 3])
-  t.equal(lines.length, 1, 'the log is told once')
+  t.equal(lines.length, 1, 'the log gets one line')
   await t.rejects(
     patiently(log, async () => {
       asked++
@@ -102,7 +106,7 @@ t.test('a store that is away is waited for, any other failure is not', async (t)
   t.equal(asked, 4)
 })
 
-t.test('so it is for all that a turn asks of its login', async (t) => {
+t.test('all that a turn asks of its login is asked again while the store is away', async (t) => {
   const shaky = <T>(answer: T) => {
     let isAway = true
     return async () => {
@@ -142,24 +146,24 @@ const activeIn = (phase: ActiveTurn['phase']): ActiveTurn => {
   return active
 }
 
-t.test('wishes for a restart: one while it is pending, only of a model call, at most eight', async (t) => {
+t.test('a turn restarts only in a model call, once for several wishes, at most eight times', async (t) => {
   const active = activeIn('model')
   t.equal(requestRestart(active), 'restarting')
   t.equal(active.model?.signal.reason, RESTART)
-  t.equal(requestRestart(active), 'restarting', 'several become one')
+  t.equal(requestRestart(active), 'restarting', 'a second wish joins the pending restart')
   active.sent = { revision: 7, isRestart: false }
-  t.equal(requestRestart(active, 7), 'restarting', 'also for what the request that is given up was made with')
+  t.equal(
+    requestRestart(active, 7),
+    'restarting',
+    'a wish also joins if the request that is given up was made with its change',
+  )
   for (const phase of ['preparing', 'tools', 'committing', 'waiting'] as const) {
     t.equal(requestRestart(activeIn(phase)), 'not_restartable', phase)
   }
   const fresh = activeIn('model')
   fresh.sent = { revision: 7, isRestart: true }
   t.equal(requestRestart(fresh, 7), 'restarting', 'the request in flight was made with the change')
-  t.equal(
-    requestRestart(fresh, 7, false),
-    'not_restartable',
-    'nothing changed, so nothing was restarted for it',
-  )
+  t.equal(requestRestart(fresh, 7, false), 'not_restartable', 'a wish that changed nothing claims no restart')
   t.notOk(fresh.model?.signal.aborted)
   t.equal(requestRestart({ ...fresh, sent: { revision: 7, isRestart: false } }, 7), 'not_restartable')
   t.equal(requestRestart(fresh, 8), 'restarting')
@@ -173,7 +177,7 @@ t.test('wishes for a restart: one while it is pending, only of a model call, at 
 })
 
 t.test(
-  'calls of tools that are gone are stopped, others go on; of reasons to stop a turn the first counts',
+  'calls of removed tools are stopped and others go on; a turn keeps the first reason to stop',
   async (t) => {
     const active = activeIn('tools')
     const calls = ['a.x', 'a.x', 'b.y'].map((tool, i) => {
@@ -202,7 +206,7 @@ const message = (seq: number, text: string): Message => ({
   created_at: NOW,
 })
 
-t.test('the model is shown the edited past, what came since, and a hint of the moment', async (t) => {
+t.test('the model is shown the edited history, the messages since, and the hint', async (t) => {
   const active = activeIn('preparing')
   const history = [message(1, 'old'), message(2, 'old too'), message(3, 'new')]
   const edited = [message(1, 'edited')]
@@ -211,7 +215,7 @@ t.test('the model is shown the edited past, what came since, and a hint of the m
   t.strictSame(texts, ['edited', 'new', 'Call better.'])
 })
 
-t.test('what is announced of a message is said with the stored one', async (t) => {
+t.test('an announced message event is said with the stored message', async (t) => {
   const stub = { ...message(0, ''), id: 'msg_3', parts: [] }
   const said = {
     type: 'message',
@@ -223,7 +227,7 @@ t.test('what is announced of a message is said with the stored one', async (t) =
   } as const
   const stored = message(3, 'whole')
   t.match(hydrate(said, [stored]), { message: stored })
-  t.equal(hydrate(said, []), null, 'of one that has been deleted since nothing is said')
+  t.equal(hydrate(said, []), null, 'nothing is said of a message that has been deleted')
   const other = {
     type: 'turn.cancelled',
     session_id: 'ses_1',
@@ -234,7 +238,7 @@ t.test('what is announced of a message is said with the stored one', async (t) =
   t.equal(hydrate(other, [stored]), other)
 })
 
-t.test('a turn waits for servers for its share of time, however often they are behind', async (t) => {
+t.test('all waits of a turn for servers together take no longer than its share of time', async (t) => {
   const waits: number[] = []
   const tools = {
     isBehind: () => true,
@@ -248,7 +252,7 @@ t.test('a turn waits for servers for its share of time, however often they are b
   t.strictSame(waits, [400, 100, 0])
 })
 
-t.test('whoever waits for a turn hears of its end, though the bus is away, or silent', async (t) => {
+t.test('a wait for a turn ends with the turn although the bus is away or silent', async (t) => {
   const away = () => {
     throw new BatonError('unavailable', 'away')
   }
@@ -284,7 +288,7 @@ t.test('each end of a turn has its event', async (t) => {
   })
 })
 
-t.test('that a turn waits is noted at once, its end with those of others', async (t) => {
+t.test('an announced wait is noted at once, an announced end later with those of other turns', async (t) => {
   const noted: string[] = []
   const deps = {
     store: {
@@ -309,7 +313,7 @@ t.test('that a turn waits is noted at once, its end with those of others', async
   t.strictSame(noted, [`now ${turn.id}`, `later ${turn.id}`])
 })
 
-t.test('an end is committed once what was said before it has arrived, or is known to be lost', async (t) => {
+t.test('an end is committed after the stream’s flush, and says if the flush lost events', async (t) => {
   const kept: AnnouncedEvent[] = []
   const write = async (_: unknown, { announce }: { announce: AnnouncedEvent[] }) => {
     kept.push(...announce)
@@ -326,7 +330,7 @@ t.test('an end is committed once what was said before it has arrived, or is know
   t.match(kept, [{ key: `${turn.id}:end`, lost: true }])
 })
 
-t.test('what is not known to be in the stream goes with the next commit', async (t) => {
+t.test('events that are not known to be in the stream are kept with the next commit, too', async (t) => {
   const kept: (string[] | undefined)[] = []
   const { opened: isThere, open: arrive } = gate()
   const write = async (_: unknown, { announce }: { announce?: AnnouncedEvent[] }) => {

@@ -1,4 +1,4 @@
-/** From a session's state to one request: what the request's own answer is read with. */
+/** From a session's state to one request: the context with which the request's answer is read. */
 import t from 'tap'
 import type { MessageInput } from '../../src/chat/message.ts'
 import { exposedName } from '../../src/chat/names.ts'
@@ -11,7 +11,7 @@ const deployment = { capabilities: () => ({ takesMedia: () => true }) } as unkno
 type Deps = Parameters<typeof prepare>[0]
 type Preparation = Parameters<typeof prepare>[1]
 
-/** What an answer is read with, where these tools are declared. */
+/** The context with which an answer is read when these tools are declared. */
 function contextWhere(declared: readonly string[], from: Partial<Preparation> = {}) {
   const deps = {
     deploymentFor: () => deployment,
@@ -44,26 +44,26 @@ t.test('a declared name is known behind a namespace that the model made up', asy
     t.equal(context.toolName(name), 'files.read', name)
   }
   for (const name of ['files.read', 'default_api:files.read', 'functions.files.read']) {
-    t.equal(context.toolName(name), 'files.read', 'its canonical name, too')
+    t.equal(context.toolName(name), 'files.read', 'its canonical name is known, too')
   }
   t.equal(
     context.toolName('files.inspect_tool_output'),
     'files.inspect_tool_output',
-    'no tool of the namespace',
+    '`files` is the server of this tool, no made-up namespace',
   )
   for (const name of ['files__write', 'functions.files__write', 'functions.', 'files__read.x']) {
-    t.equal(context.toolName(name), name, 'no such tool, by its whole name')
+    t.equal(context.toolName(name), name, 'a name that matches no tool stays whole')
   }
 })
 
-t.test("a call's id is none of the session's, whatever the model is shown of it", async (t) => {
+t.test("a call's id that the session already has, shown to the model or not, is replaced", async (t) => {
   const asks = (call_id: string): MessageInput => ({
     role: 'assistant',
     parts: [{ type: 'tool_call', call_id, name: 'files.read', arguments: {} }],
   })
   const context = contextWhere([], { stored: [asks('call_1')], history: [asks('call_2')] })
   for (const id of ['call_1', '1', 'call_2'])
-    t.match(context.callId(id), /^call_[a-z0-9]{24}$/, `${id} is made anew`)
-  t.equal(context.callId('call_3'), 'call_3', "another stays the vendor's")
-  t.not(context.callId('call_3'), 'call_3', 'once')
+    t.match(context.callId(id), /^call_[a-z0-9]{24}$/, `${id} is replaced`)
+  t.equal(context.callId('call_3'), 'call_3', "a new id stays the vendor's")
+  t.not(context.callId('call_3'), 'call_3', 'the same id is replaced the second time')
 })

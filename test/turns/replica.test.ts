@@ -19,7 +19,7 @@ const refusal = (work: () => unknown): BatonError | null => {
   return null
 }
 
-t.test('turns that are opened, run or wait take room together', async (t) => {
+t.test('turns that are being opened, run or wait share one limit', async (t) => {
   const slots = createSlots(1)
   const room = createRoom(slots, 3, { isBehind: () => false, close() {} })
   const giveBack = await slots.take('one', NEVER)
@@ -40,7 +40,7 @@ t.test('turns that are opened, run or wait take room together', async (t) => {
   for (const one of all) one()
 })
 
-t.test('a replica that is behind takes no more turns than a few', async (t) => {
+t.test('a replica whose event loop is behind opens at most 32 turns at once', async (t) => {
   const lateness: Lateness = { isBehind: () => true, close() {} }
   const room = createRoom(createSlots(1000), 1000, lateness)
   const leaves = Array.from({ length: 32 }, () => room.enter())
@@ -52,7 +52,7 @@ t.test('a replica that is behind takes no more turns than a few', async (t) => {
   t.doesNotThrow(() => room.enter())
 })
 
-/** A machine in place of this one: time passes, and the process gets its share of a processor, as the test says. */
+/** A simulated machine: the test says how much time passes, and what share of a processor the process gets. */
 function machine(t: Test): { pass(ms: number, share: number): void } {
   let now = 0
   let used = 0
@@ -67,31 +67,31 @@ function machine(t: Test): { pass(ms: number, share: number): void } {
     pass(ms, share) {
       now += ms
       used += ms * share
-      // However late: of an interval's looks that were missed one is made up for.
+      // One tick, however much time passed: a late interval fires once for all the looks that it missed.
       mock.timers.tick(SAMPLE_MS)
     },
   }
 }
 const SAMPLE_MS = 5
 
-t.test('late more often than not is behind; one long task is not, nor want of a processor', (t) => {
+t.test('a process that is often late is behind; one long task or a busy machine does not count', (t) => {
   const { pass } = machine(t)
   const lateness = watchLateness(20, SAMPLE_MS, 4)
   t.teardown(lateness.close)
   pass(200, 1)
-  t.notOk(lateness.isBehind(), 'one long task')
+  t.notOk(lateness.isBehind(), 'one long task is not behind')
   for (let i = 0; i < 4; i++) pass(SAMPLE_MS + 19, 1)
-  t.notOk(lateness.isBehind(), 'a little late')
+  t.notOk(lateness.isBehind(), 'a little late is not behind')
   for (let i = 0; i < 4; i++) pass(200, 0.4)
-  t.notOk(lateness.isBehind(), 'others had the processor')
+  t.notOk(lateness.isBehind(), 'late because others had the processor is not behind')
   pass(60, 1)
   pass(SAMPLE_MS, 1)
   t.notOk(lateness.isBehind())
   pass(60, 0.6)
-  t.ok(lateness.isBehind(), 'every other time')
+  t.ok(lateness.isBehind(), 'late every other time is behind')
   pass(SAMPLE_MS, 1)
   pass(SAMPLE_MS, 1)
-  t.notOk(lateness.isBehind(), 'what was long ago is forgotten')
+  t.notOk(lateness.isBehind(), 'lateness of long ago is forgotten')
   t.end()
 })
 
@@ -110,7 +110,7 @@ const messages = (from: number, to: number) =>
   Array.from({ length: to - from + 1 }, (_, i) => message(from + i))
 const start = (history: Message[], rewrites: number) => ({ history, rewrites })
 
-t.test('what is kept goes before what is new, while nothing was rewritten', async (t) => {
+t.test('the kept history precedes the new messages unless the history was rewritten', async (t) => {
   const histories = createHistories()
   t.equal(histories.kept('ses_1'), undefined)
   histories.keep('ses_1', 3, messages(1, 4))
@@ -122,14 +122,14 @@ t.test('what is kept goes before what is new, while nothing was rewritten', asyn
     [1, 2, 3, 4, 5, 6],
   )
   whole.push(message(7))
-  t.equal(kept?.messages.length, 4, 'the list is its own')
+  t.equal(kept?.messages.length, 4, 'the kept list is not the one that was handed out')
   const all = messages(1, 6)
   t.equal(wholeHistory(start(all, 4), kept), all)
   t.equal(wholeHistory(start(all, 0), undefined), all)
 })
 
-t.test('the least recently used goes first, and nobody takes all the room', async (t) => {
-  // A message counts about a thousand.
+t.test('the least recently used history is dropped, and no history takes above a quarter', async (t) => {
+  // A message counts about a thousand characters.
   const histories = createHistories(10_000)
   for (const session of ['a', 'b', 'c', 'd']) histories.keep(session, 0, messages(1, 2))
   histories.keep('a', 0, messages(1, 2))
@@ -139,20 +139,20 @@ t.test('the least recently used goes first, and nobody takes all the room', asyn
     ['a', 'c', 'd', 'e'],
   )
   histories.keep('a', 0, messages(1, 3))
-  t.equal(histories.kept('a'), undefined, 'more than a quarter')
+  t.equal(histories.kept('a'), undefined, 'a history above a quarter of the room is not kept')
   histories.keep('a', 0, [])
   t.equal(histories.kept('a'), undefined)
 })
 
-t.test('a history that goes on is measured by what is new', async (t) => {
+t.test('a history that grows is measured by its new messages', async (t) => {
   const histories = createHistories(10_000)
   const long = messages(1, 2)
   histories.keep('a', 0, long)
   histories.keep('a', 0, [...long, message(3)])
-  t.equal(histories.kept('a'), undefined, 'all of it counts')
+  t.equal(histories.kept('a'), undefined, 'the messages that were kept before count, too')
   histories.keep('a', 0, long)
   histories.keep('a', 0, [...long, message(3, 'short')])
   t.equal(histories.kept('a')?.seq, 3)
   for (const session of ['b', 'c', 'd']) histories.keep(session, 0, messages(1, 2))
-  t.ok(histories.kept('a'), 'and counts once')
+  t.ok(histories.kept('a'), 'the kept messages count once')
 })

@@ -1,4 +1,4 @@
-/** Restarts that somebody asks for, at the turn's owner or at another replica: made, or not claimed. */
+/** Restarts that a caller asks for, at the turn's owner or at another replica: each is made, or not claimed. */
 import t, { type Test } from 'tap'
 import type { Bus } from '../../src/bus/bus.ts'
 import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
@@ -10,7 +10,7 @@ import { asked, CALLER, HELLO, session, settled, store, toolsThat, withTurns, wo
 
 const NEVER = new AbortController().signal
 
-t.test('any replica restarts a turn, while a model call of it is in flight', async (t) => {
+t.test('any replica can restart a turn during its model call, and not during its tool calls', async (t) => {
   const { say, replica, begin } = world(t, {}, [
     { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
     { type: 'finish', reason: 'tool_calls' },
@@ -32,7 +32,10 @@ t.test('any replica restarts a turn, while a model call of it is in flight', asy
   work()
 })
 
-/** Two replicas, of which the first runs a turn whose model speaks; `bus`: as the other one sees it. */
+/**
+ * Two replicas, of which the first runs a turn whose model speaks. `other` changes the second replica's bus, `owner`
+ * the first replica's store.
+ */
 async function apart(
   t: Test,
   other: (bus: Bus) => Partial<Bus> = () => ({}),
@@ -48,7 +51,7 @@ async function apart(
   return { turn, types, say, change, restart: () => two.restart(CALLER, turn.id) }
 }
 
-t.test('a restart that another replica is asked for is told by its owner', async (t) => {
+t.test('a replica that is asked for a restart answers what the turn’s owner told it', async (t) => {
   const { turn, types, say, change, restart } = await apart(t)
   const restarted = { effective: { turn_id: turn.id, from: 'restart' }, restarted_turn_id: turn.id }
   t.strictSame(await change(), restarted)
@@ -60,7 +63,7 @@ t.test('a restart that another replica is asked for is told by its owner', async
   await eventually(() => types.includes('turn.completed'))
 })
 
-t.test('no restart is claimed of a step that is being committed', async (t) => {
+t.test('no restart is claimed while the turn’s step is being committed', async (t) => {
   const { opened: committed, open: commit } = gate()
   const { opened: reached, open: reach } = gate()
   const { turn, types, say, change, restart } = await apart(t, undefined, {
@@ -78,7 +81,7 @@ t.test('no restart is claimed of a step that is being committed', async (t) => {
   await eventually(() => types.includes('turn.completed'))
 })
 
-t.test('nor of a turn that fails', async (t) => {
+t.test('no restart is claimed while the turn’s failure is being committed', async (t) => {
   const { opened: committed, open: commit } = gate()
   const { opened: reached, open: reach } = gate()
   const broken = {
@@ -104,7 +107,7 @@ t.test('nor of a turn that fails', async (t) => {
   await eventually(() => types.includes('turn.failed'))
 })
 
-t.test('a restart or a cancel that is asked for as the last bytes are read is made', async (t) => {
+t.test('a restart or a cancel that arrives as the model’s last bytes are read is made', async (t) => {
   for (const [op, made] of [
     ['restart', 'turn.restarted'],
     ['cancel', 'turn.cancelled'],
@@ -127,7 +130,7 @@ t.test('a restart or a cancel that is asked for as the last bytes are read is ma
   }
 })
 
-t.test('no restart is claimed where its owner cannot be told', async (t) => {
+t.test('no restart is claimed if the turn’s owner cannot be told', async (t) => {
   const away = () => Promise.reject(new BatonError('unavailable', 'away'))
   const { turn, types, say, change, restart } = await apart(t, () => ({
     publish: async () => {},
@@ -140,7 +143,7 @@ t.test('no restart is claimed where its owner cannot be told', async (t) => {
   t.notOk(types.includes('turn.restarted'))
 })
 
-t.test('where nobody answers, no restart is claimed that the store knows cannot be', async (t) => {
+t.test('no restart is claimed if no owner answers and the turn’s row rules it out', async (t) => {
   for (const [became, code] of [
     [{ restarts: 8 }, 'restart_limit'],
     [{ state: 'awaiting_input' }, 'not_restartable'],
@@ -164,7 +167,7 @@ t.test('where nobody answers, no restart is claimed that the store knows cannot 
   }
 })
 
-t.test('nor is one claimed while the ledger has a call of the turn open', async (t) => {
+t.test('no restart is claimed if no owner answers and the ledger has an open call of the turn', async (t) => {
   const { replica } = world(t)
   const { turn, fence } = await runningTurn(store, CALLER)
   const call = {
@@ -181,12 +184,16 @@ t.test('nor is one claimed while the ledger has a call of the turn open', async 
   await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
   const said = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
   await store.executions.settle(fence, settled(said, row.id, 'ok').settlement)
-  t.match(await other.restart(CALLER, turn.id), { state: 'running' }, 'its owner may only be slow')
+  t.match(
+    await other.restart(CALLER, turn.id),
+    { state: 'running' },
+    'without an open call the restart is accepted: the owner may only be slow',
+  )
   await endTurn(store, fence, turn.id)
 })
 
 t.test(
-  'a change takes effect with the next turn once this one is over, though its last words are still to be said',
+  'a change takes effect with the next turn once this turn is over although its last event is not sent yet',
   async (t) => {
     const { bus, say, replica, begin } = world(t, {}, HELLO)
     const { opened: heard, open: hear } = gate()

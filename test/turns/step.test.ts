@@ -23,7 +23,7 @@ t.test('a refusal takes back the calls that were made before it', async (t) => {
   t.equal(answer?.parts.length, 1)
 })
 
-t.test('a model that says that it is not done is asked again, within the steps of the turn', async (t) => {
+t.test('a model that is not done is asked again within the step limit if it said something', async (t) => {
   const goesOn: ModelEvent = { type: 'finish', reason: 'stop', goes_on: true }
   const said: ModelEvent = { type: 'part', index: 0, part: { type: 'text', text: 'First, ' } }
   for (const [answer, finish_reason, steps] of [
@@ -47,7 +47,7 @@ t.test('a model that says that it is not done is asked again, within the steps o
 })
 
 t.test(
-  'an answer of nothing is asked for once more where a turn begins with it, and stands after that',
+  'an empty answer is asked for once more if the turn begins with it, and stands after tool calls',
   async (t) => {
     const nothing: ModelEvent = { type: 'finish', reason: 'stop', silent: true }
     const calls: ModelEvent[] = [
@@ -74,7 +74,7 @@ t.test(
   },
 )
 
-t.test('a turn does not wait for a revision of its tools that the store has lost', async (t) => {
+t.test('a turn does not wait for a tools revision that the store does not have', async (t) => {
   const { say, replica } = world(t)
   const { tools } = pieces(Promise.resolve(), HELLO)
   const one = replica({ tools: { ...tools, latestRevision: () => 7 } })
@@ -84,7 +84,7 @@ t.test('a turn does not wait for a revision of its tools that the store has lost
   t.match(await one.wait(CALLER, turn.id, 5, new AbortController().signal), { state: 'completed' })
 })
 
-t.test('a step is committed once what it streamed is in the stream', async (t) => {
+t.test('a step is committed after its deltas are in the stream', async (t) => {
   const { bus, say, replica } = world(t)
   const { opened: isThere, open: arrive } = gate()
   const order: string[] = []
@@ -109,7 +109,7 @@ t.test('a step is committed once what it streamed is in the stream', async (t) =
   t.strictSame(order, ['streamed', 'committed'])
 })
 
-t.test('nothing is said of a commit that could not be made', async (t) => {
+t.test('a step whose commit fails sends no event of that commit', async (t) => {
   const { say, replica, begin } = world(t)
   const commit: Store['turns']['commit'] = async () => {
     throw new StaleOwner()

@@ -1,4 +1,4 @@
-/** Turns that cannot be read for want of their encryption key. */
+/** Turns that cannot be read because their encryption key is missing. */
 import t, { type Test } from 'tap'
 import type { Part, TextPart, ToolCallPart } from '../../src/chat/message.ts'
 import { createLog } from '../../src/log.ts'
@@ -21,9 +21,9 @@ import { freshStore } from '../store/fresh.ts'
 import { eventually } from '../waiting.ts'
 import { asked, CALLER, follow, toolsThat, world } from './engines.ts'
 
-/** A store without its key while that is lost: what has the word `broken` in it opens no more. */
+/** A store that loses its key while `isLost`: parts with the word `broken` cannot be opened then. */
 async function keyedStore(t: Test) {
-  /** `unread`: how often something did not open; `scans`: how often a replica looked at `scanned` for work */
+  /** `unread`: how often a part could not be opened; `scans`: how often a replica looked at `scanned` for work */
   const state = { isLost: false, unread: 0, scans: 0 }
   const open: PartsCodec['open'] = (stored, _, lost) => {
     return (stored as Part[]).map((part) => {
@@ -43,7 +43,7 @@ async function keyedStore(t: Test) {
   return { own, scanned: { ...own, turns: { ...own.turns, unannounced } }, state }
 }
 
-t.test('what cannot be read keeps no other from being taken on, and waits for its key', async (t) => {
+t.test('turns that cannot be read hold up no other turn, and go on once their key is back', async (t) => {
   const { own, scanned, state: key } = await keyedStore(t)
   const scope = { owner: 'local', admin: false }
   const said = async (words: string, rest: Parameters<typeof openRequest>[1]) => {
@@ -54,7 +54,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   }
   const ended = async (words: string) => {
     const { id, turn, fence } = await said(words, {})
-    // An event of this type has no other words by which `open` could know it.
+    // `at` has the words: an event of this type has no other field by which `open` could know it.
     const cancelled = {
       type: 'turn.cancelled' as const,
       session_id: id,
@@ -87,10 +87,10 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
     silent: await ended(words),
   })
   const broken = [await leave('broken')]
-  // As many as one scan takes.
+  // As many as one scan takes, so that they fill it.
   const silenced = await Promise.all(Array.from({ length: 20 }, () => ended('broken')))
   const { lost, queued, silent } = await leave('whole')
-  // Whichever comes first, one that cannot be read is ahead.
+  // One more after the readable ones: in either order an unreadable turn comes before them.
   broken.push(await leave('broken'))
   key.isLost = true
   const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
@@ -105,17 +105,17 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   await eventually(async () => (await state(queued.id)) === 'completed')
   const types = follow(t, bus, silent.id, silent.turn.id)
   await eventually(() => types.includes('turn.cancelled'))
-  t.notOk(types.includes('message'), 'nothing is said of a message that is gone')
+  t.notOk(types.includes('message'), 'no event is sent for a message that is gone')
   const [tried, seen] = [key.unread, key.scans]
   const [stuck, waits] = [broken.map((one) => one.lost.turn.id), broken.map((one) => one.queued.id)]
   const unsaid = [...silenced, ...broken.map((one) => one.silent)].map(({ turn }) => turn.id)
   await eventually(() => key.scans > seen + 1)
-  t.equal(key.unread, tried, 'those that cannot be read are not tried again')
+  t.equal(key.unread, tried, 'turns that cannot be read are not tried again')
   const told = lines.filter(({ level }) => level === 50)
   t.same(
     told.map(({ turn_id }) => turn_id).sort(),
     [...stuck, ...waits, ...unsaid].sort(),
-    'each is told once',
+    'the log names each turn once',
   )
   for (const { reason } of told) t.match(reason, /it cannot be opened$/)
   t.match(await first.text(), 'baton_turns_recovered_total{reason="lost"} 1\n')
@@ -125,11 +125,11 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   replica({ store: own, metrics: second })
   for (const id of [...stuck, ...waits]) await eventually(async () => (await state(id)) === 'completed')
   const recoveries = await Promise.all(stuck.map(async (id) => (await own.turns.get(scope, id))?.recoveries))
-  t.same(recoveries, [1, 1], 'lost once, however often it was looked at')
+  t.same(recoveries, [1, 1], 'each turn counts as lost once, however often it was tried')
   t.match(await second.text(), 'baton_turns_recovered_total{reason="handed_over"} 4\n')
 })
 
-t.test('a turn whose conversation cannot be read waits for its key, and a new one says so', async (t) => {
+t.test('with an unreadable conversation a lost turn waits for its key, and a new turn fails', async (t) => {
   const { own, scanned, state: key } = await keyedStore(t)
   const broken = async () => {
     const { id } = await newSession(own, CALLER)
@@ -164,7 +164,7 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   await eventually(() => lines.length >= all.length)
   const seen = key.scans
   await eventually(() => key.scans > seen + 3)
-  t.same(lines.map((line) => line.turn_id).sort(), all.sort(), 'each is told once')
+  t.same(lines.map((line) => line.turn_id).sort(), all.sort(), 'the log names each turn once')
   for (const line of lines)
     t.match(line, { msg: /waits for its encryption key/, reason: 'it cannot be opened' })
   const never = new AbortController().signal
@@ -182,12 +182,12 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   const state = async (id: string) => (await own.turns.get(CALLER, id))?.state
   for (const id of left) await eventually(async () => (await state(id)) === 'completed')
   await eventually(() => types.includes('turn.completed'))
-  t.ok(types.includes('step.discarded'), 'what its lost owner streamed is taken back')
+  t.ok(types.includes('step.discarded'), 'what the lost owner streamed is taken back')
 })
 
-t.test('what cannot be read of a turn’s calls keeps nobody from what needs none of it', async (t) => {
+t.test('a call result that cannot be read hinders neither decisions nor cancels of its turn', async (t) => {
   const { own, state: key } = await keyedStore(t)
-  /** Its first call came to something that will not open, and a person is to say whether its second may run. */
+  /** A turn whose first call has a result that cannot be opened. Its second call waits for a person's decision. */
   const asking = async ({ words = 'whole', waits = true } = {}) => {
     const { session, turn, fence } = await runningTurn(own, CALLER)
     const call = (name: string): ToolCallPart => {

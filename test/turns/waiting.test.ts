@@ -1,4 +1,4 @@
-/** A turn that waits for a person has no owner: what is to be said of it until then must not die with its last one. */
+/** A turn that waits for a person has no owner: the events of its last owner must not be lost with it. */
 import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
@@ -30,7 +30,7 @@ const asEvents = (parts: readonly ToolCallPart[]): ModelEvent[] => [
 ]
 const CALLS = asEvents([call('plain'), call('asks')])
 
-/** Two tools, of which one asks a person. `now`: what the session has by the time that it would. */
+/** Two tools, of which one asks a person. `now`: the session's tools by the time when the person would be asked. */
 function tools(now?: readonly Partial<RegistryTool>[]): Pick<EngineDeps, Seen> {
   const rows = ['plain', 'asks'].map(
     (name) => ({ canonical_name: `a.${name}`, enabled: true, connector_id: null }) as RegistryTool,
@@ -51,13 +51,13 @@ function tools(now?: readonly Partial<RegistryTool>[]): Pick<EngineDeps, Seen> {
   } as unknown as Pick<EngineDeps, Seen>
 }
 
-/** A turn whose last owner came to wait for a person; `append`: how that one reaches the log. */
+/** A turn that waits for a person. `append`, `turns`: how its last owner reaches the log and the store. */
 async function waiting(
   test: Test,
   append: (bus: Bus) => Bus['append'] = (bus) => bus.append,
   turns: Partial<Store['turns']> = {},
 ) {
-  // Nobody looks for work unless told to.
+  // No replica looks for work unless told to.
   const { bus, say, replica } = world(test, { leaseSeconds: 600 }, CALLS)
   const owner = replica({ ...tools(), bus: { ...bus, append: append(bus) }, store: withTurns(turns) })
   const opened = await session()
@@ -68,7 +68,7 @@ async function waiting(
   return { bus, replica, owner, opened, turn: turn.id, types }
 }
 
-t.test('whoever goes on with it says what its last owner could not', async (t) => {
+t.test('the next owner of a turn that waited sends what its last owner could not send', async (t) => {
   const mute =
     (bus: Bus): Bus['append'] =>
     async (session, events) => {
@@ -96,7 +96,7 @@ const UNSAID = [
   'turn.awaiting_input',
 ]
 
-t.test('and nothing again that is in the stream', async (t) => {
+t.test('the next owner of a turn that waited repeats no event that is in the stream', async (t) => {
   const { bus, replica, turn, types } = await waiting(t)
   await eventually(async () => types.includes('turn.awaiting_input') && !(await unsaidOf(store, turn)))
   const said: BusEvent[] = []
@@ -118,7 +118,7 @@ t.test('and nothing again that is in the stream', async (t) => {
   )
 })
 
-t.test('a late note that its wait was said forgets nothing that it has announced since', async (t) => {
+t.test('a late note that a wait was announced does not forget what was announced since', async (t) => {
   const { opened: isLate, open: letGo } = gate()
   const { opened: isNoted, open: noted } = gate()
   const forgetAnnouncements: Store['turns']['forgetAnnouncements'] = async (...given) => {
@@ -140,7 +140,7 @@ t.test('a late note that its wait was said forgets nothing that it has announced
   t.match((await unsaidOf(store, turn))?.events.at(-1), { key: `${turn}:end` })
 })
 
-t.test('a cancel, or the end of its tool, is acted on at once', async (t) => {
+t.test('a turn that waits for a person acts at once on a cancel or its tool’s removal', async (t) => {
   const removal = { tools_revision: 1, removed: ['a.asks'], isMoved: true }
   const ways: [end: string, act: (its: Awaited<ReturnType<typeof waiting>>) => Promise<unknown>][] = [
     ['turn.cancelled', ({ owner, turn }) => owner.cancel(CALLER, turn, null)],
@@ -155,7 +155,7 @@ t.test('a cancel, or the end of its tool, is acted on at once', async (t) => {
   }
 })
 
-t.test('a call whose edit cannot be opened has not begun, and runs where it can', async (t) => {
+t.test('a call whose edit cannot be opened does not begin until a replica can open it', async (t) => {
   const { replica, turn, types } = await waiting(t)
   const { opened: isGiven, open: give } = gate()
   const handOver: Store['turns']['handOver'] = async (fence) => {
@@ -184,19 +184,19 @@ t.test('a call that nobody approves in time is denied, and its turn goes on', as
   const { turn, types } = await begin(replica(tools()), { max_steps: 1 })
   say()
   await eventually(() => types.includes('turn.awaiting_input'))
-  // Looks for work.
+  // This makes the replica look for work.
   await bus.publish('control', JSON.stringify({ op: 'handed_over', session_id: turn.session_id }))
   await eventually(() => types.includes('turn.completed'))
   const results = (await store.messages.ofTurn(turn.id)).find(({ role }) => role === 'tool')
   t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'denied' }])
 })
 
-t.test('nor does it wait for a person’s word on a tool that is gone by then', async (t) => {
+t.test('a turn does not wait for a person’s decision on a tool that is gone by then', async (t) => {
   const asks = { canonical_name: 'a.asks', enabled: true, connector_id: null }
   const changes = {
-    'taken out': [],
+    'taken away': [],
     'switched off': [{ ...asks, enabled: false }],
-    'another server’s': [{ ...asks, connector_id: 'con_other' }],
+    'another server’s by now': [{ ...asks, connector_id: 'con_other' }],
   }
   for (const [what, now] of Object.entries(changes)) {
     const { say, replica } = world(t, {}, CALLS)
@@ -213,7 +213,7 @@ t.test('nor does it wait for a person’s word on a tool that is gone by then', 
   }
 })
 
-t.test('a call that waited when its owner was lost still waits at the next one', async (t) => {
+t.test('a call that waited for a person when its owner was lost waits under the next owner', async (t) => {
   const { fence, turn } = await runningTurn(store, CALLER, LAPSED)
   const parts = [call('plain'), call('asks')]
   const executions = parts.map(({ call_id, name }) => ({
@@ -237,11 +237,11 @@ t.test('a call that waited when its owner was lost still waits at the next one',
   t.match(results?.parts, [{ outcome: 'outcome_unknown' }, { outcome: 'ok' }])
 })
 
-t.test('nobody is asked about a call that will not be made', async (t) => {
+t.test('no person is asked about a call that will not be made', async (t) => {
   const plain = Array.from({ length: MOST_CALLS }, (_, i) => ({ ...call('plain'), call_id: `call_${i}` }))
   const answers = {
     'its arguments cannot be read': [{ ...call('asks'), arguments_text: '{"at": ' }],
-    'it is one too many': [...plain, call('asks')],
+    'it is one call too many': [...plain, call('asks')],
   }
   for (const [why, parts] of Object.entries(answers)) {
     const { say, replica, begin } = world(t, {}, asEvents(parts))
