@@ -1,4 +1,4 @@
-/** What goes into a tool is held against its schema; what comes out is shaped, kept, and read again. */
+/** A tool's arguments are checked against its schema; its result is shaped, kept, and read again. */
 import { mock } from 'node:test'
 import fc from 'fast-check'
 import t from 'tap'
@@ -18,7 +18,7 @@ t.teardown(() => validator.close())
 const said = (problems: Misfit[]) =>
   problems.map(({ path, message, property }) => [path.join('.'), message, property ?? ''].join('|'))
 
-t.test('arguments are held against the server’s schema whatever its draft', async (t) => {
+t.test('arguments are checked against the server’s schema, whatever its draft', async (t) => {
   const check = async (schema: unknown, value: unknown) => said(await validator.problems(schema, value))
   const bounds = {
     $schema: 'http://json-schema.org/draft-04/schema#',
@@ -75,7 +75,7 @@ t.test('arguments are held against the server’s schema whatever its draft', as
   t.strictSame(await check({ type: 'object', properties: { a: true, b: false } }, { a: 1, b: 2 }), [
     'b|boolean schema is false|',
   ])
-  // Formula 1's word for a team, and every object's for what made it.
+  // `constructor` is Formula 1's word for a team, and a property that every object inherits.
   const inherited = {
     type: 'object',
     properties: { constructor: { type: 'string' }, toString: { type: 'boolean' } },
@@ -89,7 +89,7 @@ t.test('arguments are held against the server’s schema whatever its draft', as
   t.strictSame(await check(null, { a: 1 }), [])
 })
 
-t.test('a schema’s test of which a part cannot be checked refuses nothing', async (t) => {
+t.test('a `not`, `if` or `oneOf` with a part that cannot be checked refuses nothing', async (t) => {
   const check = async (x: unknown, value: unknown, definitions: object = {}) => {
     const schema = { type: 'object', properties: { x }, definitions }
     return said(await validator.problems(schema, { x: value }))
@@ -127,7 +127,7 @@ t.test('a schema’s test of which a part cannot be checked refuses nothing', as
   ])
 })
 
-t.test('an expression is held against nothing where JavaScript would read it otherwise', async (t) => {
+t.test('a pattern that JavaScript would read in another way is not checked', async (t) => {
   const check = async (x: object, value: unknown) =>
     said(await validator.problems({ type: 'object', properties: { x } }, { x: value }))
   for (const pattern of ['\\A[a-z]+\\z', '^[[:alpha:]]+$', '^[\\p{L}\\_]+$', '(?i)^A', '(?P<a>b)']) {
@@ -143,7 +143,7 @@ t.test('an expression is held against nothing where JavaScript would read it oth
   ])
 })
 
-t.test('a decimal fraction is a multiple of the one it is written in', async (t) => {
+t.test('a decimal fraction counts as a multiple of 0.01 if it has two decimals', async (t) => {
   const schema = { type: 'object', properties: { price: { type: 'number', multipleOf: 0.01 } } }
   for (const price of [19.99, 0.07, 1_234_567.89]) {
     t.strictSame(await validator.problems(schema, { price }), [], String(price))
@@ -151,7 +151,7 @@ t.test('a decimal fraction is a multiple of the one it is written in', async (t)
   t.strictSame(said(await validator.problems(schema, { price: 19.995 })), ['price|must be multiple of 0.01|'])
 })
 
-t.test('arguments are held against a schema however many others came after it', async (t) => {
+t.test('arguments are checked against a schema although many other schemas came after it', async (t) => {
   const bounded = (maxLength: number) => ({
     type: 'object',
     properties: { a: { type: 'string', maxLength } },
@@ -163,7 +163,7 @@ t.test('arguments are held against a schema however many others came after it', 
   t.strictSame(await check('fits'), [])
 })
 
-t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
+t.test('a hostile schema blocks its own thread, not the gateway', async (t) => {
   const own = createValidator(1_000)
   t.teardown(() => own.close())
   await own.problems({ type: 'object' }, {})
@@ -191,7 +191,7 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   t.strictSame(
     await own.problems(slow, { s: `${'a'.repeat(40)}!` }),
     [],
-    'let through: the server checks too',
+    'the arguments are let through: the server checks them, too',
   )
   await own.problems(bomb, { p1: 'x' })
   clearInterval(beat)
@@ -207,13 +207,13 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   t.strictSame(await own.problems(deep, {}), [])
 })
 
-t.test('a schema is not held to time in which the process stood still', async (t) => {
+t.test('time in which the process stood still does not count against a schema', async (t) => {
   const own = createValidator(100)
   t.teardown(() => own.close())
   const schema = { type: 'object', properties: { a: { type: 'string' } } }
   await own.problems(schema, {})
   for (const stands of [true, false]) {
-    // Behind it come timers, and only then what other threads said.
+    // After an immediate the event loop runs timers first, and messages of other threads only then.
     await new Promise((resolve) => setImmediate(resolve))
     const asked = own.problems(schema, { a: 1 })
     if (stands) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400)
@@ -221,7 +221,7 @@ t.test('a schema is not held to time in which the process stood still', async (t
   }
 })
 
-t.test('a thread that is slow to start is waited for, and not held against the schema', async (t) => {
+t.test('a validator waits for a thread that starts slowly, and does not blame the schema', async (t) => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const schema = { type: 'object', required: ['a'] }
@@ -229,16 +229,16 @@ t.test('a thread that is slow to start is waited for, and not held against the s
   t.teardown(() => own.close())
   const first = own.problems(schema, {})
   mock.timers.tick(1_000)
-  t.equal((await first).length, 1, 'longer than for a question')
+  t.equal((await first).length, 1, 'the first check may take longer than later ones')
   const late = createValidator(1_000)
   t.teardown(() => late.close())
   const given = late.problems(schema, {})
   mock.timers.tick(15_000)
-  t.same(await given, [], 'let through')
+  t.same(await given, [], 'the arguments are let through')
   t.equal((await late.problems(schema, {})).length, 1)
 })
 
-t.test('a closed validator leaves nobody waiting', async (t) => {
+t.test('closing a validator answers every check that waits', async (t) => {
   const own = createValidator()
   const waiting = Promise.all(
     [1, 2, 3].map((a) => own.problems({ type: 'object', properties: { a: { const: 9 } } }, { a })),
@@ -257,7 +257,7 @@ const shape = (content: ContentPart[], structured?: unknown, canInspect = true) 
     canInspect,
   )
 
-t.test('a long text is kept whole and given as head, tail and a way to read on', async (t) => {
+t.test('a long text is kept whole, and the model gets its head, its tail and a way to read on', async (t) => {
   const whole = `${'début '.repeat(20_000)}the end`
   const { content, spill, stored, bytes } = await shape([text(whole)])
   t.equal(stored.output, whole)
@@ -277,7 +277,7 @@ t.test('a long text is kept whole and given as head, tail and a way to read on',
   t.notMatch(unread, /inspect_tool_output/)
 })
 
-t.test('the offset to read on at is one of the stored text, whose secrets are gone', async (t) => {
+t.test('the offset for reading on fits the stored text, in which secrets are masked', async (t) => {
   const lines = Array.from({ length: 4_500 }, (_, i) => `line ${i} ${i % 50 === 0 ? SECRET : 'nothing'}`)
   const words = lines.join('\n')
   const rows = lines.map((line, i) => ({
@@ -307,7 +307,7 @@ t.test('the offset to read on at is one of the stored text, whose secrets are go
   }
 })
 
-t.test('where secret names become one, reading on leaves nothing out', async (t) => {
+t.test('reading on leaves nothing out although several secret names became one mask', async (t) => {
   const name = (n: number) => `sk-${String(n).padStart(24, 'a')}`
   const rows = Array.from({ length: 2_000 }, (_, n) => ({ [name(2 * n)]: 1, n, [name(2 * n + 1)]: 2 }))
   const { content, stored } = await shape([], rows)
@@ -319,7 +319,7 @@ t.test('where secret names become one, reading on leaves nothing out', async (t)
   t.ok(Number(/"n":(\d+)/.exec(read)?.[1]) <= shown)
 })
 
-t.test('what is structured keeps its structure, and nothing is cut in silence', async (t) => {
+t.test('a structured result keeps its structure, and a cut is always told', async (t) => {
   const small = { items: [1, 2, 3] }
   const output = JSON.stringify(small)
   t.strictSame(await shape([], small), {
@@ -338,16 +338,24 @@ t.test('what is structured keeps its structure, and nothing is cut in silence', 
   t.strictSame(repeated.spill, { exec_id: 'exec_7', bytes: repeated.bytes })
   const [, offset] = JSON.stringify(repeated.content).match(/offset[^\d]+(\d+)/) ?? []
   const head = repeated.stored.output.slice(0, Number(offset))
-  t.match(repeated.content, [{ text: `${head}\n\n[` }], 'of what is stored, not of what the server wrote')
-  t.strictSame(await shape([], big), repeated, 'as without the text that repeats it')
+  t.match(
+    repeated.content,
+    [{ text: `${head}\n\n[` }],
+    'the head is that of the stored text, not of the server’s text',
+  )
+  t.strictSame(await shape([], big), repeated, 'a text that repeats the structured result changes nothing')
   const exact = JSON.stringify(big).replace('{"id":1}', '{"id":9007199254740993}')
   const rounded = await shape([text(exact)], JSON.parse(exact))
-  t.match(rounded.content, [{ text: /9007199254740993/ }], 'an id has the digits that the server wrote')
+  t.match(
+    rounded.content,
+    [{ text: /9007199254740993/ }],
+    'a large id keeps the digits that the server wrote',
+  )
   const told = await shape([text('9000 items')], big)
   t.match(told.content, [text('9000 items'), { text: /structured result of \d+ bytes.*exec_7/ }])
   t.strictSame(JSON.parse(told.stored.output), big)
   const long = 'z'.repeat(MODEL_LIMIT + 1)
-  t.equal((await shape([text(long.slice(1))])).spill, undefined, 'what just fits is given whole')
+  t.equal((await shape([text(long.slice(1))])).spill, undefined, 'a text that just fits is given whole')
   const both = await shape([text(long)], big)
   t.equal(outputSlice(both.stored, { path: '/text', offset: MODEL_LIMIT, limit: 10 }).content, 'z')
   t.equal(outputSlice(both.stored, { path: '/structured/items/1/id', offset: 0, limit: 10 }).content, '1')
@@ -355,7 +363,7 @@ t.test('what is structured keeps its structure, and nothing is cut in silence', 
   t.match(wordy, { structured: small, stored: { output: long, structured: false } })
 })
 
-t.test('a file of text is a text, kept whole and abridged as one', async (t) => {
+t.test('a text file is kept and abridged like a text', async (t) => {
   const file = (media_type: string, words: string, name = 'file:///a'): ContentPart => {
     return { type: 'file', media_type, data: Buffer.from(words).toString('base64'), name }
   }
@@ -368,7 +376,7 @@ t.test('a file of text is a text, kept whole and abridged as one', async (t) => 
   t.match(long.content, [{ text: /its middle is left out/ }])
 })
 
-t.test('media pass whole within their limits, and are named where they do not', async (t) => {
+t.test('media within the limits pass whole, and others are replaced by a line that names them', async (t) => {
   const image = (media_type: string, bytes: number, start = 'iVBORw0KGgo'): ContentPart => ({
     type: 'image',
     media_type,
@@ -383,7 +391,11 @@ t.test('media pass whole within their limits, and are named where they do not', 
     image('image/png', 10, 'PHN2Zy8'),
     { type: 'file', media_type: 'application/gzip', data: 'H4sI', name: 'file:///a.gz' },
   ])
-  t.strictSame(content[1], { ...fine, media_type: 'image/png' }, 'as what it is, in its place')
+  t.strictSame(
+    content[1],
+    { ...fine, media_type: 'image/png' },
+    'the image keeps its place and gets its real type',
+  )
   t.match(content, [
     text('see'),
     { type: 'image' },
@@ -397,23 +409,31 @@ t.test('media pass whole within their limits, and are named where they do not', 
   const starts = { jpeg: '/9j/4AAQSkZJRgABAQAA', gif: 'R0lGODlhAQABAIAAAAAA', webp: 'UklGRiQAAABXRUJQVlA4' }
   for (const [kind, start] of Object.entries(starts)) {
     const shaped = await shape([image('image/png', 100, start), image('image/jpg', 100, start)])
-    t.match(shaped.content, [{ media_type: `image/${kind}` }, { media_type: `image/${kind}` }], 'as it is')
+    t.match(
+      shaped.content,
+      [{ media_type: `image/${kind}` }, { media_type: `image/${kind}` }],
+      'the image gets the type that its bytes show',
+    )
   }
   const utf16: ContentPart = { type: 'file', media_type: 'text/csv; charset=utf-16', data: '//5hAA==' }
   t.strictSame(
     (await shape([utf16])).content,
     [{ ...utf16, media_type: 'text/csv' }],
-    'without its parameters',
+    'the media type loses its parameters',
   )
   t.match((await shape([text('a\ud800b\u0000c')])).content, [text('a\ufffdb\ufffdc')])
   const alone = await shape([fine], { a: 1 })
-  t.match(alone.content, [text('{"a":1}'), { type: 'image' }], 'behind what is structured')
+  t.match(alone.content, [text('{"a":1}'), { type: 'image' }], 'the image follows the structured result')
   t.match((await shape([fine])).stored.output, /^\[image, image\/png, \d+ bytes\]$/)
   const behind = await shape([fine, text('z'.repeat(MODEL_LIMIT + 1))])
-  t.match(behind.content, [{ text: /its middle is left out/ }, { type: 'image' }], 'behind what is abridged')
+  t.match(
+    behind.content,
+    [{ text: /its middle is left out/ }, { type: 'image' }],
+    'the image follows the abridged text',
+  )
 })
 
-t.test('slices put together are the whole, and none splits a character', async () => {
+t.test('slices of an output join to the whole, and none splits a character', async () => {
   fc.assert(
     fc.property(
       fc.string({ unit: 'grapheme', maxLength: 60 }),
@@ -445,7 +465,7 @@ t.test('slices put together are the whole, and none splits a character', async (
   )
 })
 
-t.test('a path leads into what is structured, or is refused by name', async (t) => {
+t.test('a path leads into a structured output, and a wrong path is refused', async (t) => {
   const stored = { output: JSON.stringify({ 'a/b': { 'c~d': ['x', { y: 'words' }] } }), structured: true }
   const at = (path: string) => outputSlice(stored, { path, offset: 0, limit: 100 }).content
   t.equal(at('/a~1b/c~0d/1/y'), 'words')
@@ -458,7 +478,7 @@ t.test('a path leads into what is structured, or is refused by name', async (t) 
   })
 })
 
-t.test('inspect_tool_output reads on in this conversation only', async (t) => {
+t.test('inspect_tool_output reads outputs of its own conversation only', async (t) => {
   const output = 'é'.repeat(20_000)
   const executions = {
     get: async (_: unknown, id: string) =>

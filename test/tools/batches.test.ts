@@ -1,4 +1,4 @@
-/** Which sessions are brought up to date together, in which order, and what each of them hears. */
+/** Which sessions are brought up to date together, in which order, and what each caller hears. */
 import t from 'tap'
 import { createBatches } from '../../src/tools/batches.ts'
 import { gate } from '../waiting.ts'
@@ -8,7 +8,7 @@ interface Given {
   together?: (sessions: readonly string[]) => Promise<readonly string[]>
 }
 
-/** Batches that note what they do: each batch as the names of its sessions, and who was done alone. */
+/** Batches that note what they do. `batches`: the sessions of each batch · `alone`: sessions that were done alone. */
 function setUp({ weightOf = () => 1, together = async () => [] }: Given = {}) {
   const batches: string[][] = []
   const alone: string[] = []
@@ -28,7 +28,7 @@ function setUp({ weightOf = () => 1, together = async () => [] }: Given = {}) {
 
 const many = (count: number) => Array.from({ length: count }, (_, i) => `ses_${i}`)
 
-t.test('a batch has its bounds, in sessions and in weight', async (t) => {
+t.test('a batch is bounded in sessions and in weight', async (t) => {
   const { join, batches } = setUp()
   await Promise.all(many(60).map((id) => join(id)))
   t.same(
@@ -40,11 +40,11 @@ t.test('a batch has its bounds, in sessions and in weight', async (t) => {
   t.same(
     heavy.batches.map(({ length }) => length),
     [1, 2, 2, 1],
-    'one that is too heavy for any batch has one of its own',
+    'a session that is too heavy for any batch gets a batch of its own',
   )
 })
 
-t.test('who joins before a batch is made shares the work, and may make it urgent', async (t) => {
+t.test('callers that join a session before its batch share the work, and may make it urgent', async (t) => {
   const { join, batches } = setUp()
   const waiting = [join('slow'), join('late'), join('late', { isUrgent: true })]
   t.equal(waiting[1], waiting[2])
@@ -52,7 +52,7 @@ t.test('who joins before a batch is made shares the work, and may make it urgent
   t.same(batches, [['late', 'slow']])
 })
 
-t.test('who comes while a batch is under way waits for the next one', async (t) => {
+t.test('a session that joins while a batch is under way waits for the next batch', async (t) => {
   const { opened: under, open: finish } = gate()
   const { join, batches } = setUp({ together: () => under.then(() => []) })
   const first = join('first')
@@ -65,14 +65,14 @@ t.test('who comes while a batch is under way waits for the next one', async (t) 
   t.same(batches, [['first'], ['first', 'second']])
 })
 
-t.test('one that is behind no more is passed over, unless somebody wants it in any case', async (t) => {
+t.test('a session that is up to date is passed over unless a caller wants it in any case', async (t) => {
   const { join, batches } = setUp()
   const isBehind = () => false
   await Promise.all([join('done', { isBehind }), join('wanted', { isBehind }), join('wanted'), join('other')])
   t.same(batches, [['wanted', 'other']])
 })
 
-t.test('what a batch leaves, or fails with, is done alone, and each hears of its own', async (t) => {
+t.test('a session that a batch leaves or fails with is done alone, and its callers hear of it', async (t) => {
   const batches: [together: NonNullable<Given['together']>, alone: string[]][] = [
     [async () => ['left', 'broken'], ['left', 'broken']],
     [() => Promise.reject(new Error('one of them')), ['fine', 'left', 'broken']],

@@ -5,7 +5,7 @@ import { createChangeQueue } from '../../src/tools/change-queue.ts'
 import { gate } from '../waiting.ts'
 
 t.test(
-  'changes that hold at once take effect together, though a busy store takes long to write them',
+  'changes that are to hold at once take effect together although a busy store writes them slowly',
   async (t) => {
     let now = 0
     mock.method(performance, 'now', () => now)

@@ -1,4 +1,4 @@
-/** A tool as a session's registry has it, its connector, the operator's toolbox, and what the tests of calls say. */
+/** A tool as a session's registry has it, its connector, the operator's toolbox, and texts for tests of calls. */
 import type { ContentPart } from '../../src/chat/message.ts'
 import type { Toolbox } from '../../src/config/config.ts'
 import type { Connector, RegistryTool } from '../../src/store/store.ts'

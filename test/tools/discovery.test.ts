@@ -1,4 +1,4 @@
-/** What is known of servers: when each is asked, asked again and let go of. */
+/** What is known of servers: when each server is asked, asked again and forgotten. */
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
@@ -16,7 +16,7 @@ const over = (mcp: Mcp, onNews = () => {}): Discovery =>
     log: pino({ level: 'silent' }),
   })
 
-t.test('a connector that was deleted while its server was asked is not asked for again', async (t) => {
+t.test('the server of a connector that was deleted while it was asked is not asked again', async (t) => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const { mcp, servers, asked } = createDoor()
@@ -32,7 +32,7 @@ t.test('a connector that was deleted while its server was asked is not asked for
   t.strictSame(asked, ['s'])
 })
 
-t.test('a server that takes longer than callers wait joins by the same attempt', async (t) => {
+t.test('a server that answers after its callers stopped waiting joins by the same attempt', async (t) => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const { mcp, servers, asked } = createDoor()
@@ -44,7 +44,11 @@ t.test('a server that takes longer than callers wait joins by the same attempt',
   const bound = discovery.lookUp(bindings, { deadlineMs: 'budget' })
   mock.timers.tick(5_500)
   t.match(await bound, [{ state: 'away', reason: /not ready within 5000 ms/ }])
-  t.match(await discovery.lookUp(bindings, { deadlineMs: 400 }), [{ state: 'away' }], 'no turn waits again')
+  t.match(
+    await discovery.lookUp(bindings, { deadlineMs: 400 }),
+    [{ state: 'away' }],
+    'a turn does not wait again',
+  )
   mock.timers.tick(10_000)
   answer()
   await arrived
@@ -53,11 +57,15 @@ t.test('a server that takes longer than callers wait joins by the same attempt',
   servers.set('s', { tools: [tool('b')], when: new Promise(() => {}) })
   const again = discovery.lookUp(bindings, { deadlineMs: 'budget', refresh: true })
   mock.timers.tick(5_500)
-  t.match(await again, [{ state: 'pending', tools: [{ name: 'a' }] }], 'it is there, and takes its time')
+  t.match(
+    await again,
+    [{ state: 'pending', tools: [{ name: 'a' }] }],
+    'a known server that is slow is pending, with its last tools',
+  )
   t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
 })
 
-t.test('a server that no session uses any more is not kept by what it announces', async (t) => {
+t.test('a server that no session uses any more is not asked when it announces a change', async (t) => {
   let now = 0
   mock.method(performance, 'now', () => now)
   t.teardown(() => mock.restoreAll())
@@ -72,7 +80,7 @@ t.test('a server that no session uses any more is not kept by what it announces'
   t.strictSame(asked, ['s', 's'])
 })
 
-t.test('a list is asked for again when its server says that it is old, and not before', async (t) => {
+t.test('a list is asked for again when its time to live is over, and not before', async (t) => {
   let now = 0
   mock.method(performance, 'now', () => now)
   t.teardown(() => mock.restoreAll())

@@ -29,7 +29,7 @@ interface Given {
 }
 const ok = async (): Promise<McpResult> => ({ content: [text('fine')], is_error: false })
 
-/** An executor over a double of the door; `sent` are the arguments that reached it. */
+/** An executor over a double of the MCP door. `sent`: the arguments that reached the door. */
 function setUp({ answer = ok, deps = {} }: Given = {}) {
   const sent: Record<string, unknown>[] = []
   const executor = createExecutor({
@@ -87,7 +87,7 @@ t.test('a call that fits is sent with its arguments, and its answer is the resul
   t.strictSame(sent, [{ path: 'x' }])
 })
 
-t.test('a flood of progress is told in a few words, now and then', async (t) => {
+t.test('a flood of progress becomes a few short reports', async (t) => {
   const told: McpProgress[] = []
   const mcp: ExecutorDeps['mcp'] = {
     async call(_spec, _name, _args, { onProgress }) {
@@ -100,11 +100,14 @@ t.test('a flood of progress is told in a few words, now and then', async (t) => 
   await setUp({ deps: { mcp } }).run({}, { onProgress: (progress) => told.push(progress) })
   t.match(told[0], { progress: 1, message: /^é+$/ })
   t.equal(Buffer.byteLength(told[0]?.message ?? ''), 2_000)
-  t.match(told.at(-1), { progress: 50_000 }, 'the last word before the end')
-  t.ok(told.length <= 2 + (performance.now() - started) / 100, `${told.length} of fifty thousand`)
+  t.match(told.at(-1), { progress: 50_000 }, 'the last report is told before the end')
+  t.ok(
+    told.length <= 2 + (performance.now() - started) / 100,
+    `${told.length} of fifty thousand reports were told`,
+  )
 })
 
-t.test('the last progress of a burst is told while the call goes on', async (t) => {
+t.test('the last progress of a burst is told before the call ends', async (t) => {
   const told: number[] = []
   const heard = new EventEmitter()
   const mcp: ExecutorDeps['mcp'] = {
@@ -122,7 +125,7 @@ t.test('the last progress of a burst is told while the call goes on', async (t) 
   t.strictSame(told, [1, 3])
 })
 
-t.test('what cannot be called is not sent, and the model is told why', async (t) => {
+t.test('a call that cannot be made is not sent, and the model is told why', async (t) => {
   const { run, sent } = setUp()
   const none = await run({ name: 'srv__gone' }, { declared: undefined })
   t.match(words(none), /no tool srv__gone/)
@@ -145,7 +148,7 @@ t.test('what cannot be called is not sent, and the model is told why', async (t)
 })
 
 t.test(
-  'renamed properties reach the server under their own names, and problems use the sent ones',
+  'renamed properties reach the server under its names, and the model hears of problems under theirs',
   async (t) => {
     const { run, sent } = setUp()
     const schema = {
@@ -169,7 +172,7 @@ t.test(
   },
 )
 
-t.test('a call that progress has stretched says how long it was waited for', async (t) => {
+t.test('the timeout of a call that progress has prolonged names the time that was waited', async (t) => {
   const answer = async () => {
     await sleep(1_010)
     throw new McpError('timeout', 'its words', { sent: true })
@@ -199,7 +202,11 @@ t.test('a failure says whether the call may have taken effect', async (t) => {
   }
   t.match(await outcome('timeout', true), /^outcome_unknown: .*within 1 s.*not known/s)
   t.match(await outcome('timeout', false), /^error: .*not available: its words\. The call did not run\.$/s)
-  t.match(await outcome('timeout', true, { readOnlyHint: true }), /^outcome_unknown/, 'a hint nobody trusts')
+  t.match(
+    await outcome('timeout', true, { readOnlyHint: true }),
+    /^outcome_unknown/,
+    'a hint of a server that is not trusted',
+  )
   t.match(await outcome('timeout', true, { readOnlyHint: true }, true), /^error: .*safe to call again/s)
   t.match(await outcome('timeout', true, { idempotentHint: true }, true), /^error/)
   t.match(await outcome('disconnected', true), /^outcome_unknown: .*broke/s)
@@ -207,7 +214,7 @@ t.test('a failure says whether the call may have taken effect', async (t) => {
     await outcome('unavailable', false),
     /^error: .*not available: its words\. The call did not run\.$/s,
   )
-  t.match(await outcome('unavailable', true), /^outcome_unknown/, 'a 502 may have run')
+  t.match(await outcome('unavailable', true), /^outcome_unknown/, 'the call behind a 502 may have run')
   t.match(await outcome('cancelled', true), /^cancelled: .*not known/s)
   t.match(await outcome('cancelled', false), /^cancelled: .*did not run/s)
   t.match(await outcome('auth_required', false), /^error: .*login/s)
@@ -217,11 +224,11 @@ t.test('a failure says whether the call may have taken effect', async (t) => {
   t.match(await outcome('protocol', true), /^outcome_unknown: The answer cannot be used: its words\. Whether/)
 })
 
-t.test('nothing makes a call throw', async (t) => {
+t.test('no failure makes a call throw', async (t) => {
   const { run } = setUp(failing(new TypeError('a defect at /home/secret/path')))
   const done = await run({})
   t.match(done.result, { outcome: 'outcome_unknown', is_error: true })
-  t.notMatch(words(done), /secret/, 'our own words stay ours')
+  t.notMatch(words(done), /secret/, 'the message of an internal error is not told')
   const blocked = setUp(failing(new BatonError('address_not_allowed', 'The address is private.')))
   t.match(words(await blocked.run({})), /address is private/)
   const unopened = setUp({
@@ -233,7 +240,7 @@ t.test('nothing makes a call throw', async (t) => {
   })
   const closed = await unopened.run({})
   t.match(words(closed), /failed inside the gateway.*did not run/s)
-  t.notMatch(words(closed), /k1/, 'nor does what is the operator’s affair')
+  t.notMatch(words(closed), /k1/, 'an error that concerns the operator is not told')
   let deep: unknown = 'x'
   for (let i = 0; i < 50_000; i++) deep = [deep]
   const nested = setUp({ answer: async () => ({ content: [], structured: deep, is_error: false }) })
@@ -257,7 +264,7 @@ t.test('nothing makes a call throw', async (t) => {
   )
 })
 
-t.test('a call may last as long as a timer can, however long its timeout', async (t) => {
+t.test('a call’s total time is bounded by what a timer can hold, however long its timeout', async (t) => {
   let total = 0
   const call: ExecutorDeps['mcp']['call'] = async (_spec, _name, _args, { maxTotalMs }) => {
     total = maxTotalMs
@@ -268,7 +275,7 @@ t.test('a call may last as long as a timer can, however long its timeout', async
   t.equal(total, 2 ** 31 - 1)
 })
 
-t.test('a model without the tool that reads on is not told to call it', async (t) => {
+t.test('a model without inspect_tool_output is not told to call it', async (t) => {
   const { run } = setUp({ answer: async () => ({ content: [text('x'.repeat(100_000))], is_error: false }) })
   t.match(words(await run({})), /Read on with inspect_tool_output/)
   const alone = words(await run({}, { canInspect: false }))
@@ -276,7 +283,7 @@ t.test('a model without the tool that reads on is not told to call it', async (t
   t.notMatch(alone, /inspect_tool_output/)
 })
 
-t.test('a busy tool is an error, and its slot is given back whatever happens', async (t) => {
+t.test('a busy tool gives an error, and a call’s slot is given back after success or failure', async (t) => {
   const busy = setUp({
     deps: { slot: () => Promise.reject(new ToolBusy('srv.read is busy: 64 calls wait.')) },
   })
@@ -292,14 +299,14 @@ t.test('a busy tool is an error, and its slot is given back whatever happens', a
   t.equal(held, 0)
 })
 
-t.test('the server’s own word that it failed is an error with its content', async (t) => {
+t.test('a result that the server marks as an error is an error with its content', async (t) => {
   const { run } = setUp({ answer: async () => ({ content: [text('no such file')], is_error: true }) })
   const done = await run({})
   t.match(done.result, { outcome: 'error', is_error: true, content: [text('no such file')] })
   t.match(done.settlement, { error: 'no such file' })
 })
 
-t.test('a built-in is bounded by its timeout and by the signal', async (t) => {
+t.test('a built-in ends at its timeout and at its signal', async (t) => {
   const slow: Builtin = {
     name: 'slow',
     description: '',
@@ -331,7 +338,7 @@ t.test('a built-in is bounded by its timeout and by the signal', async (t) => {
   t.match((await running).result, { outcome: 'cancelled' })
 })
 
-t.test('the ledger holds no secret, the conversation holds what was said', async (t) => {
+t.test('the ledger holds no secret, and the conversation holds the result as it came', async (t) => {
   const { run, executor, sent } = setUp({
     answer: async () => ({ content: [text(`key ${SECRET}`)], structured: { key: SECRET }, is_error: false }),
   })

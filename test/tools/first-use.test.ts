@@ -8,7 +8,7 @@ import { createFirstUse } from '../../src/tools/first-use.ts'
 const tool = (name: string): McpTool => ({ name, inputSchema: { type: 'object' } })
 const [read, write] = [tool('read'), tool('write')]
 
-/** `held`: what the store has by then. Notes the tools that it is asked to accept. */
+/** `held`: the definitions that the store has by then. Notes the tools that the store is asked to accept. */
 function setUp(held: Record<string, string> = {}) {
   const pins = new Map(Object.entries(held))
   const asked: string[][] = []
@@ -25,7 +25,7 @@ function setUp(held: Record<string, string> = {}) {
   return { pinned, asked }
 }
 
-t.test('a tool that comes later is accepted as it is, the ones before as they were', async (t) => {
+t.test('a tool that comes later is accepted as it is, and earlier tools as they were', async (t) => {
   const { pinned, asked } = setUp()
   const before = new Map([['con_1', new Map([['read', 'as it was']])]])
   const accepted = await pinned('con_1', [read, write], before)
@@ -33,13 +33,13 @@ t.test('a tool that comes later is accepted as it is, the ones before as they we
   t.strictSame(asked, [['write']])
 })
 
-t.test('where another process was first, what it saw is accepted', async (t) => {
+t.test('the definition that another process saw first is accepted', async (t) => {
   const { pinned } = setUp({ read: 'as another saw it' })
   const accepted = await pinned('con_1', [read, write], new Map())
   t.strictSame(Object.fromEntries(accepted), { read: 'as another saw it', write: hashOf(write) })
 })
 
-t.test('nothing is accepted of a server without a list, or whose tools are all known', async (t) => {
+t.test('nothing is accepted for a server that has no list or only known tools', async (t) => {
   const { pinned, asked } = setUp()
   const known = new Map([['read', 'as it was']])
   const before = new Map([['con_1', known]])

@@ -15,7 +15,7 @@ interface Replica {
   slots: SharedSlots
   /** Commands fail, as they do while Redis is away */
   away(isAway: boolean): void
-  /** Silent at once, as a process that was killed: nothing is given back */
+  /** The replica falls silent at once, like a process that was killed: it gives nothing back */
   die(): void
 }
 
@@ -57,7 +57,7 @@ const scopeOf = (name: string) => `${name}-${process.pid}-${Date.now()}`
 const gateOn = (slots: Slots, over: Partial<GateOptions> = {}): Gate =>
   createGate({ slots, maxConcurrent: 10, queueMs: 60_000, ...over })
 
-/** Enters and notes it; `leave` gives the slot back. */
+/** Enters the gate and notes the name; `leave` gives the slot back. */
 function visitor(gate: Gate, order: string[]) {
   const { signal } = new AbortController()
   return (tool: string, most: number, name: string) =>
@@ -67,14 +67,14 @@ function visitor(gate: Gate, order: string[]) {
     })
 }
 
-/** Asked of Redis, the next question is behind the one before; only then is an order of arrival known. */
+/** Waits until the calls wait at the gate, and have asked Redis: only then is their order of arrival known. */
 const arrived = async (gate: Gate, count: number) => {
   while (gate.waiting() < count) await sleep(1)
   await sleep(20)
 }
 
 async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
-  await t.test('each tool has its slots, all have theirs, and arrival decides', async (t) => {
+  await t.test('each tool and all tools together have a limit, and calls come in by arrival', async (t) => {
     const [one, two] = await pair(t)
     const [a, b] = [gateOn(one, { maxConcurrent: 3 }), gateOn(two, { maxConcurrent: 3 })]
     const order: string[] = []
@@ -88,10 +88,10 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
     const other = await there('write', 1, 'write 1')
     const late = here('write', 9, 'write 2')
     await arrived(a, 2)
-    t.same(order, ['read 1', 'read 2', 'write 1'], 'a full tool holds up no other')
+    t.same(order, ['read 1', 'read 2', 'write 1'], 'a full tool holds up no other tool')
     first()
     const leaveThird = await third
-    t.equal(order.at(-1), 'read 3', 'first come, first served, whichever replica')
+    t.equal(order.at(-1), 'read 3', 'the call that came first is served first, at whichever replica')
     t.equal(a.waiting() + b.waiting(), 2)
     second()
     const leaveFourth = await fourth
@@ -103,7 +103,7 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
     for (const leave of all) leave()
   })
 
-  await t.test('who gives up leaves the line, and a full line refuses', async (t) => {
+  await t.test('a call that gives up leaves the line, and a full line refuses', async (t) => {
     const [one, two] = await pair(t)
     const [a, b] = [gateOn(one, { queueLimit: 1 }), gateOn(two, { queueLimit: 1, queueMs: 30 })]
     const leave = await a.enter('read', 1, new AbortController().signal)
@@ -124,7 +124,7 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
     t.equal(a.waiting() + b.waiting(), 0)
   })
 
-  await t.test('a hundred calls: never more than there are slots, and all come in', async (t) => {
+  await t.test('a hundred calls all come in, and never more at once than there are slots', async (t) => {
     const gates = (await pair(t)).map((slots) => gateOn(slots, { maxConcurrent: 5 }))
     const now = { all: 0, read: 0, write: 0 }
     const most = { ...now }
@@ -141,12 +141,12 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
     }
     await Promise.all(Array.from({ length: 100 }, (_, i) => call(i)))
     t.same(now, { all: 0, read: 0, write: 0 })
-    t.same(most, { all: 5, read: 4, write: 2 }, 'the slots are used, and no more')
+    t.same(most, { all: 5, read: 4, write: 2 }, 'all slots are used, and no more')
     t.equal(new Set(order).size, 100)
   })
 }
 
-/** The same slots under other ticket ids, as another gate of the process has them. */
+/** The same slots with other ticket ids, for another gate of the process. */
 const withNames = (slots: Slots, prefix: string): Slots => ({
   enter: (ticket, limit) => slots.enter({ ...ticket, id: prefix + ticket.id }, limit),
   leave: (ticket) => slots.leave({ ...ticket, id: prefix + ticket.id }),
@@ -154,15 +154,15 @@ const withNames = (slots: Slots, prefix: string): Slots => ({
     slots.onGranted((id) => (id.startsWith(prefix) ? fn(id.slice(prefix.length)) : undefined)),
 })
 
-t.test('in one process', async (t) =>
+t.test('a gate keeps its contract in one process', async (t) =>
   contract(t, async () => {
     const slots = createMemorySlots()
-    // One gate a bus: both listen to the same slots, each for its own tickets.
+    // A process has one gate. Here two gates share the slots, and each listens for its own tickets.
     return [slots, withNames(slots, 'b')]
   }),
 )
 
-t.test('two replicas and a Redis', ON_REDIS, async (t) => {
+t.test('a gate keeps its contract on two replicas that share a Redis', ON_REDIS, async (t) => {
   await contract(t, async (t) => {
     const scope = scopeOf('contract')
     return [(await replica(t, scope)).slots, (await replica(t, scope)).slots]
@@ -175,7 +175,7 @@ t.test('two replicas and a Redis', ON_REDIS, async (t) => {
     t.ok(await two.enter('read', 1, new AbortController().signal))
   })
 
-  await t.test('the slots of a replica that died come free, and so does its place in line', async (t) => {
+  await t.test('a dead replica’s slots, and its places in line, come free', async (t) => {
     const scope = scopeOf('dead')
     const [dead, alive] = [await replica(t, scope, 300), await replica(t, scope, 300)]
     const doomed = gateOn(dead.slots)
@@ -201,13 +201,13 @@ t.test('two replicas and a Redis', ON_REDIS, async (t) => {
       isIn = true
     })
     await sleep(1_500)
-    t.notOk(isIn, 'after more than two leases')
+    t.notOk(isIn, 'the slot is still taken after more than two leases')
     leave()
     ;(await waiting)()
   })
 
   await t.test(
-    'while Redis is away each replica counts for itself, its running calls included',
+    'while Redis is away each replica counts its own calls, including those that run already',
     async (t) => {
       const scope = scopeOf('away')
       const [one, two] = [await replica(t, scope, 150), await replica(t, scope)]
@@ -218,7 +218,7 @@ t.test('two replicas and a Redis', ON_REDIS, async (t) => {
       await arrived(gate, 1)
       one.away(true)
       const second = await waiting
-      t.pass('who waited in the common line goes on alone')
+      t.pass('a call that waited in the shared line comes in at its own replica')
       const third = gate.enter('read', 2, new AbortController().signal)
       await arrived(gate, 1)
       leave()
@@ -227,7 +227,7 @@ t.test('two replicas and a Redis', ON_REDIS, async (t) => {
       const counted = async () => (await two.slots.enter(ticket('probe'), 0)) === 'full'
       elsewhere()
       while (!(await counted())) await two.slots.leave(ticket('probe'))
-      t.pass('what was let in meanwhile counts for all once Redis is back')
+      t.pass('calls that came in while Redis was away count for all replicas once it is back')
       second()
       leaveThird()
     },
@@ -236,7 +236,7 @@ t.test('two replicas and a Redis', ON_REDIS, async (t) => {
 
 const ticket = (id: string) => ({ id, tool: 'read', most: 2, total: 10 })
 
-t.test('a gate lets in as many calls as there are slots, in the order in which they came', async (t) => {
+t.test('a gate lets in as many calls as it has slots, in the order in which they came', async (t) => {
   const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 3, queueLimit: 2, queueMs: 60_000 })
   const { signal } = new AbortController()
   const order: string[] = []
@@ -264,7 +264,7 @@ t.test('a gate lets in as many calls as there are slots, in the order in which t
   await (await gate.enter('a', 1, signal))()
 })
 
-t.test('who waits at a gate leaves when told to, or when it takes too long', async (t) => {
+t.test('a call that waits at a gate leaves when it is cancelled or has waited too long', async (t) => {
   const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 10, queueMs: 20 })
   const leave = await gate.enter('a', 1, new AbortController().signal)
   await t.rejects(gate.enter('a', 1, new AbortController().signal), { message: /no slot came free/ })
@@ -277,7 +277,7 @@ t.test('who waits at a gate leaves when told to, or when it takes too long', asy
   t.equal(gate.waiting(), 0)
 })
 
-t.test('counts and waits are metrics', async (t) => {
+t.test('metrics show the calls that run, wait and were refused', async (t) => {
   const metrics = createMetrics({ defaults: false })
   const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 10, queueMs: 200, metrics })
   const leave = await gate.enter('key', 1, new AbortController().signal, 'srv.read')
@@ -296,7 +296,7 @@ t.test('counts and waits are metrics', async (t) => {
   t.match(after, /^baton_tool_busy_total\{tool="srv.read"\} 1$/m)
 })
 
-t.test('a tool whose slots are all taken elsewhere has its count before it grows', async (t) => {
+t.test('a tool whose slots are all taken elsewhere has a busy count of 0 before it grows', async (t) => {
   const metrics = createMetrics({ defaults: false })
   const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 0, queueMs: 100, metrics })
   const refused = t.rejects(gate.enter('key', 1, new AbortController().signal, 'srv.read'), {
@@ -307,7 +307,7 @@ t.test('a tool whose slots are all taken elsewhere has its count before it grows
   t.match(await metrics.text(), /^baton_tool_busy_total\{tool="srv.read"\} 1$/m)
 })
 
-t.test('who leaves while it asks for a slot gives back whatever it gets', async (t) => {
+t.test('a call that is cancelled while it asks for a slot gives back what it gets', async (t) => {
   for (const answer of ['in', 'line'] as const) {
     const left: string[] = []
     let tell = (_: 'in' | 'line') => {}

@@ -1,10 +1,13 @@
-/** What secretlint's recommended rules find is replaced, and our own rules, which alone decide what is sealed, find it as well. */
+/**
+ * Secrets that secretlint's recommended rules find are replaced, and our own rules, which alone decide what is sealed,
+ * find them, too.
+ */
 import { creator } from '@secretlint/secretlint-rule-preset-recommend'
 import fc from 'fast-check'
 import t from 'tap'
 import { hasSecret, redactText } from '../../src/tools/redact.ts'
 
-/** As much of a rule as is used here. */
+/** The part of a rule that is used here. */
 interface Rule {
   meta: { id: string }
   create(
@@ -13,10 +16,10 @@ interface Rule {
   ): { file(source: { content: string; filePath: string; ext: string }): unknown }
 }
 
-/** One lets a text say which of its secrets are none. */
+/** All rules but one: `filter-comments` lets a text declare its secrets harmless. */
 const rules = (creator.rules as unknown as Rule[]).filter(({ meta }) => !meta.id.endsWith('filter-comments'))
 
-/** What the rule set finds in a text. */
+/** The secrets that the rule set finds in a text. */
 function found(content: string): string[] {
   const all: string[] = []
   const report = ({ range: [from, to] }: { range: [number, number] }) =>
@@ -28,7 +31,7 @@ function found(content: string): string[] {
   return all
 }
 
-/** For each of its shapes what stands before the secret, the secret, and what may stand behind it. */
+/** For each kind of secret: what stands before the secret, the secret, and what may stand behind it. */
 const SHAPES: Record<string, [before: RegExp, secret: RegExp, after?: RegExp]> = {
   'an AWS secret': [
     /^["']?(AWS|aws|Aws)?_?(SECRET|secret|Secret)_?(ACCESS|access|Access)_?(KEY|key|Key)["']?[ \t\r\n]{0,60}(:|=>|=)[ \t\r\n]{0,60}["']?$/,
@@ -116,11 +119,11 @@ for (const [what, [before, secret, after = /^$/]] of Object.entries(SHAPES)) {
       ),
       { numRuns: 300 },
     )
-    t.ok(count > 100, `${count} of them`)
+    t.ok(count > 100, `the rule set finds ${count} of them`)
   })
 }
 
-t.test('of a text that was looked through, the rule set finds nothing', async () => {
+t.test('the rule set finds nothing in a redacted text', async () => {
   const parts = Object.values(SHAPES).flatMap((shapes) => shapes.map((shape) => matching(shape ?? /^$/)))
   const mix = fc.array(fc.oneof(...parts, fc.constantFrom(...AROUND, 'risk', '-----BEGIN ')), {
     maxLength: 12,

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { hasSecret, MASK, redactJson, redactText } from '../../src/tools/redact.ts'
 
-/** Milliseconds of processor time: others may hold the machine. */
+/** Milliseconds of processor time, since other processes may slow the machine down. */
 const worked = (): number => process.cpuUsage().user / 1000
 
 /** Built from pieces, so that no scanner takes this file for a leak. */
@@ -56,7 +56,7 @@ for (const [what, secret] of Object.entries(PLANTED)) {
   })
 }
 
-t.test('a secret is replaced to its end, whatever the name before it', async (t) => {
+t.test('a secret is replaced to its end, whichever name stands before it', async (t) => {
   const secret = 'a1B2/'.repeat(8)
   const names = [
     ...['secret_access_key: "', "secretAccessKey: '", 'AWS_SECRET_KEY=', 'aws_secret_key => '],
@@ -67,16 +67,16 @@ t.test('a secret is replaced to its end, whatever the name before it', async (t)
   t.equal(await redactText(nested), nested.replace(secret, MASK), 'in JSON in JSON')
 })
 
-t.test('a field of JSON that stands in a text of JSON is masked to its end, and no further', async (t) => {
+t.test('a secret field of JSON within JSON is masked to its end, and no further', async (t) => {
   const inner = JSON.stringify({ user: 'ann', password: 'hun"ter\\2\n', after: 1 })
   const text = JSON.stringify({ body: inner })
   const masked = JSON.stringify({ body: JSON.stringify({ user: 'ann', password: MASK, after: 1 }) })
   t.equal(await redactText(text), masked)
-  // .NET writes quotes so.
+  // .NET writes quotes in this way.
   t.ok(hasSecret(JSON.stringify({ text: text.replaceAll('\\"', '\\u0022') })))
 })
 
-t.test('JSON text is searched by its names, as an object is', async (t) => {
+t.test('JSON text is searched by its field names, as an object is', async (t) => {
   const text = '{"user": "ann", "dbPassword" : "hunter2 \\" and more", "tokens": 3, "password": ""}'
   t.equal(await redactText(text), text.replace('hunter2 \\" and more', MASK))
   t.same(await redactJson({ text }), { text: await redactText(text) })
@@ -87,7 +87,7 @@ t.test('a short secret is replaced in a short text', async (t) => {
   t.equal(await redactText('{"pwd":"x"}'), `{"pwd":"${MASK}"}`)
 })
 
-t.test('a secret behind an escape is found, whatever letter that ends with', async (t) => {
+t.test('a secret behind an escape is found, whichever letter the escape ends with', async (t) => {
   const escapes = [
     '\\n',
     '\x1b[31m',
@@ -128,7 +128,7 @@ t.test('a secret behind an escaped line break is found', async (t) => {
   }
 })
 
-t.test('the quick look at JSON text misses none of them, nor a name that says secret', async (t) => {
+t.test('the quick look at JSON text finds every planted secret and every secret field name', async (t) => {
   for (const [what, secret] of Object.entries(PLANTED)) {
     t.ok(hasSecret(JSON.stringify({ type: 'text', text: `before ${secret} after` })), what)
   }
@@ -160,7 +160,7 @@ t.test('the quick look at JSON text misses none of them, nor a name that says se
   t.notOk(hasSecret(JSON.stringify({ text: 'see https://example.com/a?b=c@d for tokens', password: '' })))
 })
 
-t.test('the quick look finds a secret wherever the rules that replace it do', async (t) => {
+t.test('the quick look finds a secret exactly where the replacing rules do', async (t) => {
   const more = {
     'a GitHub token with a dash below': `ghp_${'a1B2_'.repeat(7)}c`,
     'an npm token with one': `npm_${'a1B2_'.repeat(7)}c`,
@@ -182,7 +182,7 @@ t.test('the quick look finds a secret among control characters, which JSON escap
   t.ok(hasSecret(JSON.stringify({ text })))
 })
 
-t.test('a secret is found at every depth of a JSON value, in names too, and the shape stays', async (t) => {
+t.test('a secret at any depth of a JSON value, or in a name, is replaced, and the shape stays', async (t) => {
   const secret = PLANTED['a GitHub token'] ?? ''
   const value = await redactJson({
     list: [1, { deep: `x ${secret}` }],
@@ -192,7 +192,7 @@ t.test('a secret is found at every depth of a JSON value, in names too, and the 
   t.same(value, { list: [1, { deep: `x ${MASK}` }], [MASK]: true, none: null })
 })
 
-t.test('a field whose name says secret is replaced whatever it holds', async (t) => {
+t.test('a field with a secret’s name is replaced whatever it holds', async (t) => {
   const value = await redactJson({ password: 'abc', client_secret: 'd', apiKey: 'e', author: 'someone' })
   t.same(value, { password: MASK, client_secret: MASK, apiKey: MASK, author: 'someone' })
 })
@@ -215,7 +215,7 @@ t.test('plain prose and ids are left alone', async (t) => {
   t.equal(await redactText(text), text)
 })
 
-t.test('a secret across a slice of a long text is found', async (t) => {
+t.test('a secret across a slice boundary of a long text is found', async (t) => {
   const secret = PLANTED['a PEM key'] ?? ''
   for (const before of [174_950, 199_990, 200_010]) {
     const value = await redactText(
@@ -225,7 +225,7 @@ t.test('a secret across a slice of a long text is found', async (t) => {
   }
 })
 
-t.test('the longest token that a rule knows is found whole across a slice', async (t) => {
+t.test('the longest token that a rule knows is found whole across a slice boundary', async (t) => {
   const token = `eyJ${'h'.repeat(8_192)}.eyJ${'p'.repeat(16_384)}.${'s'.repeat(2_048)}`
   for (const before of [170_001, 173_400, 174_999]) {
     const value = await redactText(`${' '.repeat(before)}${token} end`)
@@ -233,7 +233,7 @@ t.test('the longest token that a rule knows is found whole across a slice', asyn
   }
 })
 
-t.test('texts made to be slow are not', async (t) => {
+t.test('texts that are made to slow the rules down do not', async (t) => {
   const tokens = [
     '-----BEGIN PRIVATE KEY-----',
     'a://b:',
@@ -256,7 +256,7 @@ t.test('texts made to be slow are not', async (t) => {
     '-',
     '_',
     '\n',
-    // One secret each
+    // Each repetition is a secret
     `xoxp-${'1-1-x '}`,
   ]
   const hostile = tokens.map((token) => token.repeat(Math.ceil(100_000 / token.length)))
@@ -267,12 +267,12 @@ t.test('texts made to be slow are not', async (t) => {
   }
 })
 
-t.test('no comment in a text keeps a secret in it', async (t) => {
+t.test('a comment in a text cannot keep a secret from being replaced', async (t) => {
   const text = `# secretlint-disable\nxoxp-${'1-1-x'}\n`
   t.equal(await redactText(text), `# secretlint-disable\n${MASK}\n`)
 })
 
-t.test('a text of millions of escapes is searched in a moment', (t) => {
+t.test('a text of millions of escapes is searched quickly', (t) => {
   for (const escaped of ['\n', '"', '\\']) {
     const json = JSON.stringify({ text: `${escaped.repeat(12_000_000)}${PLANTED['a GitLab token']}` })
     const started = worked()
@@ -282,7 +282,7 @@ t.test('a text of millions of escapes is searched in a moment', (t) => {
   t.end()
 })
 
-t.test('a long text behind the name of a secret is searched in a moment', (t) => {
+t.test('a long text behind the name of a secret is searched quickly', (t) => {
   for (const piece of [' '.repeat(99), `${'"'.repeat(50)}=${'"'.repeat(99)}`, 'abcdEFGH0123+/']) {
     const json = JSON.stringify({ text: `secretKey sessionToken ${piece.repeat(2_000_000 / piece.length)}` })
     const started = worked()
@@ -292,7 +292,7 @@ t.test('a long text behind the name of a secret is searched in a moment', (t) =>
   t.end()
 })
 
-t.test('a text that is one secret of megabytes is one that holds a secret', (t) => {
+t.test('a secret of megabytes is found', (t) => {
   const begins = ['sk-', 'glpat-', 'xapp-', 'bk_', 'ghs_', '_authToken=', 'Bearer ', 'secretKey: ', 'ops_ey']
   for (const begin of begins) t.ok(hasSecret(JSON.stringify({ text: begin + 'a1'.repeat(4_000_000) })), begin)
   t.end()
@@ -307,19 +307,19 @@ t.test('ten thousand strings of a value cost little more than one text of their 
   t.same(value, { items, last: `a ${MASK} b` })
 })
 
-t.test('a key that was split into lines is found, and each string keeps its own place', async (t) => {
+t.test('a key that was split over the strings of a list is found, and no string moves', async (t) => {
   const [begin = '', middle = '', end = ''] = (PLANTED['a PEM key'] ?? '').split('\n')
   const value = await redactJson({ lines: ['first', begin, middle, end, 'last'], more: ['x', 'y'] })
   t.same(value, { lines: ['first', MASK, MASK, MASK, 'last'], more: ['x', 'y'] })
 })
 
 t.test(
-  'what the ledger replaces is sealed in the conversation, in whatever order they are asked',
+  'a secret that the ledger replaces is sealed in the conversation, whichever is asked first',
   async (t) => {
     for (const [what, secret] of Object.entries(PLANTED)) {
       const part = { type: 'text', text: `before ${secret} after` }
       t.ok(hasSecret(JSON.stringify(part)), what)
-      t.notOk((await redactText(part.text)).includes(secret), `${what}, asked after it was found`)
+      t.notOk((await redactText(part.text)).includes(secret), `${what}, replaced after it was found`)
     }
     const named = JSON.stringify({ aws_secret_access_key: `${'wJalrXUtn'.repeat(4)}FEMI` })
     t.match(await redactText(named), MASK)
@@ -331,12 +331,12 @@ t.test(
     }
     t.ok(isSealed(`Bearer\n${'a1'.repeat(15)}`), 'on a line of its own')
     t.ok(isSealed(`Bearer\t${'a1'.repeat(15)}`), 'behind a tab')
-    t.notOk(isSealed('sk-short'), 'its beginning alone is none')
+    t.notOk(isSealed('sk-short'), 'the beginning of a secret alone is no secret')
     t.notOk(hasSecret(JSON.stringify({ type: 'text', text: 'a "quoted" word\nand a \\ backslash' })))
   },
 )
 
-t.test('a text that was looked through leaves nothing behind', async (t) => {
+t.test('redacting a text leaves no performance marks', async (t) => {
   await redactText('the quick brown fox jumps over the lazy dog')
   t.same(performance.getEntriesByType('mark'), [])
 })

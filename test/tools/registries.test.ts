@@ -1,4 +1,4 @@
-/** Registries as a process keeps them, and as several write them. */
+/** Registries as a process keeps them, and as several replicas write them. */
 import { setImmediate as turn } from 'node:timers/promises'
 import { pino } from 'pino'
 import t from 'tap'
@@ -7,7 +7,7 @@ import { createRegistries, type Make, type RegistriesDeps } from '../../src/tool
 import { eventually, gate } from '../waiting.ts'
 import { createMemory } from './session-tools-doubles.ts'
 
-t.test('what is kept is bounded by size, however few the tools', (t) => {
+t.test('kept registries are bounded by their size, however few their tools', (t) => {
   const store = {} as RegistriesDeps['store']
   const registries = createRegistries({
     store,
@@ -22,14 +22,18 @@ t.test('what is kept is bounded by size, however few the tools', (t) => {
   const sessions = Array.from({ length: 20 }, (_, i) => `ses_${i}`)
   for (const session of sessions) registries.keep(row(session))
   const kept = sessions.map((session) => registries.keptRevision(session))
-  t.strictSame(kept, [-1, -1, -1, -1, -1, ...Array(15).fill(1)], 'those that were kept first have gone')
-  t.equal(registries.latestRevision('ses_0'), 1, 'and are known by number')
+  t.strictSame(
+    kept,
+    [-1, -1, -1, -1, -1, ...Array(15).fill(1)],
+    'the registries that were kept first have gone',
+  )
+  t.equal(registries.latestRevision('ses_0'), 1, 'the revision of a registry that has gone is still known')
   t.end()
 })
 
 const OTHER: Make = async () => ({ tools: [], added: [], removed: [], changed: ['s.a'] })
 
-/** Replicas on one store, each with its own way to announce. */
+/** Replicas on one store. `create` makes a replica with its own way to announce. */
 function replicas() {
   const { store, rows } = createMemory()
   const { put } = store.registry
@@ -51,7 +55,7 @@ function replicas() {
   }
 }
 
-t.test('a revision is announced after the one before, which another replica made', async (t) => {
+t.test('a revision is announced after the revision before it, which another replica made', async (t) => {
   const { rows, create } = replicas()
   const { opened, open } = gate()
   const told: number[] = []
@@ -72,7 +76,7 @@ t.test('a revision is announced after the one before, which another replica made
   t.strictSame(told, [1, 2])
 })
 
-t.test('a revision that nobody announces is not waited for without end', async (t) => {
+t.test('a replica does not wait forever for another replica to announce its revision', async (t) => {
   const { rows, age, create } = replicas()
   const told: number[] = []
   const there = create(async (_, { tools_revision }) => void told.push(tools_revision))
@@ -85,5 +89,5 @@ t.test('a revision that nobody announces is not waited for without end', async (
   await eventually(() => rows.get('ses_1')?.revision === 3)
   age(-60_000)
   await there.change('ses_1', OTHER)
-  t.strictSame(told, [2, 4], 'by a clock that is behind the store')
+  t.strictSame(told, [2, 4], 'the same holds with a clock that is behind the store’s')
 })

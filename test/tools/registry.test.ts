@@ -11,12 +11,12 @@ import { overlayOf } from '../../src/tools/overlay.ts'
 import { isOffered, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
 import { BUILTIN, connector, deployments, found, NOW, OPEN, OPTIONS, tool } from './session-tools-doubles.ts'
 
-/** Milliseconds of processor time: others may hold the machine. */
+/** Milliseconds of processor time, since other processes may slow the machine down. */
 const worked = (): number => process.cpuUsage().user / 1000
 
 const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
 
-/** Every known list as a server of its own; the odd ones without names that a door would refuse. */
+/** Every known list as the tools of a server of its own, without repeated names, which the door would refuse. */
 const LISTS: Record<string, McpTool[]> = Object.fromEntries(
   readdirSync(FIXTURES).map((file) => {
     const content = JSON.parse(readFileSync(new URL(file, FIXTURES), 'utf8')) as
@@ -58,7 +58,7 @@ const rowOf = (tools: RegistryTool[]): RegistryRow => ({
   tools,
 })
 
-t.test('every list at once: unique legal names, the same in any order and after a restart', async (t) => {
+t.test('all lists together get unique legal names, the same in any order and after a restart', async (t) => {
   const servers = Object.entries(LISTS).map(([name, tools]) => server(name, tools))
   const first = next([], servers, [BUILTIN])
   t.ok(first.tools.length > 400, `${first.tools.length} tools`)
@@ -68,7 +68,7 @@ t.test('every list at once: unique legal names, the same in any order and after 
     exposed.filter((name) => !/^[A-Za-z_][A-Za-z0-9_-]{0,62}$/.test(name)),
     [],
   )
-  t.strictSame(names(first.tools), [...names(first.tools)].sort(), 'new ones are sorted by canonical name')
+  t.strictSame(names(first.tools), [...names(first.tools)].sort(), 'new tools are sorted by canonical name')
   const turned = next(
     [],
     [...servers].reverse().map((one) => ({ ...one, tools: [...(one.tools ?? [])].reverse() })),
@@ -87,7 +87,7 @@ t.test('every list at once: unique legal names, the same in any order and after 
   }
 })
 
-t.test('every list is declared to every deployment, or left out with a reason', async (t) => {
+t.test('every tool of every list is declared to every deployment', async (t) => {
   const { tools } = next(
     [],
     Object.entries(LISTS).map(([name, list]) => server(name, list)),
@@ -104,41 +104,37 @@ t.test('every list is declared to every deployment, or left out with a reason', 
   }
 })
 
-t.test(
-  'what stays keeps its place and bytes; new tools and those that come back are appended by name',
-  async () => {
-    const pool = ['a', 'b', 'c', 'd', 'e', 'f'].map((name) => tool(name))
-    const step = fc.record({
-      listed: fc.subarray(pool),
-      switched: fc.option(fc.constantFrom(...pool.map(({ name }) => `srv.${name}`)), { nil: null }),
-    })
-    fc.assert(
-      fc.property(fc.array(step, { minLength: 1, maxLength: 8 }), (steps) => {
-        let tools: RegistryTool[] = []
-        for (const { listed } of steps) {
-          const known = new Set(tools.map((one) => one.canonical_name))
-          const made = next(tools, [server('srv', listed)])
-          const order = names(made.tools)
-          const stayed = names(tools).filter((name) => listed.some((one) => `srv.${one.name}` === name))
-          const joined = listed
-            .map((one) => `srv.${one.name}`)
-            .filter((name) => !known.has(name))
-            .sort()
-          if (order.join() !== [...stayed, ...joined].join())
-            throw new Error(`${order} after ${names(tools)}`)
-          if (made.added.join() !== joined.join()) throw new Error('added')
-          const gone = names(tools).filter((name) => !stayed.includes(name))
-          if ([...made.removed].sort().join() !== gone.sort().join()) throw new Error('removed')
-          if (made.changed.length > 0) throw new Error('changed')
-          tools = made.tools
-        }
-      }),
-      { seed: 1, numRuns: 200 },
-    )
-  },
-)
+t.test('tools that stay keep their place; new and returning tools are appended by name', async () => {
+  const pool = ['a', 'b', 'c', 'd', 'e', 'f'].map((name) => tool(name))
+  const step = fc.record({
+    listed: fc.subarray(pool),
+    switched: fc.option(fc.constantFrom(...pool.map(({ name }) => `srv.${name}`)), { nil: null }),
+  })
+  fc.assert(
+    fc.property(fc.array(step, { minLength: 1, maxLength: 8 }), (steps) => {
+      let tools: RegistryTool[] = []
+      for (const { listed } of steps) {
+        const known = new Set(tools.map((one) => one.canonical_name))
+        const made = next(tools, [server('srv', listed)])
+        const order = names(made.tools)
+        const stayed = names(tools).filter((name) => listed.some((one) => `srv.${one.name}` === name))
+        const joined = listed
+          .map((one) => `srv.${one.name}`)
+          .filter((name) => !known.has(name))
+          .sort()
+        if (order.join() !== [...stayed, ...joined].join()) throw new Error(`${order} after ${names(tools)}`)
+        if (made.added.join() !== joined.join()) throw new Error('added')
+        const gone = names(tools).filter((name) => !stayed.includes(name))
+        if ([...made.removed].sort().join() !== gone.sort().join()) throw new Error('removed')
+        if (made.changed.length > 0) throw new Error('changed')
+        tools = made.tools
+      }
+    }),
+    { seed: 1, numRuns: 200 },
+  )
+})
 
-t.test('a changed definition keeps its place and is told as changed', async (t) => {
+t.test('a tool whose definition changes keeps its place and is reported as changed', async (t) => {
   const before = next([], [server('s', [tool('a'), tool('b')])]).tools
   const after = next(before, [server('s', [tool('a', { description: 'Other.' }), tool('b')])])
   t.strictSame(after.changed, ['s.a'])
@@ -148,7 +144,7 @@ t.test('a changed definition keeps its place and is told as changed', async (t) 
   t.strictSame(next(before, [server('s', [tool('a'), reordered])]).changed, [], 'key order is no change')
 })
 
-t.test('what differs of a definition is shown with what a reader would not see', (t) => {
+t.test('the diff of a definition makes invisible characters visible', (t) => {
   const before = tool('a', { inputSchema: { properties: { kind: { enum: ['x', 'y'], minLength: 1 } } } })
   const after = tool('a', {
     inputSchema: { properties: { kind: { enum: ['x', 'y\u200b'], minLength: 2 } } },
@@ -164,7 +160,7 @@ t.test('what differs of a definition is shown with what a reader would not see',
   t.end()
 })
 
-t.test('a property by the name of what every object inherits is told as one that came or went', (t) => {
+t.test('a property that is named like an inherited one is reported as added or removed', (t) => {
   const without = tool('a', { inputSchema: { properties: {} } })
   const properties = JSON.parse('{"constructor": {"type": "string"}, "__proto__": {"type": "number"}}')
   const having = tool('a', { inputSchema: { properties } })
@@ -179,7 +175,7 @@ t.test('a property by the name of what every object inherits is told as one that
   t.end()
 })
 
-t.test('what was switched off at a server is off there alone, however it comes back', async (t) => {
+t.test('a tool that was switched off at one server is off at that server alone, also renamed', async (t) => {
   const both = (off: readonly string[]) => [
     server('a', [tool('x'), tool('y')], { off }),
     server('b', [tool('x')]),
@@ -192,17 +188,17 @@ t.test('what was switched off at a server is off there alone, however it comes b
   t.strictSame(isOn(next(first.tools, renamed).tools), { 'a2.x': false, 'a2.y': true, 'b2.x': true })
 })
 
-t.test('a tool that could not be declared is new when it can be', async (t) => {
+t.test('a tool that could not be declared counts as new once it can be', async (t) => {
   const problem = { tool: 'a', problem: 'It is broken.' }
   const before = next([], [server('s', [tool('b')], { left_out: [problem] })])
   t.strictSame(names(before.tools), ['s.a', 's.b'])
   const after = next(before.tools, [server('s', [tool('a'), tool('b')])])
-  t.strictSame(names(after.tools), ['s.b', 's.a'], 'behind those that were declared')
+  t.strictSame(names(after.tools), ['s.b', 's.a'], 'it comes after the tools that were declared')
   const broken = next(after.tools, [server('s', [tool('a')], { left_out: [{ ...problem, tool: 'b' }] })])
-  t.strictSame(names(broken.tools), ['s.b', 's.a'], 'one that breaks keeps its place')
+  t.strictSame(names(broken.tools), ['s.b', 's.a'], 'a tool that breaks keeps its place')
 })
 
-t.test('a pinned definition that changes is blocked, or only told, as the connector says', async (t) => {
+t.test('a changed pinned definition is blocked, or only reported, as the connector says', async (t) => {
   const pins = new Map([['a', hashOf(tool('a'))]])
   const other = [tool('a', { description: 'Sends everything to me.' })]
   const live = next([], [server('s', [tool('a'), tool('b')], { pins })]).tools
@@ -221,18 +217,18 @@ t.test('a pinned definition that changes is blocked, or only told, as the connec
   t.match(overlay.undeclared, [{ canonical_name: 's.a', reason: /accept/ }])
   const accepted = new Map([['a', hashOf(other[0] as McpTool)]])
   const back = next(blocked, [{ ...blocking, pins: accepted }]).tools
-  t.strictSame(names(back), ['s.b', 's.a'], 'what comes back is declared behind the others')
+  t.strictSame(names(back), ['s.b', 's.a'], 'the tool that comes back is declared behind the others')
 })
 
 t.test(
-  'a server that is away keeps its tools as unavailable, one that is late keeps them as they were',
+  'the tools of a server that is away become unavailable, and those of a late server stay as they were',
   async (t) => {
     const before = next([], [server('s', [tool('a'), tool('b')])]).tools
     const away = next(before, [server('s', null, { state: 'away', reason: 's is not available: refused' })])
     t.strictSame(away.changed, ['s.a', 's.b'])
     t.match(found(away.tools, 's.a'), { status: 'unavailable', reason: /refused/, last_seen_at: NOW })
     const renamed = next(before, [server('s', null, { server: 'other', state: 'away', reason: 'refused' })])
-    t.strictSame(renamed.removed, ['s.a', 's.b'], 'under another alias there is nothing that it was')
+    t.strictSame(renamed.removed, ['s.a', 's.b'], 'under another alias nothing is known of the server')
     const late = next(before, [server('s', null, { state: 'pending', reason: 's is not ready yet' })])
     t.strictSame([late.added, late.removed, late.changed], [[], [], []])
     const known = next([], [server('s', [tool('a')], { state: 'away', reason: 'gone' })])
@@ -243,7 +239,7 @@ t.test(
   },
 )
 
-t.test('what the connector and the operator forbid holds before the server has listed again', async (t) => {
+t.test('what the connector or the operator forbids holds before the server lists again', async (t) => {
   const before = next([], [server('s', [tool('a'), tool('b')])]).tools
   const late = (over: Partial<Connector>, pins = new Map<string, string>(), tools: McpTool[] | null = null) =>
     server('s', tools, {
@@ -269,7 +265,7 @@ t.test('what the connector and the operator forbid holds before the server has l
   }
 })
 
-t.test('globs, limits and the operator decide what is there', async (t) => {
+t.test('globs, limits and the operator decide which tools are available', async (t) => {
   const list = ['read_a', 'read_b', 'write_a'].map((name) => tool(name))
   const globbed = (over: Partial<Connector>) =>
     names(next([], [server('s', list, { connector: connector('s', over) })]).tools)
@@ -289,7 +285,11 @@ t.test('globs, limits and the operator decide what is there', async (t) => {
   t.match(found(refused, 's.write_a'), { status: 'undeclarable', reason: 'not configured' })
   const many = Array.from({ length: 600 }, (_, i) => tool(`t${i}`))
   const crowd = next([], [server('s', many)]).tools
-  t.equal(crowd.filter(({ status }) => status === 'available').length, 600, 'their number is no limit')
+  t.equal(
+    crowd.filter(({ status }) => status === 'available').length,
+    600,
+    'the number of tools is not limited',
+  )
   const heavy = Array.from({ length: 60 }, (_, i) =>
     tool(`h${String(i).padStart(2, '0')}`, {
       inputSchema: {
@@ -315,12 +315,12 @@ t.test('globs, limits and the operator decide what is there', async (t) => {
   const { user: before } = process.cpuUsage()
   const read = next([], [server('s', large)]).tools
   const spent = (process.cpuUsage().user - before) / 1_000
-  t.ok(spent < 10_000, `${Math.round(spent)} ms for megabytes of definitions that nobody gets`)
+  t.ok(spent < 10_000, `${Math.round(spent)} ms for megabytes of definitions that are not declared`)
   t.ok(read.filter(({ reason }) => reason?.includes('this one is beyond')).length > 50)
 })
 
 t.test(
-  'a tool that comes within the limits, or was stored without its schema, is declared with it',
+  'a tool that comes within the limits, or was stored without its schema, is declared with its schema',
   async (t) => {
     const inputSchema = {
       type: 'object',
@@ -335,7 +335,11 @@ t.test(
     t.match(found(within.tools, last), { status: 'available', parameters })
     t.strictSame(within.changed, [last])
     const beyond = next(within.tools, [server('s', many)]).tools
-    t.match(found(beyond, last), { status: 'undeclarable', parameters }, 'and it keeps it')
+    t.match(
+      found(beyond, last),
+      { status: 'undeclarable', parameters },
+      'a tool beyond the limits keeps its schema',
+    )
 
     const stripped = within.tools.map((one) => ({ ...one, parameters: { type: 'object', properties: {} } }))
     const [deployment] = deployments
@@ -345,14 +349,18 @@ t.test(
         (one) => one.canonical_name === last,
       )?.parameters
     t.strictSame(declared(stripped)?.properties, {})
-    t.match(declared(within.tools)?.properties, { a: {} }, 'another owner’s row is declared as it is')
+    t.match(
+      declared(within.tools)?.properties,
+      { a: {} },
+      'a row that is stored with schemas is declared with them',
+    )
     const healed = next(stripped, [server('s', many.slice(1))])
     t.match(found(healed.tools, last), { parameters })
-    t.equal(healed.changed.length, 101, 'and is written')
+    t.equal(healed.changed.length, 101, 'the tools that get their schemas back count as changed')
   },
 )
 
-t.test('a glob means the same however many stars it has, and costs no more', async (t) => {
+t.test('a glob with many stars matches correctly and quickly', async (t) => {
   const passes = (glob: string, name: string) => isOffered(connector('s', { allow_tools: [glob] }), name)
   const table: [glob: string, fits: string[], fitsNot: string[]][] = [
     ['read', ['read'], ['reader', 'read*', '']],
@@ -364,15 +372,15 @@ t.test('a glob means the same however many stars it has, and costs no more', asy
     ['a.c', ['a.c'], ['abc']],
   ]
   for (const [glob, fits, fitsNot] of table) {
-    for (const name of fits) t.ok(passes(glob, name), `${glob} lets ${JSON.stringify(name)} through`)
-    for (const name of fitsNot) t.notOk(passes(glob, name), `${glob} keeps ${JSON.stringify(name)} out`)
+    for (const name of fits) t.ok(passes(glob, name), `${glob} matches ${JSON.stringify(name)}`)
+    for (const name of fitsNot) t.notOk(passes(glob, name), `${glob} does not match ${JSON.stringify(name)}`)
   }
   const started = worked()
   t.notOk(passes(`${'*a'.repeat(100)}b`, 'a'.repeat(400)))
   t.ok(worked() - started < 1_000)
 })
 
-t.test('a tool that the MCP door left out is told with its reason, and takes no place', async (t) => {
+t.test('a tool that the MCP door left out is listed with its reason, and keeps no place', async (t) => {
   const { tools, left_out } = mendTools([
     tool('fine'),
     { name: 'text', inputSchema: { type: 'string' } },
@@ -382,15 +390,19 @@ t.test('a tool that the MCP door left out is told with its reason, and takes no 
     ...Array.from({ length: 300 }, (_, i) => ({ name: `flood${i}`, inputSchema: 7 })),
   ])
   const first = next([], [server('s', tools, { left_out })])
-  t.equal(first.tools.length, 2 + 256, 'bounded, and nothing of what has no name or is there by it')
+  t.equal(
+    first.tools.length,
+    2 + 256,
+    'at most 256 of them, and none without a name or with a name that is taken',
+  )
   t.match(found(first.tools, 's.text'), { status: 'undeclarable', reason: /describes "string"/ })
   t.match(found(first.tools, 's.mended'), { status: 'available', reason: null })
   const mended = next(first.tools, [server('s', [...tools, tool('text')])])
   t.match(found(mended.tools, 's.text'), { status: 'available', reason: null })
-  t.equal(names(mended.tools).at(-1), 's.text', 'once it can be declared, it is new')
+  t.equal(names(mended.tools).at(-1), 's.text', 'once it can be declared, it counts as new')
 })
 
-t.test('of two names that are exposed alike the later is left out with a reason', async (t) => {
+t.test('of two tools with the same exposed name the later is left out with a reason', async (t) => {
   const dotted = next([], [server('s', [tool('a.b')])]).tools[0]?.exposed_name ?? ''
   const twin = dotted.slice('s__'.length)
   const { tools } = next([], [server('s', [tool('a.b'), tool(twin)])])
@@ -398,7 +410,7 @@ t.test('of two names that are exposed alike the later is left out with a reason'
   t.match(found(tools, `s.${twin}`), { status: 'undeclarable', reason: /is that of s\.a\.b/ })
 })
 
-t.test('a deployment takes as many tools as it can, in order, and says what it left out', async (t) => {
+t.test('a deployment takes the first tools up to its limit, and says which it left out', async (t) => {
   const { tools } = next(
     [],
     [
@@ -417,10 +429,10 @@ t.test('a deployment takes as many tools as it can, in order, and says what it l
     ['s.t0', 's.t2', 's.t3'],
   )
   t.match(overlay.undeclared, [{ canonical_name: 's.t4', reason: /at most 3 tools/ }])
-  t.equal(overlay.byExposed.has('s__t1'), false, 'one that is switched off is not callable')
+  t.equal(overlay.byExposed.has('s__t1'), false, 'a tool that is switched off is not callable')
 })
 
-t.test('many tools that give way to others cost no more than they are many', async (t) => {
+t.test('replacing ten thousand tools that are switched off is quick', async (t) => {
   const lists = (of: string) =>
     Array.from({ length: 10 }, (_, i) =>
       server(
@@ -435,16 +447,16 @@ t.test('many tools that give way to others cost no more than they are many', asy
   t.ok(worked() - started < 2_000)
 })
 
-t.test('two hundred tools cost little once they were seen', async (t) => {
+t.test('two hundred tools cost little once they have been seen', async (t) => {
   const list = Object.values(LISTS).flat().slice(0, 200)
   const unique = [...new Map(list.map((one) => [one.name, one])).values()]
   const { tools } = next([], [server('s', unique)])
   const started = worked()
   for (let i = 0; i < 20; i++) next(tools, [server('s', unique)])
-  t.ok(worked() - started < 2_000, 'schemas are not read anew')
+  t.ok(worked() - started < 2_000, 'their schemas are not read anew')
 })
 
-t.test('adapted schemas are kept up to a size, not a number', async (t) => {
+t.test('adapted schemas are kept up to a total size, not up to a number', async (t) => {
   const [deployment] = deployments
   if (!deployment) return t.fail('no deployment')
   const values = Array.from({ length: 500 }, (_, i) => `value ${i} ${'x'.repeat(50)}`)
@@ -461,8 +473,8 @@ t.test('adapted schemas are kept up to a size, not a number', async (t) => {
   const first = sets.map(declared)
   t.equal(first.flat().length, 1_350)
   const [oldest, newest] = [sets.at(0) ?? [], sets.at(-1) ?? []]
-  t.equal(declared(newest)[0], first.at(-1)?.[0], 'one that is kept is made once')
+  t.equal(declared(newest)[0], first.at(-1)?.[0], 'a schema that is kept is adapted once')
   const again = declared(oldest)[0]
   t.same(again, first[0]?.[0])
-  t.not(again, first[0]?.[0], 'the oldest gave way')
+  t.not(again, first[0]?.[0], 'the oldest schema was dropped')
 })

@@ -58,10 +58,10 @@ export const OPTIONS: DeploymentOptions = { system_blocks: [], headers: {}, dual
 
 interface Answering {
   tools?: McpTool[]
-  /** How long its list is fresh; default 5 min */
+  /** How long the list is fresh, in milliseconds; default 5 min */
   ttlMs?: number
   error?: McpError
-  /** Answers once this settles */
+  /** The server answers once this settles */
   when?: Promise<unknown>
 }
 
@@ -70,7 +70,7 @@ export function createDoor() {
   const lists = new Map<string, ToolList>()
   const listeners = new Set<(key: string) => void>()
   const asked: string[] = []
-  /** Asked for whatever failed before */
+  /** Servers that were asked although they had failed before */
   const insisted: string[] = []
   const mcp: Mcp = {
     async list({ key }, { refresh, insists, timeoutMs = CONNECT_MS.http } = {}) {
@@ -113,7 +113,7 @@ export function createDoor() {
   return { mcp, servers, asked, insisted, announce }
 }
 
-/** The few verbs that session tools use, with the same meaning as the store's. */
+/** The few verbs of the store that session tools use, with the same meaning. */
 export function createMemory() {
   const connectors = new Map<string, Connector>()
   const bindings = new Map<string, { id: string; alias: string | null; off: string[] }[]>()
@@ -236,7 +236,7 @@ export function setUp(t: Test) {
   const door = createDoor()
   const memory = createMemory()
   const said: { session: string; delta: ToolsDelta }[] = []
-  /** What was to take effect */
+  /** The changes that were to take effect */
   const told: (ToolsMove & { apply: Apply })[] = []
   const waiting = new Set<() => void>()
   const [deployment] = deployments
@@ -268,10 +268,10 @@ export function setUp(t: Test) {
     t.teardown(() => tools.close())
     return tools
   }
-  /** Resolves when an event fits, past ones included. */
+  /** Resolves when an event fits, also a past one. */
   const heard = (fits: (session: string, delta: ToolsDelta) => boolean): Promise<void> =>
     new Promise((resolve) => {
-      // Timers of the product do not keep a process alive; this one does while the test waits.
+      // Timers of the product do not keep a process alive; this timer does while the test waits.
       const alive = setInterval(() => {}, 1_000)
       const look = () => {
         if (!said.some(({ session, delta }) => fits(session, delta))) return

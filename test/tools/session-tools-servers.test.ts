@@ -1,4 +1,4 @@
-/** A session's tools as their servers have it: away, slow, changed, announcing; on doubles of store and door. */
+/** A session's tools while their servers are away, slow, changed or announcing; on doubles of store and door. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
@@ -8,7 +8,7 @@ import { gate } from '../waiting.ts'
 import { found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
 t.test(
-  'an announced change reaches every session that binds the server, once, and only if it is one',
+  'an announced change reaches each session that binds the server once, if the list did change',
   async (t) => {
     const { create, add, announce, servers, heard, said, asked } = setUp(t)
     const tools = create()
@@ -26,28 +26,25 @@ t.test(
     t.equal(said.length, before + 2)
     for (let i = 0; i < 50; i++) announce(key)
     await tools.refresh(sessions[0] as Session, 'next')
-    t.equal(said.length, before + 2, 'nothing changed, nothing is said')
+    t.equal(said.length, before + 2, 'nothing is said if nothing changed')
     t.ok(asked.length > 0)
   },
 )
 
-t.test(
-  'a server that is away is bound as unavailable and joins when it is there, without a turn',
-  async (t) => {
-    const { create, add, servers, heard, said } = setUp(t)
-    const tools = create()
-    const session = sessionOf('ses_1')
-    await tools.open(session, [])
-    const one = add('s', { error: new McpError('unavailable', 'refused', { sent: false }) })
-    t.match(await tools.bind(session, 's', 'next', null), { added: NONE, prompt_cache: 'kept' })
-    servers.set(`${one.id}@1`, { tools: [tool('a')] })
-    await heard((_, { added }) => added.includes('s.a'))
-    t.equal(said.filter(({ delta }) => delta.added.includes('s.a')).length, 1)
-    t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: 'available' })
-  },
-)
+t.test('a server that is away when it is bound joins when it is there, without a turn', async (t) => {
+  const { create, add, servers, heard, said } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [])
+  const one = add('s', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  t.match(await tools.bind(session, 's', 'next', null), { added: NONE, prompt_cache: 'kept' })
+  servers.set(`${one.id}@1`, { tools: [tool('a')] })
+  await heard((_, { added }) => added.includes('s.a'))
+  t.equal(said.filter(({ delta }) => delta.added.includes('s.a')).length, 1)
+  t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+})
 
-t.test('a server is asked even in its back-off by who binds or refreshes, not by who opens', async (t) => {
+t.test('a bind or refresh asks a server even in its back-off, and opening a session does not', async (t) => {
   const { create, add, servers, insisted } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -60,10 +57,10 @@ t.test('a server is asked even in its back-off by who binds or refreshes, not by
   t.match(await tools.bind(session, 's', 'next', null), { added: ['s.a'] })
   t.strictSame(insisted, ['con_s@1', 'con_s@1'])
   await tools.bind(session, 's', 'next', null)
-  t.equal(insisted.length, 2, 'a list that is there is enough')
+  t.equal(insisted.length, 2, 'a bind asks no server whose list is known')
 })
 
-t.test('the last known list of a server that is away is there as unavailable', async (t) => {
+t.test('the tools last listed by a server that is away are unavailable', async (t) => {
   const { create, add, servers } = setUp(t)
   const one = add('s', { tools: [tool('a')] })
   await create().open(sessionOf('ses_1'), [one])
@@ -80,7 +77,7 @@ t.test('the last known list of a server that is away is there as unavailable', a
   })
 })
 
-t.test('a gateway that ends writes down of no server that it is away', async (t) => {
+t.test('a gateway that shuts down does not write that its servers are away', async (t) => {
   const { create, add, mcp, announce, rows } = setUp(t)
   const one = add('s', { tools: [tool('a')] })
   const { opened: cut, open: cutOff } = gate()
@@ -104,7 +101,7 @@ t.test('a gateway that ends writes down of no server that it is away', async (t)
   t.equal(found(rows.get('ses_1')?.tools ?? [], 's.a').status, 'available')
 })
 
-t.test('a turn waits for no server longer than it was told, however many there are', async (t) => {
+t.test('a turn waits for all servers together no longer than it was told', async (t) => {
   const { create, add, heard } = setUp(t)
   const seed = create()
   const { opened: when, open: letGo } = gate()
@@ -114,14 +111,14 @@ t.test('a turn waits for no server longer than it was told, however many there a
   const bound = Promise.all(['slow', 'other'].map((name) => seed.bind(session, name, 'next', null)))
   const started = performance.now()
   await seed.bringUpToDate('ses_1', 50)
-  t.ok(performance.now() - started < 4_000, 'not the five seconds of a bind')
+  t.ok(performance.now() - started < 4_000, 'it does not wait the five seconds of a bind')
   t.notOk((await seed.current('ses_1')).tools.some(({ server: name }) => name === 'slow'))
   letGo()
   await bound
   await heard((_, { added }) => added.includes('slow.a'))
 })
 
-t.test('a change waits for its own server, and for no other one', async (t) => {
+t.test('a change waits for its own server only', async (t) => {
   const { create, add } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -135,15 +132,19 @@ t.test('a change waits for its own server, and for no other one', async (t) => {
   t.match(await tools.unbind(session, 'f1', 'now'), { removed: ['f1.a'] })
   t.match(await tools.setEnabled(session, 'f2.a', false, 'now'), { changed: ['f2.a'] })
   t.match(await tools.bind(session, 'f3', 'now', null), { added: ['f3.a'] })
-  t.ok(performance.now() - from < 2_000, 'not the five seconds of the others')
+  t.ok(performance.now() - from < 2_000, 'they do not wait the five seconds of the others')
   letGo()
   for (const name of ['h1', 'h2']) {
     const answer = await hung.shift()
-    t.match(answer, { added: [`${name}.a`], removed: NONE, changed: NONE }, 'what others changed is not told')
+    t.match(
+      answer,
+      { added: [`${name}.a`], removed: NONE, changed: NONE },
+      'an answer names no change of other callers',
+    )
   }
 })
 
-t.test('changes at once take effect together, though their servers come one after the other', async (t) => {
+t.test('simultaneous changes take effect together although their servers answer one by one', async (t) => {
   const { create, add, told } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -156,7 +157,7 @@ t.test('changes at once take effect together, though their servers come one afte
   t.equal(told.length, 1)
 })
 
-t.test('what servers have announced is taken over by the next turn, however slow the store is', async (t) => {
+t.test('the next turn takes over what servers have announced, however slow the store is', async (t) => {
   const { create, add, servers, store, rows } = setUp(t)
   const tools = create()
   const sessions = ['ses_1', 'ses_2'].map(sessionOf)
@@ -171,18 +172,18 @@ t.test('what servers have announced is taken over by the next turn, however slow
   }
   servers.set('con_s@1', { tools: [tool('a'), tool('b')] })
   const refreshed = tools.refresh(sessions[0] as Session, 'next')
-  // The list is known by then; that it is written everywhere is what takes its time.
+  // The list is known by then. Writing it for every session takes the time.
   while (!tools.isBehind('ses_2')) await new Promise((resolve) => setImmediate(resolve))
   const alive = setTimeout(letGo, 400)
   const waited = await tools.bringUpToDate('ses_2', 20, bindings)
-  t.ok(waited < 400, 'the store’s time is none that was spent on servers')
+  t.ok(waited < 400, 'time in the store does not count as time for servers')
   t.match(found(rows.get('ses_2')?.tools ?? [], 's.b'), { status: 'available' })
   t.notOk(tools.isBehind('ses_2'))
   await refreshed
   clearTimeout(alive)
 })
 
-t.test('a turn waits for what a caller is changing, and for what a server has announced', async (t) => {
+t.test('a turn waits for a caller’s change and for a change that a server has announced', async (t) => {
   const { create, add, mcp, servers, store } = setUp(t)
   let isOutdated = false
   const list: typeof mcp.list = (...asked) => {
@@ -209,7 +210,7 @@ t.test('a turn waits for what a caller is changing, and for what a server has an
   t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.b' })
 })
 
-t.test('a connector that was changed elsewhere is asked anew by the next turn', async (t) => {
+t.test('the next turn asks the server of a connector that was changed at another replica', async (t) => {
   const { create, add, store } = setUp(t)
   const tools = create()
   await tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')] })])

@@ -1,4 +1,7 @@
-/** A session's tools where several write them: replicas, sessions of one server, who accepts a definition; on doubles of store and door. */
+/**
+ * A session's tools that several writers change: replicas, sessions of one server, callers that accept a definition; on
+ * doubles of store and door.
+ */
 import { mock } from 'node:test'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
@@ -7,7 +10,7 @@ import { NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { createDoor, found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
-t.test('a refresh tells what became of the tools while it waited, whoever wrote it', async (t) => {
+t.test('a refresh tells all changes of the tools while it waited, whoever wrote them', async (t) => {
   const { create, add, servers, heard } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -22,7 +25,7 @@ t.test('a refresh tells what became of the tools while it waited, whoever wrote 
   t.match(await refreshed, { added: ['fast.b'], prompt_cache: 'invalidated' })
 })
 
-t.test('a definition is kept before a model can get it, whichever way its list came', async (t) => {
+t.test('a definition is pinned before a model can get it, also from a list that was cached', async (t) => {
   const { create, add, mcp, store, servers, heard, announce } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -35,14 +38,14 @@ t.test('a definition is kept before a model can get it, whichever way its list c
   }
   await tools.open(session, [one])
   store.registry.put = put
-  t.ok(await store.connectors.loadList('con_s@1'), 'and its list for a cold start')
+  t.ok(await store.connectors.loadList('con_s@1'), 'the list is kept for a cold start')
   servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
   announce('con_s@1')
   await heard((_, { changed }) => changed.includes('s.a'))
   t.match((await tools.list(session, null)).tools.at(-1), { status: 'changed' })
 })
 
-t.test('of two first uses at once the first counts, for both', async (t) => {
+t.test('if two replicas use a tool first at once, the definition that was pinned first counts', async (t) => {
   const { create, add, store } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -55,7 +58,7 @@ t.test('of two first uses at once the first counts, for both', async (t) => {
   t.match((await tools.list(session, null)).tools.at(-1), { status: 'changed', reason: /accept/ })
 })
 
-t.test('a turn goes on with the tools that it has where other writers always come first', async (t) => {
+t.test('a turn goes on with the tools that it has if other writers always come first', async (t) => {
   const { create, add, servers, store, announce } = setUp(t)
   const tools = create()
   await tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')] })])
@@ -69,13 +72,13 @@ t.test('a turn goes on with the tools that it has where other writers always com
   announce('con_s@1')
   while (!tools.isBehind('ses_1')) await new Promise((resolve) => setImmediate(resolve))
   await tools.bringUpToDate('ses_1', 20, bindings)
-  t.ok(tries > 1, 'it was tried')
+  t.ok(tries > 1, 'the write was tried again')
   t.ok(found((await tools.current('ses_1')).tools, 's.a'))
   const late = tools.setEnabled(sessionOf('ses_1'), 's.a', false, 'next')
   await t.rejects(late, { code: 'unavailable', retryAfter: 1 }, 'a caller is told to try again')
 })
 
-t.test('a session that could not be written with the others is written by itself', async (t) => {
+t.test('a session that could not be written with others is written alone', async (t) => {
   for (const fail of [async () => [], () => Promise.reject(new Error('one of them cannot be written'))]) {
     const { create, add, servers, announce, heard, store } = setUp(t)
     const tools = create()
@@ -91,7 +94,7 @@ t.test('a session that could not be written with the others is written by itself
   }
 })
 
-t.test('a session whose turn waits is written before those that merely follow', async (t) => {
+t.test('a session whose turn waits is written before sessions without a turn', async (t) => {
   const { create, add, servers, announce, store } = setUp(t)
   const tools = create()
   const one = add('s', { tools: [tool('a')] })
@@ -114,7 +117,7 @@ t.test('a session whose turn waits is written before those that merely follow', 
   t.equal(lots[1]?.[0], 'ses_119')
 })
 
-t.test('a process that knows no list yet changes nothing that another wrote', async (t) => {
+t.test('a process that knows no list yet leaves tools that another process wrote as they are', async (t) => {
   const { create, add, servers, written } = setUp(t)
   const [a, b] = [add('a', { tools: [tool('x')] }), add('b', { tools: [tool('y')] })]
   const session = sessionOf('ses_1')
@@ -125,30 +128,27 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   for (const [key, answer] of servers) door.servers.set(key, answer)
   const restarted = create(door.mcp)
   const gone = await restarted.unbind(session, 'a', 'next')
-  t.match(gone, { removed: ['a.x'], changed: NONE, added: NONE }, 'the other server is not called away')
+  t.match(gone, { removed: ['a.x'], changed: NONE, added: NONE }, 'the other server does not count as away')
   t.match(found((await restarted.current('ses_1')).tools, 'b.y'), { status: 'available', reason: null })
   letGo()
   await restarted.bringUpToDate('ses_1', 1_000)
   t.equal(written.length, 2)
 })
 
-t.test(
-  'a list and a preview show what a change of a connector leaves, however soon they are asked for',
-  async (t) => {
-    const { create, add, store } = setUp(t)
-    const session = sessionOf('ses_1')
-    const tools = create()
-    await tools.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
-    const names = ({ tools }: { tools: readonly { canonical_name: string }[] }) =>
-      tools.map(({ canonical_name }) => canonical_name).filter((name) => name.startsWith('s.'))
-    add('s', { tools: [tool('a'), tool('c')] }, { config_revision: 2 })
-    t.strictSame(names(await tools.list(session, null)), ['s.a', 's.c'])
-    add('s', { tools: [tool('a')] }, { config_revision: 3 })
-    t.strictSame(names(await tools.present('ses_1')), ['s.a'])
-    await store.connectors.unbind('ses_1', 'con_s')
-    t.strictSame(names(await tools.present('ses_1')), [])
-  },
-)
+t.test('a list and a preview show at once what a change of a connector leaves', async (t) => {
+  const { create, add, store } = setUp(t)
+  const session = sessionOf('ses_1')
+  const tools = create()
+  await tools.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
+  const names = ({ tools }: { tools: readonly { canonical_name: string }[] }) =>
+    tools.map(({ canonical_name }) => canonical_name).filter((name) => name.startsWith('s.'))
+  add('s', { tools: [tool('a'), tool('c')] }, { config_revision: 2 })
+  t.strictSame(names(await tools.list(session, null)), ['s.a', 's.c'])
+  add('s', { tools: [tool('a')] }, { config_revision: 3 })
+  t.strictSame(names(await tools.present('ses_1')), ['s.a'])
+  await store.connectors.unbind('ses_1', 'con_s')
+  t.strictSame(names(await tools.present('ses_1')), [])
+})
 
 t.test('a list and a preview wait for a changed server that is being asked already', async (t) => {
   const { create, add, servers } = setUp(t)
@@ -160,55 +160,52 @@ t.test('a list and a preview wait for a changed server that is being asked alrea
   servers.set('con_s@2', { tools: [tool('a'), tool('b')], when })
   await tools.connectorChanged(patched)
   await tools.bringUpToDate('ses_1', 0)
-  t.ok(tools.isBehind('ses_1'), 'and so does a step of a turn')
+  t.ok(tools.isBehind('ses_1'), 'a step of a turn waits for it, too')
   const [listed, present] = [tools.list(session, null), tools.present('ses_1')]
   letGo()
   t.ok((await listed).tools.some(({ canonical_name }) => canonical_name === 's.b'))
   t.ok(found((await present).tools, 's.b'))
 })
 
-t.test(
-  'who looks after a start sees what was configured otherwise meanwhile, and no server is asked',
-  async (t) => {
-    const { create, add, connectors, said } = setUp(t)
-    const session = sessionOf('ses_1')
-    const all = ['gone', 'moved', 'narrowed', 'still'].map((name) =>
-      add(name, { tools: [tool('a'), tool('b')] }),
-    )
-    await create().open(session, all)
-    connectors.delete('con_gone')
-    add('moved', { tools: [tool('b'), tool('c')] }, { config_revision: 2 })
-    add('narrowed', {}, { config_revision: 2, deny_tools: ['b'] })
-    const next = createDoor()
-    next.servers.set('con_moved@2', { tools: [tool('b'), tool('c')] })
-    // As the start does with the servers of the configuration.
-    await next.mcp.list({ key: 'con_moved@2' } as never)
-    const tools = create(next.mcp)
-    const { revision, tools: shown } = await tools.list(session, null)
-    t.strictSame(
-      shown.map(({ canonical_name, status }) => `${canonical_name} ${status}`),
-      [
-        'look_up available',
-        'moved.b available',
-        'narrowed.a available',
-        'still.a available',
-        'still.b available',
-        'moved.c available',
-      ],
-    )
-    t.equal((await tools.present(session.id)).revision, revision)
-    t.strictSame(next.asked, ['con_moved@2'])
-    t.match(said.at(-1)?.delta, {
-      added: ['moved.c'],
-      removed: ['gone.a', 'gone.b', 'moved.a', 'narrowed.b'],
-      changed: NONE,
-    })
-    await tools.bringUpToDate(session.id, 1_000)
-    t.ok(next.asked.includes('con_still@1'), 'the next turn asks them')
-  },
-)
+t.test('a list after a start shows what was configured meanwhile, and asks no server', async (t) => {
+  const { create, add, connectors, said } = setUp(t)
+  const session = sessionOf('ses_1')
+  const all = ['gone', 'moved', 'narrowed', 'still'].map((name) =>
+    add(name, { tools: [tool('a'), tool('b')] }),
+  )
+  await create().open(session, all)
+  connectors.delete('con_gone')
+  add('moved', { tools: [tool('b'), tool('c')] }, { config_revision: 2 })
+  add('narrowed', {}, { config_revision: 2, deny_tools: ['b'] })
+  const next = createDoor()
+  next.servers.set('con_moved@2', { tools: [tool('b'), tool('c')] })
+  // The start does this for the servers of the configuration.
+  await next.mcp.list({ key: 'con_moved@2' } as never)
+  const tools = create(next.mcp)
+  const { revision, tools: shown } = await tools.list(session, null)
+  t.strictSame(
+    shown.map(({ canonical_name, status }) => `${canonical_name} ${status}`),
+    [
+      'look_up available',
+      'moved.b available',
+      'narrowed.a available',
+      'still.a available',
+      'still.b available',
+      'moved.c available',
+    ],
+  )
+  t.equal((await tools.present(session.id)).revision, revision)
+  t.strictSame(next.asked, ['con_moved@2'])
+  t.match(said.at(-1)?.delta, {
+    added: ['moved.c'],
+    removed: ['gone.a', 'gone.b', 'moved.a', 'narrowed.b'],
+    changed: NONE,
+  })
+  await tools.bringUpToDate(session.id, 1_000)
+  t.ok(next.asked.includes('con_still@1'), 'the next turn asks the servers')
+})
 
-t.test('who only looks writes nothing of a server that this replica alone cannot reach', async (t) => {
+t.test('a list does not write that a server is away which only this replica cannot reach', async (t) => {
   const { create, add, written } = setUp(t)
   const session = sessionOf('ses_1')
   await create().open(session, [add('s', { tools: [tool('a')] })])
@@ -223,14 +220,14 @@ t.test('who only looks writes nothing of a server that this replica alone cannot
   t.same(door.asked, [])
 })
 
-t.test('an older list takes nothing away that another replica saw since', async (t) => {
+t.test('an older list removes no tool that another replica has seen since', async (t) => {
   const { create, add, servers, said, asked, store } = setUp(t)
   const here = create()
   const session = sessionOf('ses_1')
   const one = add('s', { tools: [tool('a')] })
   await here.open(session, [one])
   add('other', { tools: [tool('a')] })
-  // Lists of one millisecond have no order.
+  // Two lists of the same millisecond would have no order.
   await new Promise((resolve) => setTimeout(resolve, 5))
   const newer = { tools: [tool('b')] }
   const door = createDoor()
@@ -240,13 +237,13 @@ t.test('an older list takes nothing away that another replica saw since', async 
   t.match(await there.refresh(session, 'next'), { added: ['s.b'], removed: ['s.a'] })
   asked.splice(0)
   t.match(await here.bind(session, 'other', 'next', null), { added: ['other.a'], removed: NONE })
-  t.strictSame(asked, ['con_other@1', 'con_s@1'], 'and the newer one is asked for')
+  t.strictSame(asked, ['con_other@1', 'con_s@1'], 'the replica asks the server for the newer list')
   await here.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
   t.equal(said.filter(({ delta }) => delta.removed.length > 0).length, 1)
 })
 
 t.test(
-  'a list that is asked for here is taken over, however far ahead another replica’s clock is',
+  'a list that this replica asked for is taken over although another replica’s clock is ahead',
   async (t) => {
     mock.timers.enable({ apis: ['Date'], now: Date.now() })
     t.teardown(() => mock.timers.reset())
@@ -270,7 +267,7 @@ t.test(
   },
 )
 
-t.test('a tool was last seen when its list was asked for last, whether or not it moved', async (t) => {
+t.test('a tool’s last_seen_at is the time of its last list, whether or not the tool changed', async (t) => {
   const { create, add } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -282,7 +279,7 @@ t.test('a tool was last seen when its list was asked for last, whether or not it
   t.ok((await seen()) > first, `${await seen()} after ${first}`)
 })
 
-t.test('two writers at once lose nothing', async (t) => {
+t.test('two replicas that write at once lose no change', async (t) => {
   const { create, add, written } = setUp(t)
   const [left, right] = [create(), create()]
   const session = sessionOf('ses_1')
@@ -301,11 +298,11 @@ t.test('two writers at once lose nothing', async (t) => {
   t.strictSame(
     written.map(({ revision }) => revision),
     written.map((_, i) => i + 1),
-    'revisions in a row',
+    'the revisions are consecutive',
   )
 })
 
-t.test('a change that another writer overtook is made anew', async (t) => {
+t.test('a change that another writer overtook is made again on the newer registry', async (t) => {
   const { create, add, store, rows } = setUp(t)
   const [here, there] = [create(), create()]
   const session = sessionOf('ses_1')
@@ -323,7 +320,7 @@ t.test('a change that another writer overtook is made anew', async (t) => {
   )
 })
 
-t.test('an older revision is never served than was announced', async (t) => {
+t.test('no revision is served that is older than the one announced', async (t) => {
   const { create, add } = setUp(t)
   const [here, there] = [create(), create()]
   const session = sessionOf('ses_1')
@@ -336,7 +333,7 @@ t.test('an older revision is never served than was announced', async (t) => {
   t.equal((await here.current('ses_1')).revision, tools_revision)
 })
 
-t.test('a change that nobody told of is in the list all the same', async (t) => {
+t.test('a list shows a change of another replica that no message told of', async (t) => {
   const { create, add } = setUp(t)
   const [here, there] = [create(), create()]
   const session = sessionOf('ses_1')
@@ -365,7 +362,7 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   await t.rejects(
     tools.accept(caller, one, 'a', hash),
     { code: 'invalid_request', param: 'hash' },
-    'what nobody has read is not accepted',
+    'a definition that the caller has not read is not accepted',
   )
   const read = (await tools.list(session, null)).tools.at(-1)
   t.match(read, { status: 'changed', diff: [{ after: 'Worse still.' }], hash: /^[0-9a-f]{64}$/ })
@@ -374,7 +371,7 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   await t.rejects(tools.accept(caller, one, 'none'), { code: 'tool_not_found' })
 })
 
-t.test('what is accepted is taken over by a session’s next turn on any replica', async (t) => {
+t.test('a session’s next turn on any replica takes over an accepted definition', async (t) => {
   const { create, add, servers, store } = setUp(t)
   const [here, there] = [create(), create()]
   const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
@@ -390,7 +387,7 @@ t.test('what is accepted is taken over by a session’s next turn on any replica
     await tools.open(sessionOf(id), [one])
     t.equal(await status(tools, id), 'changed')
   }
-  // Theirs are too many to follow at once.
+  // As if the connector had too many sessions to follow at once.
   store.connectors.sessionsOf = async () => []
   await here.accept({ owner: 'o', admin: false, key_id: null }, one, 'a')
   for (const [id, tools] of places) {
@@ -399,7 +396,7 @@ t.test('what is accepted is taken over by a session’s next turn on any replica
   }
 })
 
-t.test('what is accepted reaches a session that waited for something else', async (t) => {
+t.test('an accepted definition reaches a session whose update waited behind another', async (t) => {
   const { create, add, servers, announce, heard, store } = setUp(t)
   const tools = create()
   const [session, busy] = [sessionOf('ses_1'), sessionOf('ses_2')]
@@ -430,7 +427,7 @@ t.test('what is accepted reaches a session that waited for something else', asyn
   t.match((await tools.list(session, null)).tools.at(-1), { canonical_name: 's.a', status: 'available' })
 })
 
-t.test('what is accepted is the newest definition that any replica saw', async (t) => {
+t.test('accepting a tool accepts the newest definition that any replica saw', async (t) => {
   const { create, add, servers, heard } = setUp(t)
   const here = create()
   const session = sessionOf('ses_1')
@@ -438,7 +435,7 @@ t.test('what is accepted is the newest definition that any replica saw', async (
   await here.open(session, [one])
   const other = createDoor()
   other.servers.set('con_s@1', { tools: [tool('a', { description: 'Newer.' })] })
-  // Lists of one millisecond have no order.
+  // Two lists of the same millisecond would have no order.
   await new Promise((resolve) => setTimeout(resolve, 5))
   const there = create(other.mcp)
   await there.refresh(session, 'next')
@@ -448,7 +445,7 @@ t.test('what is accepted is the newest definition that any replica saw', async (
   const caller = { owner: 'o', admin: false, key_id: null }
   const { hash } = await here.accept(caller, one, 'a')
   t.equal(hash, hashOf(tool('a', { description: 'Newer.' })))
-  // After a start the server is away: what was seen of it is stored.
+  // The server is away after a start: its last definition is stored.
   servers.set('con_s@1', { error: new McpError('unavailable', 'refused', { sent: false }) })
   t.equal((await create(createDoor().mcp).accept(caller, one, 'a')).hash, hash)
   const unseen = add('unseen', { error: new McpError('unavailable', 'refused', { sent: false }) })

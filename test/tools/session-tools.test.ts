@@ -1,10 +1,13 @@
-/** A session's tools as callers change them: bound, switched, refreshed, for the next step or now; on doubles of store and door. */
+/**
+ * A session's tools as callers change them: bind, switch, refresh, for the next step or now; on doubles of store and
+ * door.
+ */
 import t from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import { NONE } from '../patterns.ts'
 import { sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
-t.test('binding and unbinding answer with what changed, one revision each', async (t) => {
+t.test('binding and unbinding answer with what changed, and make one revision each', async (t) => {
   const { create, add, said } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -72,7 +75,7 @@ t.test('a tool that is switched off and on again comes back behind the others', 
   await t.rejects(tools.setEnabled(session, 's.zzz', true, 'next'), { code: 'tool_not_found' })
 })
 
-t.test('a tool that is off stays off while its server is bound, whatever becomes of the list', async (t) => {
+t.test('a tool that is off stays off while its server is bound, even if it leaves the list', async (t) => {
   const { create, add, servers, connectors } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -116,12 +119,12 @@ t.test('a tool that is off stays off while its server is bound, whatever becomes
       ['renamed.a', true],
       ['renamed.b', true],
     ],
-    'bound anew, it begins anew',
+    'a server that is bound anew has all its tools on',
   )
 })
 
 t.test(
-  'a tool that an older version switched off, which did not note it with the binding, stays off',
+  'a tool stays off that an older version switched off, which did not note this with the binding',
   async (t) => {
     const { create, add, servers, connectors, store } = setUp(t)
     const tools = create()
@@ -150,7 +153,7 @@ t.test(
   },
 )
 
-t.test('changes that come together take effect together', async (t) => {
+t.test('changes that are made at once take effect together', async (t) => {
   const { create, add, told } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -164,7 +167,7 @@ t.test('changes that come together take effect together', async (t) => {
   t.strictSame([...(told[0]?.removed ?? [])].sort(), names.map((name) => `s.${name}`).sort())
 })
 
-t.test('a turn waits for callers’ changes without losing the time that it has for servers', async (t) => {
+t.test('a turn waits for callers’ changes without using up its time for servers', async (t) => {
   const { create, add, store } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -181,7 +184,7 @@ t.test('a turn waits for callers’ changes without losing the time that it has 
   await Promise.all(changes)
 })
 
-t.test('what was changed for the next step can be made to hold now by asking again', async (t) => {
+t.test('a change for the next step can be asked for again to hold now', async (t) => {
   const { create, add, told } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -194,7 +197,7 @@ t.test('what was changed for the next step can be made to hold now by asking aga
   ])
 })
 
-t.test('a connector that is changed or deleted takes its tools along', async (t) => {
+t.test('a change or deletion of a connector removes its tools from sessions', async (t) => {
   const { create, add, connectors, heard } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
@@ -212,7 +215,7 @@ t.test('a connector that is changed or deleted takes its tools along', async (t)
   )
 })
 
-t.test('errors are of the catalogue', async (t) => {
+t.test('switching an unknown tool fails with an error of the catalogue', async (t) => {
   const { create } = setUp(t)
   const error = await create()
     .setEnabled(sessionOf('ses_1'), 'x', true, 'next')

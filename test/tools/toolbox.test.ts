@@ -4,7 +4,7 @@ import type { Toolbox } from '../../src/config/config.ts'
 import { createToolboxPolicy } from '../../src/tools/toolbox.ts'
 import { connector, tool, toolbox } from './declared-tool.ts'
 
-t.test('the toolbox says what may be registered, for how long it runs and how often at once', async (t) => {
+t.test('the toolbox says which tools are admitted, how long and how often at once they run', async (t) => {
   const policy = createToolboxPolicy(
     toolbox({
       tools: [{ name: 'srv.read', maxInstances: 2 }, { name: 'write', timeoutMs: 9 }, { name: 'look_up' }],
@@ -15,7 +15,7 @@ t.test('the toolbox says what may be registered, for how long it runs and how of
   t.match(
     policy.admit({ ...strict, name: 'other' }, 'write'),
     { ok: true },
-    'a bare name holds for every server',
+    'a bare name counts for every server',
   )
   t.match(policy.admit(strict, 'delete'), {
     ok: false,
@@ -31,7 +31,11 @@ t.test('the toolbox says what may be registered, for how long it runs and how of
     mode: 'dynamic' as const,
     default_tool_config: { max_instances: 7, timeout: 'PT2S' },
   }
-  t.strictSame(policy.limits(tool(), dynamic), { maxInstances: 2, timeoutMs: 2_000 }, 'left out: the default')
+  t.strictSame(
+    policy.limits(tool(), dynamic),
+    { maxInstances: 2, timeoutMs: 2_000 },
+    'a setting that is left out has its default',
+  )
   t.strictSame(policy.limits(tool({ mcp_tool_name: 'write' }), dynamic), { maxInstances: 7, timeoutMs: 9 })
   t.strictSame(policy.limits(tool(), { ...connector, mode: 'strict', default_tool_config: null }), {
     maxInstances: 2,
@@ -39,7 +43,7 @@ t.test('the toolbox says what may be registered, for how long it runs and how of
   })
 })
 
-t.test('a server gets nothing by naming a tool as another server’s', async (t) => {
+t.test('a server gains nothing by naming a tool like another server’s', async (t) => {
   const mcps = [{ name: 'bank' }] as unknown as Toolbox['mcps']
   const tools = [{ name: 'bank.pay', requireApproval: 'never' as const }, { name: 'a.dotted.one' }]
   const policy = createToolboxPolicy(toolbox({ mcps, tools }))
@@ -50,7 +54,7 @@ t.test('a server gets nothing by naming a tool as another server’s', async (t)
   t.match(policy.admit(evil, 'a.dotted.one'), { ok: true }, 'a bare name may have dots')
 })
 
-t.test('hints are believed where the operator says so, and absent ones mean the worst', async (t) => {
+t.test('hints count if the operator trusts the server, and absent hints mean the worst', async (t) => {
   const policy = createToolboxPolicy(toolbox({ tools: [{ name: 'srv.asks', requireApproval: 'always' }] }))
   const harmless = tool({ annotations: { readOnlyHint: true } })
   const trusted = { ...connector, trust_annotations: true, require_approval: 'destructive' as const }
@@ -69,6 +73,6 @@ t.test('hints are believed where the operator says so, and absent ones mean the 
   t.equal(
     policy.isRepeatable(tool({ annotations: { readOnlyHint: true } }), null),
     true,
-    'built-ins are ours',
+    'the hints of built-ins always count',
   )
 })

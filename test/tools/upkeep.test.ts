@@ -1,4 +1,4 @@
-/** What is remembered of the servers that sessions' registries were made of. */
+/** What a process remembers of the servers from whose lists it made sessions' registries. */
 import { pino } from 'pino'
 import t from 'tap'
 import type { Ground, Make, Next } from '../../src/tools/registries.ts'
@@ -7,7 +7,7 @@ import { connector, NOW } from './session-tools-doubles.ts'
 
 const away = { tools: null, seen_at: null, left_out: [], state: 'away' as const, reason: null, mark: null }
 
-t.test('what is remembered is bounded by servers, not by sessions alone', async (t) => {
+t.test('the memory of sessions is bounded by their servers, not by their number alone', async (t) => {
   const bound = Array.from({ length: 50 }, (_, i) => connector(`s${i}`))
   const bindings = bound.map((one) => ({ connector: one, alias: null, off: [] }))
   const change = async (session_id: string, make: Make) => {
@@ -34,7 +34,7 @@ t.test('what is remembered is bounded by servers, not by sessions alone', async 
   for (const session of sessions) await upkeep.update(session)
   t.not(upkeep.standing('ses_2099'), 'unknown')
   t.not(upkeep.standing('ses_300'), 'unknown')
-  t.equal(upkeep.standing('ses_0'), 'unknown', 'those of the least used sessions are asked for again')
+  t.equal(upkeep.standing('ses_0'), 'unknown', 'the least used session is not remembered')
   for (let i = 0; i < 3; i++) await upkeep.update('ses_300')
-  t.not(upkeep.standing('ses_400'), 'unknown', 'one that is made anew takes no more room')
+  t.not(upkeep.standing('ses_400'), 'unknown', 'a session that is updated again takes no more room')
 })

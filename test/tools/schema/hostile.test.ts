@@ -1,4 +1,4 @@
-/** Schemas made to cost much are refused, or cost little. */
+/** Schemas that are made to cost much are refused, or cost little. */
 import t from 'tap'
 import type { JsonSchema } from '../../../src/provider.ts'
 import { adapt } from '../../../src/tools/schema/adapt.ts'
@@ -8,7 +8,7 @@ import { clean, fitted, profile } from './targets.ts'
 t.test('hostile schemas cost little and break nothing', async (t) => {
   let deep: unknown = { type: 'string' }
   for (let i = 0; i < 100_000; i++) deep = { type: 'object', properties: { a: deep } }
-  t.equal(clean(deep).type, 'object', 'nested a hundred thousand deep')
+  t.equal(clean(deep).type, 'object', 'a schema nested a hundred thousand deep')
   const wide = Object.fromEntries(Array.from({ length: 6_000 }, (_, i) => [`p${i}`, {}]))
   t.match(normalise({ type: 'object', properties: wide }), { undeclarable: /more than 5000 subschemas/ })
   const bulky = Object.fromEntries(
@@ -48,32 +48,36 @@ const range = <T>(count: number, make: (i: number) => T): T[] =>
 const map = (count: number, prefix: string, make: (i: number) => unknown) =>
   Object.fromEntries(range(count, (i) => [prefix + i, make(i)]))
 
-t.test('parts that are combined or repeated without end are not worked through', async (t) => {
+t.test('a schema that combines or repeats its parts too often is refused', async (t) => {
   const tooOften = { undeclarable: /repeats or combines its parts too often/ }
   const members = (count: number) => ({
     type: 'object',
     allOf: range(count, (i) => ({ properties: { [`p${i}`]: {} } })),
   })
   t.equal(Object.keys(clean(members(100)).properties as JsonSchema).length, 100)
-  t.match(normalise(members(2_400)), tooOften, 'each member is merged with all before it')
+  t.match(normalise(members(2_400)), tooOften, 'each member is merged with all members before it')
   const chain = {
     $ref: '#/$defs/d0',
     $defs: map(4_800, 'd', (i) => ({ $ref: `#/$defs/d${i + 1}` })),
   }
-  t.match(normalise(chain), { undeclarable: /a chain of more than 100 references/ }, 'deeper than any stack')
+  t.match(
+    normalise(chain),
+    { undeclarable: /a chain of more than 100 references/ },
+    'a chain that is deeper than any stack',
+  )
   const links = map(4_800, 'd', (i) => ({ $ref: `#/$defs/d${i + 1}`, properties: { [`p${i}`]: {} } }))
   t.match(normalise({ ...chain, type: 'object', $defs: links }), { schema: { properties: { p0: {} } } })
   const again = { allOf: range(2_000, () => ({ $ref: '#/$defs/e' })) }
   const listed = { type: 'object', properties: { a: again }, $defs: { e: { enum: range(900, String) } } }
-  t.match(normalise(listed), tooOften, 'a list that is named again and again')
+  t.match(normalise(listed), tooOften, 'a list that is referred to again and again')
   const bulky = { ...listed, $defs: { e: { enum: [{ a: range(300, (b) => ({ b })) }] } } }
-  t.match(normalise(bulky), tooOften, 'or a large value')
+  t.match(normalise(bulky), tooOften, 'a large value that is referred to again and again')
 
   const lists = { type: 'object', properties: map(60, 'p', () => ({ enum: range(900, String) })) }
-  t.ok(clean(lists).properties, 'long lists that are read once are no such thing')
+  t.ok(clean(lists).properties, 'long lists that are read once are fine')
 })
 
-t.test('definitions that are called alike keep names of their own', async (t) => {
+t.test('definitions with the same last name keep names of their own', async (t) => {
   const named = map(1_000, 'd', () => ({ x: { minLength: 1 } }))
   const alike = map(1_000, 'p', (i) => ({ $ref: `#/$defs/d${i}/x` }))
   t.match(normalise({ type: 'object', properties: alike, $defs: named }), { undeclarable: /larger than/ })
@@ -82,7 +86,7 @@ t.test('definitions that are called alike keep names of their own', async (t) =>
   t.equal(Object.keys($defs as JsonSchema).length, 30)
 })
 
-t.test('definitions that merely refer to the next one are not followed anew from each', async (t) => {
+t.test('a chain of definitions is not followed anew from each of its definitions', async (t) => {
   const chained = (count: number, last: unknown) => ({
     type: 'object',
     properties: { x: { $ref: '#/$defs/d0' } },
@@ -90,11 +94,15 @@ t.test('definitions that merely refer to the next one are not followed anew from
   })
   const ends = { d0: { $ref: '#/$defs/d1' }, d1: { $ref: '#/$defs/d2' } }
   t.strictSame(clean(chained(2, { type: 'null' })).$defs, { ...ends, d2: { type: 'null' } })
-  t.strictSame(clean(chained(2, { $ref: '#/$defs/d2' })).$defs, { ...ends, d2: {} }, 'opened where it closes')
+  t.strictSame(
+    clean(chained(2, { $ref: '#/$defs/d2' })).$defs,
+    { ...ends, d2: {} },
+    'a circle is opened where it closes',
+  )
   t.strictSame(
     clean(chained(2, { $ref: '#/$defs/d1' })).$defs,
     { d0: ends.d0, d1: {} },
-    'with what is behind it gone',
+    'definitions behind the circle are gone',
   )
   const { user } = process.cpuUsage()
   for (const last of [{ type: 'null' }, { $ref: '#/$defs/d4900' }]) {
@@ -103,7 +111,7 @@ t.test('definitions that merely refer to the next one are not followed anew from
   t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 2)
 })
 
-t.test('a part that is named again and again is not read for each name', async (t) => {
+t.test('a definition that is referred to often is not read for each reference', async (t) => {
   let reads = 0
   const leaf = {
     get type() {

@@ -1,4 +1,4 @@
-/** The tools of real servers, as every provider can take them. */
+/** The tools of real servers are declared so that every provider can take them. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
@@ -19,7 +19,7 @@ const allTools: Listed[] = readdirSync(FIXTURES).flatMap((file) => {
   return Array.isArray(content) ? content : content.tools
 })
 
-/** Arguments that a clean schema should allow: every property, or only the required ones. */
+/** Arguments that a clean schema should allow, with every property or only the required properties. */
 function sample(schema: JsonSchema, root: JsonSchema, isFull: boolean, depth = 0): unknown {
   if (typeof schema.$ref === 'string') {
     const name = schema.$ref.slice('#/$defs/'.length)
@@ -98,10 +98,10 @@ t.test('a clean schema and its adapted forms take what the server takes', async 
     }
   }
   t.strictSame(wrong, [])
-  t.ok(checked > 1500, `${checked} were checked`)
+  t.ok(checked > 1500, `${checked} samples were checked`)
 })
 
-t.test('normalising twice changes nothing, and equal schemas give equal bytes', async (t) => {
+t.test('normalising a schema twice gives the bytes of normalising it once', async (t) => {
   const changed = allTools.filter((tool) => {
     const once = clean(tool.inputSchema)
     return JSON.stringify(clean(once)) !== JSON.stringify(once)

@@ -11,7 +11,7 @@ const free = { type: 'object', properties: {} }
 const property = (sub: unknown) =>
   (clean({ type: 'object', properties: { p: sub } }).properties as Record<string, unknown>).p
 
-t.test('older drafts and odd shapes mean what they meant', async (t) => {
+t.test('older drafts and odd shapes keep their meaning', async (t) => {
   t.strictSame(property({ type: 'integer', minimum: 0, exclusiveMinimum: true }), {
     type: 'integer',
     exclusiveMinimum: 0,
@@ -25,8 +25,8 @@ t.test('older drafts and odd shapes mean what they meant', async (t) => {
     prefixItems: [{ type: 'string' }, {}],
     maxItems: 2,
   })
-  t.strictSame(property(true), {}, 'true is anything')
-  t.strictSame(property(false), undefined, 'false is no property')
+  t.strictSame(property(true), {}, 'true allows anything')
+  t.strictSame(property(false), undefined, 'false removes the property')
   t.strictSame(property(null), {})
   t.strictSame(property({ type: 'array' }), { type: 'array', items: {} })
   t.strictSame(property({ type: 'object' }), { type: 'object', properties: {} })
@@ -47,15 +47,15 @@ t.test('older drafts and odd shapes mean what they meant', async (t) => {
   t.match(
     property({ type: 'object', properties: { a: { type: 'string' } }, patternProperties: anyName }),
     { patternProperties: anyName },
-    'named properties have to fit it, too',
+    'named properties have to fit the pattern’s schema, too',
   )
-  t.strictSame(property({ type: 'string', pattern: '(' }), { type: 'string' }, 'a broken pattern goes')
+  t.strictSame(property({ type: 'string', pattern: '(' }), { type: 'string' }, 'a broken pattern is left out')
   t.strictSame(property({ type: 'string', enum: [1, 2] }), { type: 'integer', enum: [1, 2] })
   t.strictSame(property({ type: 'number', minimum: '0' }), { type: 'number' })
   t.strictSame(
     property({ type: 'string', default: null }),
     { type: 'string' },
-    'a default that says "absent" goes',
+    'a default that says "absent" is left out',
   )
   t.strictSame(property({ type: ['string', 'null'], default: null }), {
     type: ['string', 'null'],
@@ -70,7 +70,7 @@ t.test('older drafts and odd shapes mean what they meant', async (t) => {
   t.strictSame(
     clean({ properties: { a: { type: 'string', required: true } }, required: ['b'] }),
     { type: 'object', properties: { a: { type: 'string' }, b: {} }, required: ['b', 'a'] },
-    'draft-03 says it on the property',
+    'draft-03 says on the property that it is required',
   )
   t.strictSame(clean({ type: 'object', properties: {}, required: ['b'] }), {
     type: 'object',
@@ -81,7 +81,7 @@ t.test('older drafts and odd shapes mean what they meant', async (t) => {
   t.match(normalise(false), { undeclarable: /no arguments/ })
 })
 
-t.test('each form of an older draft is read as what it has become', async (t) => {
+t.test('each form of an older draft is read as its newer form', async (t) => {
   const [text, number] = [{ type: 'string' }, { type: 'number' }]
   const list = { type: 'array', items: {} }
   for (const [raw, read] of [
@@ -146,7 +146,7 @@ t.test('each form of an older draft is read as what it has become', async (t) =>
     for (const alias of aliases) t.match(property({ type: alias }), { type }, alias)
 })
 
-t.test('a reference leads to what has its name, in the words of any draft', async (t) => {
+t.test('a reference finds its definition by path, id or anchor of any draft', async (t) => {
   const target = { type: 'integer', $defs: { m: { type: 'null' } } }
   for (const [reference, named, type] of [
     [{ $ref: 'x.json' }, { $id: 'x.json' }, 'integer'],
@@ -163,7 +163,7 @@ t.test('a reference leads to what has its name, in the words of any draft', asyn
   }
 })
 
-t.test('what several schemas say of one value is what all of them allow', async (t) => {
+t.test('several schemas for one value become what all of them allow', async (t) => {
   const [text, number, whole] = [{ type: 'string' }, { type: 'number' }, { type: 'integer' }]
   const orNull = (sub: unknown) => [sub, { type: 'null' }]
   const open = (additionalProperties: unknown) => ({ ...free, additionalProperties })
@@ -240,7 +240,7 @@ t.test('what several schemas say of one value is what all of them allow', async 
   t.match(normalise({ type: 'object', allOf: [false] }), { undeclarable: /no arguments/ })
 })
 
-t.test('a property that nothing fits is gone, and not required', async (t) => {
+t.test('a property that nothing fits is removed and no longer required', async (t) => {
   const raw = { type: 'object', properties: { a: false, b: { type: 'string' } }, required: ['a', 'b'] }
   t.strictSame(clean(raw), { type: 'object', properties: { b: { type: 'string' } }, required: ['b'] })
 })
@@ -268,7 +268,7 @@ t.test('properties may be named like keywords', async (t) => {
   t.strictSame(ownNames(sent, rename), { $ref: 'a', items: 'b' })
 })
 
-t.test('references are followed inside the schema, and never outside of it', async (t) => {
+t.test('references are followed inside the schema, and never outside', async (t) => {
   const raw = {
     type: 'object',
     properties: {
@@ -301,10 +301,10 @@ t.test('references are followed inside the schema, and never outside of it', asy
   })
 })
 
-t.test('a reference keeps what is said beside it, and its definition a plain name', async (t) => {
+t.test('a reference keeps the keywords beside it, and its definition gets a plain name', async (t) => {
   const $defs = { 'List<A>': { type: 'string', description: 'theirs' }, '<>': { type: 'integer' } }
   const properties = {
-    // As pydantic writes it.
+    // Pydantic writes references in this way.
     a: { allOf: [{ $ref: '#/$defs/List<A>' }], description: 'mine' },
     b: { $ref: '#/$defs/<>' },
     c: { allOf: [{ $ref: '#/$defs/<>' }, { minimum: 1 }], description: 'mine' },
@@ -322,7 +322,7 @@ t.test('a reference keeps what is said beside it, and its definition a plain nam
   t.strictSame(property(said), { type: 'string', description: 'mine' })
 })
 
-t.test('a constant is the only value everywhere, in the words that a provider reads', async (t) => {
+t.test('a constant is the only value for every provider, in the keyword that it reads', async (t) => {
   const kind = { enum: ['a', 'b'] }
   for (const sub of [{ const: 'a' }, { allOf: [kind, { const: 'a' }] }]) {
     for (const [name, profile] of Object.entries(PROFILES)) {
@@ -333,7 +333,7 @@ t.test('a constant is the only value everywhere, in the words that a provider re
   }
 })
 
-t.test('a recursive schema ends', async (t) => {
+t.test('every provider can take a recursive schema', async (t) => {
   const node = {
     type: 'object',
     properties: { next: { $ref: '#', description: 'again' }, v: { type: 'string' } },
@@ -353,11 +353,15 @@ t.test('a recursive schema ends', async (t) => {
   const parts = { a: { $ref: '#/$defs/b' }, b: { $ref: '#/$defs/a' } }
   const each = { type: 'object', properties: parts, $defs: parts }
   t.strictSame(clean(itself).$defs, { a: {} }, 'a reference to itself says nothing')
-  t.strictSame(clean(each).$defs, { a: { $ref: '#/$defs/b' }, b: {} }, 'nor do two to each other')
+  t.strictSame(
+    clean(each).$defs,
+    { a: { $ref: '#/$defs/b' }, b: {} },
+    'two references to each other say nothing',
+  )
   const wide = Object.fromEntries(Array.from({ length: 40 }, (_, i) => [`p${i}`, { $ref: '#/$defs/n' }]))
   const bushy = { type: 'object', properties: wide, $defs: { n: { type: 'object', properties: wide } } }
   const { schema } = fitted(bushy, profile('narrow'))
-  t.ok(JSON.stringify(schema).length <= 32_768, 'a bushy one stays small')
+  t.ok(JSON.stringify(schema).length <= 32_768, 'a bushy recursive schema stays small')
 })
 
 t.test('choices at the root become one object', async (t) => {
@@ -390,7 +394,7 @@ t.test('choices at the root become one object', async (t) => {
   })
 })
 
-t.test('conditions side by side name what they lead to, and demand nothing', async (t) => {
+t.test('conditions side by side name the properties that they lead to, and require none', async (t) => {
   const when = (kind: string, name: string, branch: 'then' | 'else') => ({
     if: { properties: { kind: { const: kind } } },
     [branch]: { properties: { [name]: { type: 'string' }, kind: { type: 'null' } }, required: [name] },
@@ -438,7 +442,7 @@ t.test('conditions side by side name what they lead to, and demand nothing', asy
   t.strictSame(clean({ type: 'object', properties: { bare } }).properties, { bare: text })
 })
 
-t.test('of choices side by side the first stays, and the others name what they lead to', async (t) => {
+t.test('of choices side by side the first stays, and the others only name their properties', async (t) => {
   const [text, number] = [{ type: 'string' }, { type: 'number' }]
   const choice = (keyword: string, ...names: string[]) => ({
     [keyword]: names.map((name) => ({ properties: { [name]: text }, required: [name] })),
@@ -458,7 +462,7 @@ t.test('of choices side by side the first stays, and the others name what they l
 })
 
 t.test(
-  'a choice at the root is joined with those inside of it, and the root has the last word',
+  'a choice at the root is joined with the choices inside it, and the root’s own keywords win',
   async (t) => {
     const { schema } = fitted(
       {
@@ -485,7 +489,7 @@ t.test(
   },
 )
 
-t.test('where nothing may stand beside a reference, one level of it is written out', async (t) => {
+t.test('a reference that may have no siblings is written out for one level', async (t) => {
   const node = { type: 'object', properties: { n: { $ref: '#/$defs/N', description: 'next' } } }
   const raw = {
     type: 'object',
@@ -503,7 +507,7 @@ t.test('where nothing may stand beside a reference, one level of it is written o
   })
 })
 
-t.test('what a target has no word for is relaxed, not lost', async (t) => {
+t.test('a keyword that a target lacks is relaxed, not lost', async (t) => {
   const { schema } = fitted(
     {
       type: 'object',
@@ -542,11 +546,11 @@ t.test('what a target has no word for is relaxed, not lost', async (t) => {
   t.strictSame(
     fitted({ type: 'object', properties: { either } }, profile('anthropic')).schema.properties,
     { either },
-    'what it has a word for stays',
+    'a keyword that the target has stays',
   )
 })
 
-t.test('a test of which a target has no word left tests nothing', async (t) => {
+t.test('a test of which a target reads no keyword is left out', async (t) => {
   const [a, b] = [{ type: 'string' }, { type: 'string' }]
   const both = { required: ['a', 'b'] }
   const none = { anyOf: [{ required: ['a'] }, { required: ['b'] }] }
@@ -564,7 +568,7 @@ t.test('a test of which a target has no word left tests nothing', async (t) => {
   }
 })
 
-t.test('a test that lost a part of its words to a target is left out, one that is whole stays', async (t) => {
+t.test('a test that loses a part for a target is left out, and a whole test stays', async (t) => {
   const unread = { type: 'string', pattern: '(?=b)' }
   const a = { type: 'object', properties: { a: unread }, required: ['a'] }
   const pair = { type: 'array', prefixItems: [{ type: 'string' }, { type: 'number' }] }
@@ -585,7 +589,7 @@ t.test('a test that lost a part of its words to a target is left out, one that i
   }
 })
 
-t.test('a relaxed part leaves no test standing, wherever it was relaxed', async (t) => {
+t.test('a test with a part that was relaxed anywhere is left out', async (t) => {
   const unread = { type: 'string', pattern: '(?=b)' }
   const unknown = { type: 'object', unevaluatedProperties: false }
   const lost = (sub: object, name: string, definition: object = {}) => {
@@ -601,10 +605,10 @@ t.test('a relaxed part leaves no test standing, wherever it was relaxed', async 
     anyOf: [{ properties: { [key]: {} }, required: [key] }, { required: ['z'] }],
   })
   const both = lost({ type: 'object', $ref: '#/$defs/D', ...choice('a') }, 'anthropic', choice('b'))
-  t.match(both, { properties: { b: {} } }, 'a choice behind a reference names what it leads to')
+  t.match(both, { properties: { b: {} } }, 'a choice behind a reference names its properties')
 })
 
-t.test('an expression that a target cannot read is left out', async (t) => {
+t.test('a pattern that a target cannot read is left out', async (t) => {
   const kept = ['^[\\w.-]+$', '^(?:a|b){2}\\/\\u00e9$', '\\S']
   const unread = ['^(?!__)a', '(?=b)', '(?<!a)b', '^[^\\p{Cc}]+$', '(?<y>\\d)', '(a)\\1', '\\u{1f600}', '[^]']
   const raw = (patterns: string[]) => ({
@@ -636,7 +640,7 @@ t.test('an expression that a target cannot read is left out', async (t) => {
   }
 })
 
-t.test('where names by an expression cannot be told of, other names are not forbidden', async (t) => {
+t.test('other names are not forbidden if a target cannot read the pattern of names', async (t) => {
   const map = (pattern: string) => ({
     type: 'object',
     patternProperties: { [pattern]: { type: 'string' } },
@@ -647,7 +651,7 @@ t.test('where names by an expression cannot be told of, other names are not forb
     t.strictSame(schema.properties, { p: free }, name)
   }
   t.match(property(map('^\\d+$')), { additionalProperties: false })
-  // As many write it, without the `u` flag in mind.
+  // Many write this pattern, without the `u` flag in mind.
   t.strictSame(property(map('^[\\w\\_]+$')), { ...free, patternProperties: {} })
   const choice = { type: 'object', anyOf: [map('^\\d+$'), { ...free, additionalProperties: false }] }
   t.strictSame(fitted(choice, profile('openai')).schema, free)
@@ -667,7 +671,7 @@ t.test('descriptions hide nothing', async (t) => {
   t.notMatch(long.description, '\ufffd')
 })
 
-t.test('any JSON at all is normalised or refused with a reason, and then fits every profile', async () => {
+t.test('any JSON is refused with a reason, or normalised so that it fits every profile', async () => {
   const keyword = fc.constantFrom(
     ...KEYWORD_ORDER,
     'definitions',
@@ -720,7 +724,7 @@ t.test('any JSON at all is normalised or refused with a reason, and then fits ev
   )
 })
 
-t.test('a property that is renamed is so wherever its name stands', async (t) => {
+t.test('a renamed property is renamed wherever its name stands', async (t) => {
   const raw = {
     type: 'object',
     properties: { 'a b': { type: 'string', description: 'theirs' }, '1 c': {}, c: {} },
@@ -745,14 +749,14 @@ t.test('a property that is renamed is so wherever its name stands', async (t) =>
   t.match(
     fitted(below, profile('anthropic')).schema,
     { properties: { at: { dependentSchemas: { [sent]: free } } } },
-    'what depends on it, too',
+    'it is renamed in dependentSchemas, too',
   )
   const taken = { type: 'object', properties: { ...raw.properties, [sent]: {} } }
   const names = Object.keys(fitted(taken, profile('anthropic')).schema.properties as object)
-  t.match(names, [/^a_b_[0-9a-f]{8}$/, other, 'c', sent], 'but to none that is taken')
+  t.match(names, [/^a_b_[0-9a-f]{8}$/, other, 'c', sent], 'it gets no name that is taken')
 })
 
-t.test('renamed properties come back wherever they stand', async () => {
+t.test('renamed properties get their own names back wherever they stand', async () => {
   const key = fc.oneof(
     fc.string({ minLength: 1, unit: 'grapheme' }),
     fc.constantFrom('$top', 'a[]', 'a__b', 'DateSent<'),

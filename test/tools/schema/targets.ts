@@ -8,7 +8,7 @@ import { normalise } from '../../../src/tools/schema/normalise.ts'
 
 const LETTERS = /^[A-Za-z_][A-Za-z0-9_]{0,63}$/
 /**
- * Every profile under the first provider that has it, as others may speak its protocol, and one that knows less than any:
+ * Every profile under the first provider that has it, since others may share it. `narrow` knows less than any of them:
  * the keywords of OpenAPI's subset.
  */
 export const PROFILES: Record<string, SchemaProfile> = {
@@ -34,7 +34,7 @@ function firstOfEach(): Record<string, SchemaProfile> {
   return Object.fromEntries([...names].map(([schema, name]) => [name, schema]))
 }
 
-/** Every subschema, wherever it stands. */
+/** All subschemas of a schema, at every depth, and the schema itself. */
 function subschemas(root: JsonSchema): JsonSchema[] {
   const found: JsonSchema[] = []
   const visit = (sub: unknown): unknown => {
@@ -49,7 +49,7 @@ function subschemas(root: JsonSchema): JsonSchema[] {
 const TYPES = new Set(['string', 'number', 'integer', 'boolean', 'object', 'array', 'null'])
 export const typesOf = (schema: JsonSchema): string[] => [schema.type ?? []].flat() as string[]
 
-/** What all of them refuse. */
+/** What every provider refuses. */
 function* commonFaults(root: JsonSchema): Generator<string> {
   if (root.type !== 'object') yield 'root is no object'
   for (const keyword of ['anyOf', 'oneOf', 'allOf', 'enum', 'not']) {
@@ -70,7 +70,7 @@ function* commonFaults(root: JsonSchema): Generator<string> {
   }
 }
 
-/** wire/openai.md 5: no const, arrays have items; and no expression that it does not read. */
+/** wire/openai.md 5: no const, arrays have items, and no pattern that OpenAI does not read. */
 function* openaiFaults(root: JsonSchema): Generator<string> {
   yield* commonFaults(root)
   for (const sub of subschemas(root)) {
@@ -109,7 +109,7 @@ function* geminiFaults(root: JsonSchema): Generator<string> {
   }
 }
 
-/** Known keywords only. */
+/** Gemini's rules, and only the keywords that `narrow` knows. */
 export function* narrowFaults(root: JsonSchema): Generator<string> {
   yield* geminiFaults(root)
   for (const sub of subschemas(root)) {

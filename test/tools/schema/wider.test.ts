@@ -1,4 +1,4 @@
-/** Whatever a server's schema takes, the declared one takes, too, and so does the one that a call is held against. */
+/** Whatever a server's schema takes, the declared schema takes, too, and so does the schema that checks calls. */
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
 import t from 'tap'
@@ -9,7 +9,7 @@ import { normalise } from '../../../src/tools/schema/normalise.ts'
 import { PROFILES, sentForm } from './targets.ts'
 
 const ajv = new Ajv2020({ strict: false, validateFormats: false, logger: false })
-/** Says what a schema takes; null where nobody can tell, as a reference leads in a circle. */
+/** Says whether a schema takes a value; null if this cannot be told, since a reference leads in a circle. */
 function judgeOf(schema: JsonSchema): (value: unknown) => boolean | null {
   try {
     const validate = ajv.compile(schema)
@@ -37,7 +37,7 @@ const { value } = fc.letrec<{ value: unknown }>((tie) => ({
   ),
 }))
 
-/** Types are always named: where one is missing, it is guessed, and the guess may take less. */
+/** Types are always named: a missing type is guessed, and the guess may take less. */
 const { schema } = fc.letrec<{ schema: JsonSchema; deeper: unknown }>((tie) => {
   const sub = tie('schema')
   const some = (model: Record<string, fc.Arbitrary<unknown>>, always: JsonSchema = {}) =>
@@ -83,9 +83,9 @@ const { schema } = fc.letrec<{ schema: JsonSchema; deeper: unknown }>((tie) => {
         },
         { type: 'array' },
       ),
-      // A tuple that says nothing of further items is declared as if it had none of another kind.
+      // A tuple that says nothing of further items is declared as if it had no items of another kind.
       fc.record({ type: fc.constant('array'), prefixItems: list, items: fc.oneof(fc.constant(false), sub) }),
-      // ajv takes an empty list where `contains` stands beside `prefixItems`.
+      // No `prefixItems` beside `contains`: ajv takes an empty list there.
       some({ contains: sub, minContains: count }, { type: 'array' }),
       sub.map((not) => ({ not })),
       list.map((oneOf) => ({ oneOf })),
@@ -107,7 +107,7 @@ const rawOf = ({ p, a, b }: { p: unknown; a: unknown; b: unknown }) => ({
 })
 const RUNS = { seed: Number(process.env.SEED ?? 1), numRuns: Number(process.env.RUNS ?? 200) }
 
-t.test('no target is told of less than the server takes', async () => {
+t.test('no declared schema takes less than the server does', async () => {
   fc.assert(
     fc.property(given, ({ values, ...parts }) => {
       const raw = rawOf(parts)
@@ -126,7 +126,7 @@ t.test('no target is told of less than the server takes', async () => {
   )
 })
 
-t.test('no call is refused that the server takes', async () => {
+t.test('no call that the server takes is refused', async () => {
   fc.assert(
     fc.property(given, ({ values, ...parts }) => {
       const raw = rawOf(parts)
