@@ -1,4 +1,6 @@
-/** The channel by which servers tell of changes: how long it is kept, what ends it for good, what is tried again. */
+/**
+ * The channel by which servers announce changes: how long it is kept, what ends it for good, and what is tried again.
+ */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { keepChannel, readGetStream } from '../../src/mcp/channel.ts'
@@ -23,34 +25,34 @@ const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
     { lastEventId },
   )
 
-t.test('a server that offers no such stream, or lost the session, is not asked again', async (t) => {
+t.test('a server that offers no GET stream, or lost the session, is not asked again', async (t) => {
   for (const status of [204, 400, 404, 405, 410, 501])
     t.match(await asked(new Response(null, { status })), { isUnsupported: true }, `HTTP ${status}`)
 })
 
-t.test('a stream goes on after the last event that came, and a cut says where', async (t) => {
+t.test('a stream is resumed after its last event, and its end names the last event that came', async (t) => {
   const sent: Headers[] = []
   t.same(await asked(new Response('id: 8\ndata: {}\n\nid: 9\ndata: {}\n\n'), sent), { lastEventId: '9' })
   t.equal(sent[0]?.get('last-event-id'), '7')
 })
 
-t.test('an id of any characters is sent back in UTF-8', async (t) => {
+t.test('an event id of any characters is sent back in UTF-8', async (t) => {
   const sent: Headers[] = []
   t.same(await asked(new Response(''), sent, 'é→🙂'), { lastEventId: 'é→🙂' })
   t.equal(Buffer.from(sent[0]?.get('last-event-id') ?? '', 'latin1').toString(), 'é→🙂')
 })
 
-t.test('a refusal that may pass is no word on whether there is such a stream', async (t) => {
+t.test('a refusal that may pass does not mean that the server offers no GET stream', async (t) => {
   for (const status of [401, 403, 408, 425, 429, 500, 502, 503])
     t.same(await asked(new Response('', { status })), { lastEventId: '7' }, `HTTP ${status}`)
 })
 
-t.test('a busy server is asked again when it says', async (t) => {
+t.test('a busy server is asked again after the time that it names', async (t) => {
   const busy = new Response('', { status: 429, headers: { 'retry-after': '20' } })
   t.same(await asked(busy), { lastEventId: '7', retryMs: 20_000 })
 })
 
-t.test('a channel is reopened with growing pauses and ends with the interest or the server', async (t) => {
+t.test('a channel ends when nobody is interested any more, or the server does not offer it', async (t) => {
   const alive = setInterval(() => {}, 1_000)
   t.teardown(() => clearInterval(alive))
   let opened = 0
@@ -63,8 +65,8 @@ t.test('a channel is reopened with growing pauses and ends with the interest or 
   }, performance.now() + 20)
   channel.extend(performance.now() + 60)
   await aborted
-  t.equal(opened, 1, 'aborted when nobody is interested any more')
-  t.notOk(channel.extend(performance.now() + 60_000), 'and over then')
+  t.equal(opened, 1, 'the stream is aborted when nobody is interested any more')
+  t.notOk(channel.extend(performance.now() + 60_000), 'a channel that has ended cannot be extended')
 
   let asked = 0
   const unsupported = keepChannel(async () => {
@@ -76,7 +78,7 @@ t.test('a channel is reopened with growing pauses and ends with the interest or 
   t.equal(asked, 1, 'a server without such a channel is asked once')
 })
 
-t.test('a flood of announcements is told once, and once more', async (t) => {
+t.test('a flood of announcements is told once at once, and then once per interval', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   const mcp = door(t, { announceMs: 1_000 })
   const heard: string[] = []
@@ -105,9 +107,9 @@ t.test('a flood of announcements is told once, and once more', async (t) => {
     `2000 announcements were told ${heard.length} times`,
   )
   t.same(new Set(heard), new Set([spec.key]))
-  t.equal(rig.count('tools/list'), 1, 'the door itself asks for nothing')
+  t.equal(rig.count('tools/list'), 1, 'an announcement alone asks for no list')
   await list(mcp, spec)
-  t.equal(rig.count('tools/list'), 2, 'what is kept counts as old')
+  t.equal(rig.count('tools/list'), 2, 'the kept list counts as old')
 })
 
 t.test('a server that ends the GET stream at once is not asked again and again', async (t) => {
@@ -118,7 +120,7 @@ t.test('a server that ends the GET stream at once is not asked again and again',
   })
   const mcp = door(t)
   await list(mcp, specOf(rig))
-  t.equal(rig.count('GET'), 0, 'nobody listens')
+  t.equal(rig.count('GET'), 0, 'no GET stream is opened before anybody is interested')
   mcp.interest(specOf(rig), 60_000)
   await rig.arrival('GET')
   await sleep(500)
@@ -126,7 +128,7 @@ t.test('a server that ends the GET stream at once is not asked again and again',
 })
 
 t.test(
-  'the channel for announcements closes with the interest and comes back with it, in both revisions',
+  'the channel for announcements closes when interest ends and comes back with it, in both revisions',
   async (t) => {
     const legacy = await startRig(t)
     const modern = await startRig(t, 'modern')
@@ -168,12 +170,12 @@ t.test(
     ] as const) {
       mcp.interest(specOf(rig, { key }), 60_000)
       await rig.arrival(method, 2)
-      t.equal(rig.count('tools/list'), 1, 'on the same connection')
+      t.equal(rig.count('tools/list'), 1, 'the channel comes back on the same connection')
     }
   },
 )
 
-t.test('announcements are heard where the address leads to another of the same server', async (t) => {
+t.test('announcements are heard after a redirect within the same server', async (t) => {
   const rig = await startRig(t)
   rig.on('GET', ({ status, request, stream }) => {
     if (request.url === '/mcp') return status(307, { location: '/mcp/' })
@@ -186,7 +188,7 @@ t.test('announcements are heard where the address leads to another of the same s
   t.equal(await heard, 'server:1')
 })
 
-t.test('a channel that is opened upon an announcement in a call outlives that call', async (t) => {
+t.test('a channel that is opened because of an announcement within a call outlives the call', async (t) => {
   const mcp = door(t)
   for (const era of ['legacy', 'modern'] as const) {
     const caller = await startRig(t)
@@ -214,7 +216,7 @@ t.test('a channel that is opened upon an announcement in a call outlives that ca
       void list(mcp, spec)
     })
     await call(mcp, specOf(caller, { key }))
-    // As long as the rest of an answered call may take.
+    // The rest of an answered call may take as long.
     await sleep(2_500)
     t.notOk(isCut, era)
     t.equal(other.count(method), 1, era)

@@ -1,4 +1,4 @@
-/** The door to MCP servers as tests go through it. Behind it stands servers/rig.ts over HTTP, or a process (processes.ts). */
+/** The door to MCP servers for tests. Behind it is servers/rig.ts over HTTP, or a process (processes.ts). */
 import type { Test } from 'tap'
 import { type Mcp, McpError, type McpResult, type McpServerSpec } from '../../src/mcp/contract.ts'
 import { createMcp, type McpOptions } from '../../src/mcp/mcp.ts'
@@ -45,7 +45,7 @@ export function call(
 export const list = (mcp: Mcp, spec: McpServerSpec, refresh = false): ReturnType<Mcp['list']> =>
   mcp.list(spec, { timeoutMs: PATIENCE, refresh })
 
-/** The work fails with an McpError like this. */
+/** Checks that the work fails with an McpError like the expected one. */
 export async function fails(
   t: Test,
   work: Promise<unknown>,

@@ -1,4 +1,4 @@
-/** What a server answers to a call over HTTP: results, refusals, questions of its own. */
+/** What a server answers to a call over HTTP: results, refusals, and its own questions. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { McpError } from '../../src/mcp/contract.ts'
@@ -7,7 +7,7 @@ import { startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
-t.test('a result that the SDK would throw away arrives', async (t) => {
+t.test('a result that the SDK would reject arrives', async (t) => {
   for (const era of ['legacy', 'modern'] as const) {
     const rig = await startRig(t, era)
     // A pattern that takes seconds to refuse, and a schema that no result below meets.
@@ -33,7 +33,7 @@ t.test('a result that the SDK would throw away arrives', async (t) => {
     const result = await call(mcp, specOf(rig))
     t.match(result.content, [{ text: /hologram/ }, { text: /image/ }, { type: 'text', text: 'kept' }], era)
     t.match(result.structured, { x: /^a+!$/ })
-    t.ok(Date.now() - started < PATIENCE, 'no schema is run against it')
+    t.ok(Date.now() - started < PATIENCE, 'the result is checked against no schema')
     rig.on('tools/call', ({ reply }) =>
       reply({ content: 'bare text', structuredContent: [1], isError: true }),
     )
@@ -45,7 +45,7 @@ t.test('a result that the SDK would throw away arrives', async (t) => {
   }
 })
 
-t.test('in an older revision a result is one, whatever it calls its type', async (t) => {
+t.test('a server of an older revision may name any resultType', async (t) => {
   const rig = await startRig(t)
   for (const resultType of ['complete', 'task', 'input_required']) {
     rig.on('tools/call', ({ reply }) => reply({ resultType, content: [{ type: 'text', text: 'ran' }] }))
@@ -53,7 +53,7 @@ t.test('in an older revision a result is one, whatever it calls its type', async
   }
 })
 
-t.test('an answer that gives the number of its request as text is read like any other', async (t) => {
+t.test('an answer that gives the id of its request as text is read like any other', async (t) => {
   const rig = await startRig(t)
   rig.tools = [TOOL]
   const asText =
@@ -69,7 +69,7 @@ t.test('an answer that gives the number of its request as text is read like any 
   t.same(await call(mcp, specOf(rig)), RAN)
 })
 
-t.test('an error answer is a protocol failure, and a refusal says that nothing was run', async (t) => {
+t.test('an error answer is a protocol failure, and a refused call counts as not sent', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   rig.on('tools/call', ({ fail }) => fail(-32602, 'Unknown tool'))
@@ -82,13 +82,13 @@ t.test('an error answer is a protocol failure, and a refusal says that nothing w
   rig.on('tools/call', ({ fail }) => fail(-32603, 'Internal', 200, { stack: 'secret' }))
   const failure = await call(mcp, specOf(rig)).catch((error: McpError) => error)
   t.match(failure, { kind: 'protocol', sent: true, rpcCode: -32603 })
-  t.same(mcp.status('server:1'), { state: 'ready' }, 'a tool that fails says nothing of the server')
+  t.same(mcp.status('server:1'), { state: 'ready' }, 'a failed call does not change the server’s status')
   rig.on('tools/call', ({ fail }) => fail(-32603, ''))
   await fails(t, call(mcp, specOf(rig)), { message: 'rig: error -32603, without a word' })
 })
 
 t.test(
-  'what a server says in its refusal, and where its answer does not fit, are told in a line',
+  'an error tells in one line what a server said in its refusal, or where its answer does not fit',
   async (t) => {
     const rig = await startRig(t)
     const mcp = door(t)
@@ -109,7 +109,7 @@ t.test(
   },
 )
 
-t.test('a server that quotes what it was sent gives no secret away', async (t) => {
+t.test('a server that quotes its request gives none of the operator’s secrets away', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   const bare = specOf(rig)
@@ -125,7 +125,7 @@ t.test('a server that quotes what it was sent gives no secret away', async (t) =
   t.notMatch((failure as McpError).message, /ery-secret/)
   rig.on('tools/call', ({ fail }) => fail(-32603, `${'x'.repeat(491)} header-secret`))
   const long = await call(mcp, spec).catch((error: McpError) => error)
-  t.match(long, { message: /x \*\*\*$/ }, 'nor half of one where its words are cut')
+  t.match(long, { message: /x \*\*\*$/ }, 'a cut message does not end in half a secret')
 
   rig.on('tools/call', ({ request, reply }) => {
     const text = `sent "${request.headers['x-api-key']}" to ${request.headers['x-region']}`
@@ -143,11 +143,11 @@ t.test('a server that quotes what it was sent gives no secret away', async (t) =
   t.match(
     await call(mcp, spec),
     { content: [{ type: 'text', text: 'sent ***' }] },
-    'beside however much else',
+    'a secret is masked beside a result that is too large',
   )
 })
 
-t.test("nor do its definitions, its progress or its variables, where they are the operator's", async (t) => {
+t.test("a configured server's definitions, progress and variables give no secret away", async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   const bare = specOf(rig)
@@ -194,10 +194,14 @@ t.test("nor do its definitions, its progress or its variables, where they are th
   }
   const clean = '*** *** *** *** *** *** *** production eu-central'
   t.same(await read({ ...bare, ...given, isConfigured: true }), [clean, clean, clean, clean])
-  t.same(await read({ ...bare, ...given, key: 'own' }), [all, all, all, all], 'an owner may read their own')
+  t.same(
+    await read({ ...bare, ...given, key: 'own' }),
+    [all, all, all, all],
+    'owners may read their own secrets',
+  )
 })
 
-t.test('a rate limit is waited for once if it is short, and reported if it is not', async (t) => {
+t.test('a call waits once for a short rate limit, and reports a long one', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   let refusals = 1
@@ -214,7 +218,7 @@ t.test('a rate limit is waited for once if it is short, and reported if it is no
   await fails(t, call(mcp, specOf(rig)), { kind: 'unavailable', sent: true, retryAfterMs: 3_000 })
 })
 
-t.test('arguments are mirrored into headers, after a mismatch by the newer schema', async (t) => {
+t.test('arguments are mirrored into headers, after a mismatch as the newer schema says', async (t) => {
   const rig = await startRig(t, 'modern')
   const withHeader = (header: string): object => ({
     ...TOOL,
@@ -237,7 +241,7 @@ t.test('arguments are mirrored into headers, after a mismatch by the newer schem
   t.equal(rig.count('tools/call'), 2)
 })
 
-t.test('a modern server is called by the list that is known, and not at all without one', async (t) => {
+t.test('a modern server is called with the list that is known, and not without a list', async (t) => {
   const rig = await startRig(t, 'modern')
   const mcp = door(t)
   rig.on('tools/list', ({ fail }) => fail(-32603, 'The list is out of order'))
@@ -249,18 +253,18 @@ t.test('a modern server is called by the list that is known, and not at all with
   const lists = rig.count('tools/list')
   rig.on('tools/list', () => {})
   await sleep(5)
-  t.same(await call(mcp, specOf(rig)), RAN, 'however old')
+  t.same(await call(mcp, specOf(rig)), RAN, 'an old list serves, too')
   t.equal(rig.count('tools/list'), lists)
 })
 
-t.test('what a server asks of the client is refused where it was not declared', async (t) => {
+t.test('a server’s request for a capability that was not declared is refused', async (t) => {
   const rig = await startRig(t)
   const answered = new Promise<unknown>((resolve) =>
     rig.on('tools/call', ({ stream, response }) => {
       const { send, reply } = stream()
       send({ id: 'question', method: 'sampling/createMessage', params: { messages: [], maxTokens: 1 } })
       const wait = setInterval(() => {
-        // An answer has no method, so the rig records it as an unnamed POST.
+        // An answer has no method, so the rig records it as a POST without a method.
         const answer = rig.asked.find(({ rpc }) => rpc?.id === 'question')?.rpc
         if (!answer) return
         clearInterval(wait)
@@ -274,7 +278,7 @@ t.test('what a server asks of the client is refused where it was not declared', 
   t.match(await answered, { error: { code: -32601 } })
 })
 
-t.test('a modern tool that asks for input may have begun, and its failure says so', async (t) => {
+t.test('the failure of a modern tool that asks for input says that the call may have begun', async (t) => {
   const rig = await startRig(t, 'modern')
   for (const method of ['elicitation/create', 'sampling/createMessage', 'roots/list']) {
     const params = { message: 'Which?', requestedSchema: { type: 'object', properties: {} } }

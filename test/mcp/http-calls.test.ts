@@ -1,4 +1,4 @@
-/** One call of a tool over HTTP: how it is cut off, resumed and given up. */
+/** One tool call over HTTP: how it is cut off, resumed and given up. */
 import { getEventListeners, once } from 'node:events'
 import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -29,13 +29,17 @@ t.test('an answer of 100 MB is cut at the cap', async (t) => {
     const mcp = door(t, { maxBytes: 2 * 1024 * 1024 })
     await fails(t, call(mcp, specOf(rig)), { kind: 'too_large', sent: true }, shape)
     t.ok(written < 50, `${shape}: the server was cut off after ${written} MB`)
-    t.equal(rig.count('GET'), 0, 'and not asked to send it again')
+    t.equal(rig.count('GET'), 0, 'the server is not asked to send the answer again')
     rig.on('tools/call', ({ reply }) => reply({ content: [] }))
-    t.same(await call(mcp, specOf(rig)), { content: [], is_error: false }, 'the connection goes on')
+    t.same(
+      await call(mcp, specOf(rig)),
+      { content: [], is_error: false },
+      'the connection still serves calls',
+    )
   }
 })
 
-t.test('a refusal of any length is told as one', async (t) => {
+t.test('a refusal of any length is reported as a refusal', async (t) => {
   const rig = await startRig(t)
   rig.on('tools/call', ({ rpc, response }) => {
     response.writeHead(200, { 'content-type': 'application/json' })
@@ -57,36 +61,43 @@ t.test('a call fails at once when its stream ends without the answer', async (t)
     stream()
     response.write(': begun\n\n', () => response.destroy())
   })
-  await fails(t, call(mcp, specOf(rig)), { kind: 'disconnected', sent: true }, 'cut without an end')
+  await fails(
+    t,
+    call(mcp, specOf(rig)),
+    { kind: 'disconnected', sent: true },
+    'the stream is cut without an end',
+  )
   rig.on('tools/call', ({ request }) => void request.socket.destroy())
-  await fails(t, call(mcp, specOf(rig)), { kind: 'disconnected', sent: true }, 'cut before any answer')
+  await fails(
+    t,
+    call(mcp, specOf(rig)),
+    { kind: 'disconnected', sent: true },
+    'the connection is cut before any answer',
+  )
 })
 
-t.test(
-  'a call whose stream breaks after an event id is resumed, at the pace that the server asks for',
-  async (t) => {
-    const rig = await startRig(t)
-    let callId: number | string | undefined
-    rig.on('tools/call', ({ rpc, stream, response }) => {
-      callId = rpc.id
-      stream().raw('id: e1\nretry: 20\ndata: \n\n')
-      response.end()
-    })
-    rig.on('GET', ({ stream, response }) => {
-      stream().send({ id: callId, result: { content: [{ type: 'text', text: 'resumed' }] } }, 'e2')
-      response.end()
-    })
-    t.match(await call(door(t), specOf(rig)), { content: [{ text: 'resumed' }] })
-    t.equal((await rig.arrival('GET')).headers['last-event-id'], 'e1')
-  },
-)
+t.test('a call whose stream breaks after an event id is resumed after that event', async (t) => {
+  const rig = await startRig(t)
+  let callId: number | string | undefined
+  rig.on('tools/call', ({ rpc, stream, response }) => {
+    callId = rpc.id
+    stream().raw('id: e1\nretry: 20\ndata: \n\n')
+    response.end()
+  })
+  rig.on('GET', ({ stream, response }) => {
+    stream().send({ id: callId, result: { content: [{ type: 'text', text: 'resumed' }] } }, 'e2')
+    response.end()
+  })
+  t.match(await call(door(t), specOf(rig)), { content: [{ text: 'resumed' }] })
+  t.equal((await rig.arrival('GET')).headers['last-event-id'], 'e1')
+})
 
-t.test('a modern server is not asked to resume a stream, and the call fails at once', async (t) => {
+t.test('a call whose stream breaks at a modern server fails at once and is not resumed', async (t) => {
   for (const isCut of [false, true]) {
     const rig = await startRig(t, 'modern')
     rig.on('tools/call', ({ stream, response }) => {
       stream()
-      // With a wait that would be seen
+      // The server asks for a wait that the test would notice
       response.write('id: e1\nretry: 60000\ndata: \n\n', () => (isCut ? response.destroy() : response.end()))
     })
     await fails(t, call(door(t), specOf(rig)), { kind: 'disconnected', sent: true })
@@ -95,7 +106,7 @@ t.test('a modern server is not asked to resume a stream, and the call fails at o
 })
 
 t.test(
-  'a server that breaks every resumed stream is asked less and less, and not at all after the call',
+  'a server that breaks every resumed stream is asked ever more rarely, and not after the call',
   async (t) => {
     const rig = await startRig(t)
     rig.on('tools/call', ({ stream, response }) => {
@@ -111,13 +122,13 @@ t.test(
       sent: true,
     })
     const asked = rig.count('GET')
-    t.ok(asked >= 1 && asked < 8, `${asked} times in 700 ms`)
+    t.ok(asked >= 1 && asked < 8, `the stream was resumed ${asked} times in 700 ms`)
     await sleep(1_000)
-    t.ok(rig.count('GET') <= asked + 1, 'quiet after the call')
+    t.ok(rig.count('GET') <= asked + 1, 'the server is not asked after the call')
   },
 )
 
-t.test('a server that asks to be left alone for longer than a timer runs is not asked at once', async (t) => {
+t.test('a server that asks for a wait longer than a timer can hold is not asked at once', async (t) => {
   const rig = await startRig(t)
   rig.on('tools/call', ({ stream, response }) => {
     stream().raw('id: e1\nretry: 99999999999\ndata: \n\n')
@@ -127,7 +138,7 @@ t.test('a server that asks to be left alone for longer than a timer runs is not 
   t.equal(rig.count('GET'), 0)
 })
 
-t.test('an answer that cannot come is not waited for', async (t) => {
+t.test('a call fails at once if its answer cannot come any more', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   rig.on('tools/call', ({ status }) => status(202))
@@ -139,12 +150,12 @@ t.test('an answer that cannot come is not waited for', async (t) => {
         .writeHead(200, { 'content-type': 'application/json' })
         .end('{"jsonrpc":"2.0","id":987654,"result":{}}'),
   )
-  await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: true }, 'an answer to something else')
+  await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: true }, 'an answer to another request')
   rig.on('tools/call', ({ status }) => status(200, { 'content-type': 'text/html' }, '<h1>Hello</h1>'))
   await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: true })
 })
 
-t.test('an answer that is not valid JSON-RPC is told in few words', async (t) => {
+t.test('an answer that is not valid JSON-RPC is reported in few words', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   const members = Object.fromEntries(Array.from({ length: 10_000 }, (_, i) => [`member${i}`, i]))
@@ -163,7 +174,7 @@ t.test('an answer that is not valid JSON-RPC is told in few words', async (t) =>
   }
 })
 
-t.test('a stream is one in whatever case its type is written', async (t) => {
+t.test('an event stream is recognised in whatever case its media type is written', async (t) => {
   const rig = await startRig(t)
   rig.on('tools/call', ({ rpc, status }) => {
     const frame = JSON.stringify({ jsonrpc: '2.0', id: rpc.id, result: { content: RAN.content } })
@@ -172,7 +183,7 @@ t.test('a stream is one in whatever case its type is written', async (t) => {
   t.match(await call(door(t), specOf(rig)), RAN)
 })
 
-t.test('a hung call ends at its limits and with its caller, and the server is told', async (t) => {
+t.test('a hung call ends at its time limits or with its caller, and the server is told', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   const spec = specOf(rig)
@@ -194,10 +205,10 @@ t.test('a hung call ends at its limits and with its caller, and the server is to
     kind: 'cancelled',
     sent: false,
   })
-  t.equal(rig.count('tools/call'), 3, 'a call given up beforehand is not sent')
+  t.equal(rig.count('tools/call'), 3, 'a call that was given up beforehand is not sent')
 })
 
-t.test('a call that waits for its token has not left, and does not leave once it was given up', async (t) => {
+t.test('a call that is given up while it waits for its token is never sent', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   let held: Promise<unknown> = Promise.resolve()
@@ -233,7 +244,12 @@ t.test('a call that waits for its token has not left, and does not leave once it
     hold()
     status(401)
   })
-  await fails(t, call(mcp, spec, 'tool', {}, { maxTotalMs: 200 }), unsent, 'it was refused')
+  await fails(
+    t,
+    call(mcp, spec, 'tool', {}, { maxTotalMs: 200 }),
+    unsent,
+    'a call whose token was refused counts as not sent',
+  )
   release()
 
   rig.on('tools/call', ({ stream, response }) => {
@@ -245,12 +261,12 @@ t.test('a call that waits for its token has not left, and does not leave once it
     t,
     call(mcp, spec, 'tool', {}, { maxTotalMs: 200 }),
     { kind: 'timeout', sent: true },
-    'it began',
+    'a call whose stream began counts as sent',
   )
   release()
 })
 
-t.test('a call that is over holds no socket, and hung calls do not starve others', async (t) => {
+t.test('a call that is over holds no socket, and hung calls do not hold up others', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   const closed: Promise<void>[] = []
@@ -272,7 +288,7 @@ t.test('a call that is over holds no socket, and hung calls do not starve others
   await closed.at(-1)
 })
 
-t.test('a modern server sees a cancelled call by the end of its stream', async (t) => {
+t.test('a cancelled call at a modern server closes its stream and sends no notification', async (t) => {
   const rig = await startRig(t, 'modern')
   const leaving = new AbortController()
   const closed = new Promise<void>((resolve) =>
@@ -290,7 +306,7 @@ t.test('a modern server sees a cancelled call by the end of its stream', async (
   t.equal(rig.count('notifications/cancelled'), 0)
 })
 
-t.test('progress is passed on and keeps a slow call alive, up to the limit for the whole', async (t) => {
+t.test('progress is passed on and prolongs a slow call up to the limit for the whole call', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   let steps = 8
@@ -336,7 +352,7 @@ t.test('progress is passed on and keeps a slow call alive, up to the limit for t
   })
 })
 
-t.test('a flood of messages is read piece by piece, and everything else goes on in between', async (t) => {
+t.test('a flood of messages is read piece by piece, and other work goes on in between', async (t) => {
   const rig = await startRig(t)
   rig.on('tools/call', ({ rpc, stream }) => {
     const { raw, reply } = stream()
@@ -356,10 +372,10 @@ t.test('a flood of messages is read piece by piece, and everything else goes on 
   }
   t.same(await call(door(t), specOf(rig), 'tool', {}, { onProgress }), RAN)
   t.equal(seen, 500)
-  t.ok(seenInBetween > 0 && seenInBetween < 500, `others had their turn after ${seenInBetween}`)
+  t.ok(seenInBetween > 0 && seenInBetween < 500, `other work had its turn after ${seenInBetween} messages`)
 })
 
-t.test('a server that asks without end is answered a few questions at a time', async (t) => {
+t.test('a server that floods the client with requests is answered a few at a time', async (t) => {
   const rig = await startRig(t)
   rig.on('tools/call', ({ rpc, stream }) => {
     const { raw, reply } = stream()
@@ -377,10 +393,10 @@ t.test('a server that asks without end is answered a few questions at a time', a
   t.same(await call(mcp, specOf(rig)), RAN)
   const answers = () => rig.asked.filter(({ http, rpc }) => http === 'POST' && rpc?.method === undefined)
   while (!answers().some(({ rpc }) => String(rpc?.id) === 'last')) await new Promise(setImmediate)
-  t.ok(answers().length < 400, `${answers().length} answers, and as ever to who asks less`)
+  t.ok(answers().length < 400, `${answers().length} answers were sent to the flood and to the last ping`)
 })
 
-t.test('whoever made a call is no longer listened to when it is over', async (t) => {
+t.test('a call that is over leaves no listener on its caller’s signal', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   const { signal } = new AbortController()

@@ -11,7 +11,7 @@ import { type Exchange, startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
-/** How servers that were started anew refuse what belongs to a session of before. */
+/** How servers that were restarted refuse requests of an earlier session. */
 const LOSSES: Record<string, (exchange: Exchange) => void> = {
   ...Object.fromEntries(
     ['400', '401', '404', '503'].map((loss) => [
@@ -25,7 +25,7 @@ const LOSSES: Record<string, (exchange: Exchange) => void> = {
   'an answer of a proxy': ({ fail }) => fail(-32600, 'Session not found'),
 }
 
-t.test('a lost session is opened anew and each call is run once', async (t) => {
+t.test('a lost session is opened anew, and each call runs once', async (t) => {
   for (const [loss, refuse] of Object.entries(LOSSES)) {
     const rig = await startRig(t, 'legacy', 'first')
     const mcp = door(t)
@@ -47,12 +47,12 @@ t.test('a lost session is opened anew and each call is run once', async (t) => {
     })
     const results = await Promise.all([1, 2, 3, 4].map(() => call(mcp, spec)))
     t.equal(results.length, 4)
-    t.equal(ran, 4, `${loss}: each of the parallel calls once`)
-    t.equal(rig.count('initialize'), 2, `${loss}: one new session for all`)
+    t.equal(ran, 4, `${loss}: each of the parallel calls runs once`)
+    t.equal(rig.count('initialize'), 2, `${loss}: all calls share one new session`)
   }
 })
 
-t.test('a tool that ran is not run again for what it says of sessions and versions of its own', async (t) => {
+t.test('an error that only mentions a session or version does not make a call run again', async (t) => {
   const said: [string, number, number, string][] = [
     ['modern', 400, -32000, 'Paid, but the checkout session could not be closed'],
     ['modern', 422, -32000, 'Your login session expired'],
@@ -70,7 +70,7 @@ t.test('a tool that ran is not run again for what it says of sessions and versio
   }
 })
 
-t.test('a call that began is not run again where its broken stream cannot be resumed', async (t) => {
+t.test('a call that began is not run again if its broken stream cannot be resumed', async (t) => {
   for (const status of [400, 404, 405]) {
     const rig = await startRig(t, 'legacy', 's')
     rig.on('tools/call', ({ stream, response }) => {
@@ -84,14 +84,14 @@ t.test('a call that began is not run again where its broken stream cannot be res
   }
 })
 
-t.test('a session that is lost again is reported, not chased', async (t) => {
+t.test('a session that is lost twice is reported, and not opened a third time', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   rig.on('tools/call', ({ status }) => status(404, {}, 'Session not found'))
   await fails(t, call(door(t), specOf(rig)), { kind: 'unavailable', sent: false })
   t.equal(rig.count('tools/call'), 2)
 })
 
-t.test('a server that never answers the first request is given up at the connect budget', async (t) => {
+t.test('a server that never answers the first request is given up after the connect time', async (t) => {
   const rig = await startRig(t)
   rig.on('server/discover', () => {})
   const mcp = door(t, { connectMs: { http: 150, stdio: 150 } })
@@ -100,7 +100,7 @@ t.test('a server that never answers the first request is given up at the connect
 })
 
 t.test(
-  'after three failed attempts a dead server is left alone for a while; a new key starts afresh',
+  'after failed attempts a dead server is left alone for a while, and a new key is tried at once',
   async (t) => {
     let connections = 0
     const dead = createServer((socket) => {
@@ -122,14 +122,14 @@ t.test(
       kind: 'unavailable',
       retryAfterMs: undefined,
     })
-    t.ok(connections > paused, 'who insists is served at once')
+    t.ok(connections > paused, 'a caller that insists makes an attempt at once')
     const before = connections
     await fails(t, call(mcp, { ...spec, key: 'server:2' }), { kind: 'unavailable', sent: false })
     t.ok(connections > before)
   },
 )
 
-t.test('a connection refused was no call, whichever way it is noticed', async (t) => {
+t.test('a refused connection counts as a call that was not sent, over either transport', async (t) => {
   const spec = specOf({ url: `http://127.0.0.1:${await freePort()}/mcp` })
   for (const transport of ['streamable_http', 'sse'] as const)
     await fails(t, call(door(t), { ...spec, transport }), { kind: 'unavailable', sent: false }, transport)
@@ -142,13 +142,13 @@ t.test('an unused connection is closed, and the next one needs no probe', async 
     await list(mcp, specOf(rig))
     await eventually(() => mcp.status('server:1').state === 'idle')
     t.same(await call(mcp, specOf(rig)), RAN)
-    t.equal(rig.count('server/discover'), 1, `${era}: probed once`)
+    t.equal(rig.count('server/discover'), 1, `${era}: the revision is asked for once`)
     t.equal(rig.count('initialize'), era === 'legacy' ? 2 : 0)
     if (era === 'legacy') await rig.arrival('DELETE')
   }
 })
 
-t.test('a server that changed its revision meanwhile is asked anew', async (t) => {
+t.test('a server that changed its revision while idle is asked for its revision anew', async (t) => {
   const rig = await startRig(t, 'modern')
   const mcp = door(t, { idleMs: { http: 30, stdio: 30 } })
   t.equal((await list(mcp, specOf(rig))).server.protocol_version, '2026-07-28')
@@ -171,7 +171,7 @@ t.test('a server that changed its revision meanwhile is asked anew', async (t) =
   t.match(await list(mcp, specOf(rig), true), { server: { name: 'old', protocol_version: '2025-11-25' } })
 })
 
-t.test('a server that is replaced by one of the other revision is asked anew at the next call', async (t) => {
+t.test('a server that is replaced by one of the other revision runs the next call once', async (t) => {
   const isModern = ({ rpc }: Exchange): boolean =>
     rpc.params?._meta?.['io.modelcontextprotocol/protocolVersion'] !== undefined
   const body = (id: unknown, code: number, message: string): string =>
@@ -180,9 +180,17 @@ t.test('a server that is replaced by one of the other revision is asked anew at 
   const noVersion = 'Bad Request: Unsupported protocol version: 2026-07-28'
   const refusals: ['legacy' | 'modern', string, (exchange: Exchange) => void][] = [
     ['legacy', noSession, ({ status }) => status(400, {}, body(null, -32000, noSession))],
-    ['legacy', 'with the request id', ({ rpc, status }) => status(400, {}, body(rpc.id, -32000, noSession))],
+    [
+      'legacy',
+      'the refusal has the request id',
+      ({ rpc, status }) => status(400, {}, body(rpc.id, -32000, noSession)),
+    ],
     ['legacy', noVersion, ({ status }) => status(400, {}, body(null, -32000, noVersion))],
-    ['modern', 'a request of before', ({ status }) => status(400, {}, body(null, -32022, 'Unsupported'))],
+    [
+      'modern',
+      'a refusal of the older revision’s request',
+      ({ status }) => status(400, {}, body(null, -32022, 'Unsupported')),
+    ],
   ]
   for (const [now, how, refuse] of refusals) {
     const rig = await startRig(t, now === 'modern' ? 'legacy' : 'modern')
@@ -201,7 +209,7 @@ t.test('a server that is replaced by one of the other revision is asked anew at 
   }
 })
 
-t.test('a list that is refused in unknown words is asked for on a new connection', async (t) => {
+t.test('a list that is refused for an unknown reason is asked for on a new connection', async (t) => {
   for (const status of [400, 401]) {
     const rig = await startRig(t, 'legacy', 's')
     const mcp = door(t)
@@ -215,7 +223,7 @@ t.test('a list that is refused in unknown words is asked for on a new connection
   }
 })
 
-t.test('an unused connection is closed though the clock was set back', async (t) => {
+t.test('an unused connection is closed although the clock was set back', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
   await list(mcp, specOf(rig))
@@ -225,7 +233,7 @@ t.test('an unused connection is closed though the clock was set back', async (t)
   await rig.arrival('DELETE')
 })
 
-t.test('a server that takes too long is given longer with each attempt', async (t) => {
+t.test('a server that takes too long gets more time with each attempt', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t, { connectMs: { http: 400, stdio: 400 }, attemptMs: 1_000 })
   rig.on('tools/list', ({ reply }) => void setTimeout(() => reply({ tools: [TOOL] }), 600))
@@ -237,7 +245,7 @@ t.test('a server that takes too long is given longer with each attempt', async (
     await fails(t, list(mcp, other), { kind: 'timeout', message: new RegExp(` ${ms} ms`) })
 })
 
-t.test('an attempt and a list end at once with the gateway', async (t) => {
+t.test('closing the gateway ends a connection attempt and a list request at once', async (t) => {
   for (const method of ['server/discover', 'tools/list']) {
     const rig = await startRig(t)
     rig.on(method, () => {})
@@ -252,7 +260,7 @@ t.test('an attempt and a list end at once with the gateway', async (t) => {
   }
 })
 
-t.test('closing waits for running calls, then cuts them off', async (t) => {
+t.test('closing waits for running calls, and then cuts them off', async (t) => {
   const rig = await startRig(t)
   let finish = (): void => {}
   rig.on('tools/call', ({ reply }) => {
@@ -274,7 +282,7 @@ t.test('closing waits for running calls, then cuts them off', async (t) => {
   await cut
 })
 
-t.test('a server that answers in between is not taken for stuck', async (t) => {
+t.test('a server that answers calls in between does not count as stuck', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   const mcp = door(t)
   rig.on('tools/call', ({ rpc, reply }) => {
@@ -288,7 +296,7 @@ t.test('a server that answers in between is not taken for stuck', async (t) => {
   t.equal(rig.count('initialize'), 1)
 })
 
-t.test('three calls without an answer make a new connection; the others finish on the old one', async (t) => {
+t.test('three unanswered calls make a new connection, and others finish on the old one', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   const mcp = door(t)
   let finish = (): void => {}
@@ -308,7 +316,7 @@ t.test('three calls without an answer make a new connection; the others finish o
   t.equal(rig.count('initialize'), 2)
 })
 
-t.test('what calls on a former connection fail with is not held against the next one', async (t) => {
+t.test('failures of calls on a former connection do not count against the next connection', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   const mcp = door(t)
   rig.on('tools/call', ({ rpc, reply }) => {

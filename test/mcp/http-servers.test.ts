@@ -9,7 +9,7 @@ import { modernAnswers, startRig, TOOL } from './servers/rig.ts'
 t.setTimeout(120_000)
 
 for (const era of ['legacy', 'modern'] as const)
-  t.test(`${era}: lists, calls and presents itself without capabilities`, async (t) => {
+  t.test(`${era}: the client lists, calls and declares no capabilities`, async (t) => {
     const rig = await startRig(t, era, era === 'legacy' ? 's1' : undefined)
     const mcp = door(t)
     const spec = specOf(rig, { headers: { 'x-api-key': 'k1' }, auth: { token: async () => 'token-1' } })
@@ -32,7 +32,7 @@ for (const era of ['legacy', 'modern'] as const)
       t.equal(headers['x-api-key'], 'k1')
       t.equal(headers.authorization, 'Bearer token-1')
       t.equal(headers['user-agent'], 'baton/0.1.0')
-      t.equal(http, 'POST', 'no GET stream without interest')
+      t.equal(http, 'POST', 'no GET stream is opened without interest')
     }
     const called = await rig.arrival('tools/call')
     if (era === 'legacy') {
@@ -43,12 +43,12 @@ for (const era of ['legacy', 'modern'] as const)
       t.same(called.rpc?.params._meta['io.modelcontextprotocol/clientCapabilities'], {})
     }
     await mcp.close()
-    t.equal(rig.count('DELETE'), era === 'legacy' ? 1 : 0, 'a session is ended')
+    t.equal(rig.count('DELETE'), era === 'legacy' ? 1 : 0, 'closing ends the session')
     await fails(t, call(mcp, spec), { kind: 'unavailable', sent: false })
   })
 
 for (const era of ['legacy', 'modern'] as const)
-  t.test(`${era}: one bad entry costs one tool, over all pages`, async (t) => {
+  t.test(`${era}: bad entries on any page cost only their own tools`, async (t) => {
     const rig = await startRig(t, era)
     const pages: Record<string, object> = {
       first: {
@@ -69,11 +69,11 @@ for (const era of ['legacy', 'modern'] as const)
     )
     t.equal(tools[0]?.title, 'First')
     t.match(left_out, [{ tool: 'bad', problem: /^left out: / }])
-    t.equal(left_out.length, 1, 'only what the list lacks by its name')
+    t.equal(left_out.length, 1, 'only the named tool that the list lacks is left out')
     t.same(await call(mcp, specOf(rig)), RAN)
   })
 
-t.test('of endless pages the first are kept', async (t) => {
+t.test('an endless list is read up to a number of pages', async (t) => {
   const rig = await startRig(t)
   let page = 0
   rig.on('tools/list', ({ reply }) =>
@@ -84,9 +84,9 @@ t.test('of endless pages the first are kept', async (t) => {
   t.equal(page, 32)
 })
 
-t.test('of pages that are too large together no more are asked for', async (t) => {
+t.test('no more pages are asked for once they are too large together', async (t) => {
   const rig = await startRig(t)
-  // Each is left out, and none of them may wait in memory until the list is whole.
+  // Each entry is left out, and none may wait in memory until the list is whole.
   const entries = Array.from({ length: 20 }, () => ({ ...TOOL, description: 'x'.repeat(300_000) }))
   rig.on('tools/list', ({ reply }) => reply({ tools: entries, nextCursor: `c${rig.count('tools/list')}` }))
   const { left_out } = await list(door(t), specOf(rig))
@@ -94,7 +94,7 @@ t.test('of pages that are too large together no more are asked for', async (t) =
   t.equal(rig.count('tools/list'), 2)
 })
 
-t.test('a list is fresh for as long as its server says, a day at most', async (t) => {
+t.test('a list is fresh for as long as its server says, at most for a day', async (t) => {
   const rig = await startRig(t, 'modern')
   const mcp = door(t)
   for (const [ttlMs, fresh] of [
@@ -115,7 +115,7 @@ t.test('a list is fresh for as long as its server says, a day at most', async (t
   }
 })
 
-t.test('a flood of entries costs neither the stack nor more pages', async (t) => {
+t.test('a page with a flood of entries is read, and is the last page', async (t) => {
   const rig = await startRig(t)
   rig.on('tools/list', ({ reply }) =>
     reply({ tools: [TOOL, ...new Array(300_000).fill(0)], nextCursor: 'more' }),
@@ -125,62 +125,59 @@ t.test('a flood of entries costs neither the stack nor more pages', async (t) =>
   t.equal(rig.count('tools/list'), 1)
 })
 
-t.test('a server without tools is asked for none', async (t) => {
+t.test('a server that declares no tools is not asked for its list', async (t) => {
   const rig = await startRig(t)
   const serverInfo = { name: `bare\n\u202e${'x'.repeat(1_000_000)}`, version: '0' }
   rig.on('initialize', ({ reply }) => reply({ protocolVersion: '2025-03-26', capabilities: {}, serverInfo }))
   const { tools, server } = await list(door(t), specOf(rig))
   t.match(tools, NONE)
-  t.match(server, { name: /^bare x{300,400}…$/, protocol_version: '2025-03-26' }, 'its name fits into a line')
+  t.match(
+    server,
+    { name: /^bare x{300,400}…$/, protocol_version: '2025-03-26' },
+    'the server’s name is cut to a line',
+  )
   t.equal(rig.count('tools/list'), 0)
 })
 
-t.test('a list above the cap is refused', async (t) => {
+t.test('a list larger than the size limit is refused', async (t) => {
   const rig = await startRig(t)
   rig.tools = [{ ...TOOL, description: 'x'.repeat(300_000) }]
   await fails(t, list(door(t, { maxBytes: 200_000 }), specOf(rig)), { kind: 'too_large' })
 })
 
-t.test(
-  'a refused token is renewed once; without a way to renew it the server waits for a login',
-  async (t) => {
-    const rig = await startRig(t)
-    let token = 'old'
-    let renewals = 0
-    const accepts = new Set(['new'])
-    const guarded = rig.on
-    for (const method of ['server/discover', 'tools/call'])
-      guarded(method, ({ request, status, reply, fail }) => {
-        const [, bearer = ''] = (request.headers.authorization ?? '').split(' ')
-        if (!accepts.has(bearer)) return status(401, { 'www-authenticate': 'Bearer' })
-        if (method === 'tools/call') return reply({ content: [{ type: 'text', text: 'ran' }] })
-        fail(-32601, 'Method not found')
-      })
-    const mcp = door(t)
-    const auth = {
-      token: async () => token,
-      onUnauthorized: async () => {
-        renewals++
-        token = 'new'
-      },
-    }
-    t.same(await call(mcp, specOf(rig, { auth })), RAN)
-    t.equal(renewals, 1)
-    accepts.clear()
-    await fails(t, call(mcp, specOf(rig, { auth })), { kind: 'auth_required', sent: false })
-    t.match(mcp.status('server:1'), { state: 'auth_required', error: /HTTP 401/ })
-    await fails(t, call(mcp, specOf(rig, { key: 'server:2' })), { kind: 'auth_required', sent: false })
-    accepts.add('new')
-    t.same(
-      await call(mcp, specOf(rig, { auth })),
-      RAN,
-      'no back-off stands between a login and the next call',
-    )
-    t.same(mcp.status('server:1'), { state: 'ready' })
-  },
-)
+t.test('a refused token is renewed once, and without renewal the server is `auth_required`', async (t) => {
+  const rig = await startRig(t)
+  let token = 'old'
+  let renewals = 0
+  const accepts = new Set(['new'])
+  const guarded = rig.on
+  for (const method of ['server/discover', 'tools/call'])
+    guarded(method, ({ request, status, reply, fail }) => {
+      const [, bearer = ''] = (request.headers.authorization ?? '').split(' ')
+      if (!accepts.has(bearer)) return status(401, { 'www-authenticate': 'Bearer' })
+      if (method === 'tools/call') return reply({ content: [{ type: 'text', text: 'ran' }] })
+      fail(-32601, 'Method not found')
+    })
+  const mcp = door(t)
+  const auth = {
+    token: async () => token,
+    onUnauthorized: async () => {
+      renewals++
+      token = 'new'
+    },
+  }
+  t.same(await call(mcp, specOf(rig, { auth })), RAN)
+  t.equal(renewals, 1)
+  accepts.clear()
+  await fails(t, call(mcp, specOf(rig, { auth })), { kind: 'auth_required', sent: false })
+  t.match(mcp.status('server:1'), { state: 'auth_required', error: /HTTP 401/ })
+  await fails(t, call(mcp, specOf(rig, { key: 'server:2' })), { kind: 'auth_required', sent: false })
+  accepts.add('new')
+  t.same(await call(mcp, specOf(rig, { auth })), RAN, 'the first call after a login is not held back')
+  t.same(mcp.status('server:1'), { state: 'ready' })
+})
 
-t.test('calls that are refused together each tell which token was', async (t) => {
+t.test('each of several calls that are refused at once names the token that was refused', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   let token = 'old'
@@ -201,7 +198,7 @@ t.test('calls that are refused together each tell which token was', async (t) =>
   t.same(told, new Array(8).fill('old'))
 })
 
-t.test('a token that is refused behind a rate limit is renewed, too', async (t) => {
+t.test('a token that is refused after a rate limit is renewed, too', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   let token = 'old'
@@ -223,7 +220,7 @@ t.test('a token that is refused behind a rate limit is renewed, too', async (t) 
   t.equal(token, 'new')
 })
 
-t.test('the old SSE transport tells a refused credential from a server that is away', async (t) => {
+t.test('the old SSE transport distinguishes a refused credential from a server that is away', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   rig.on('GET', ({ status }) => status(401))
@@ -239,7 +236,7 @@ t.test('the old SSE transport tells a refused credential from a server that is a
   await fails(t, list(hasty, { ...spec, key: 'server:4' }), { kind: 'timeout', sent: false })
 })
 
-t.test('the stream of the old SSE transport is the session: without it a new one is opened', async (t) => {
+t.test('a session of the old SSE transport ends with its stream, and a new one is opened', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   const spec = specOf(rig, { transport: 'sse' })
@@ -269,7 +266,7 @@ t.test('the stream of the old SSE transport is the session: without it a new one
   t.equal(rig.count('initialize'), 2)
 })
 
-t.test('many who ask at once make one connection and one list', async (t) => {
+t.test('many callers that ask at once share one connection and one list request', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   const lists = await Promise.all(Array.from({ length: 10 }, () => list(mcp, specOf(rig))))
@@ -277,12 +274,12 @@ t.test('many who ask at once make one connection and one list', async (t) => {
   t.equal(rig.count('initialize'), 1)
   t.equal(rig.count('tools/list'), 1)
   await list(mcp, specOf(rig))
-  t.equal(rig.count('tools/list'), 1, 'fresh: from the cache')
+  t.equal(rig.count('tools/list'), 1, 'a fresh list comes from the cache')
   await list(mcp, specOf(rig), true)
   t.equal(rig.count('tools/list'), 2)
 })
 
-t.test('a slow server costs a caller no more than its patience, and joins later', async (t) => {
+t.test('a caller waits for a slow server only for its timeout, and a later one gets the list', async (t) => {
   const rig = await startRig(t)
   let release = (): void => {}
   const slow = rig.on
@@ -296,11 +293,11 @@ t.test('a slow server costs a caller no more than its patience, and joins later'
   const joined = list(mcp, specOf(rig))
   release()
   t.match(await joined, { tools: [TOOL] })
-  t.equal(rig.count('tools/list'), 1, 'what was begun for the first caller served the second')
+  t.equal(rig.count('tools/list'), 1, 'the request that was made for the first caller serves the second')
   t.match(mcp.cached('server:1'), { tools: [TOOL] })
 })
 
-t.test('the guard stands before every server that is not exempt', async (t) => {
+t.test('the guard refuses private addresses of every server that is not exempt', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
   for (const transport of ['streamable_http', 'sse'] as const)
@@ -313,7 +310,7 @@ t.test('the guard stands before every server that is not exempt', async (t) => {
   t.same(await call(mcp, specOf(rig, { allowPrivate: ['127.0.0.0/8'] })), RAN)
 })
 
-t.test('a redirect to another origin is refused and carries nothing there', async (t) => {
+t.test('a redirect to another origin is refused, and nothing is sent there', async (t) => {
   const other = await startRig(t)
   const rig = await startRig(t)
   for (const method of ['server/discover', 'initialize'])
@@ -325,7 +322,7 @@ t.test('a redirect to another origin is refused and carries nothing there', asyn
   t.equal(other.connections(), 0)
 })
 
-t.test('a server that chokes on the probe is asked the old way', async (t) => {
+t.test('a server that fails at the probe is asked in the older revision', async (t) => {
   for (const choke of ['500', 'html', '202'] as const) {
     const rig = await startRig(t)
     rig.on('server/discover', ({ status }) => {
@@ -337,10 +334,10 @@ t.test('a server that chokes on the probe is asked the old way', async (t) => {
   const rig = await startRig(t)
   rig.on('server/discover', ({ status }) => status(503))
   await fails(t, list(door(t), specOf(rig)), { kind: 'unavailable' })
-  t.equal(rig.count('initialize'), 0, 'an outage says nothing of the revision')
+  t.equal(rig.count('initialize'), 0, 'an outage does not count as an answer about the revision')
 })
 
-t.test('a server of no revision that is spoken here is told of as one', async (t) => {
+t.test('a server that speaks none of our revisions is reported as such', async (t) => {
   const rig = await startRig(t)
   rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
   const failed = {
@@ -348,23 +345,23 @@ t.test('a server of no revision that is spoken here is told of as one', async (t
     sent: false,
     message: /^rig speaks no protocol revision that Baton does/,
   } as const
-  await fails(t, list(door(t), specOf(rig)), failed, 'none at all')
+  await fails(t, list(door(t), specOf(rig)), failed, 'the server speaks no revision')
   const newer = { resultType: 'complete', supportedVersions: ['2099-01-01'], capabilities: {} }
   rig.on('server/discover', ({ reply }) => reply({ ...newer, ttlMs: 0, cacheScope: 'private' }))
-  await fails(t, list(door(t), specOf(rig)), failed, 'a newer one')
+  await fails(t, list(door(t), specOf(rig)), failed, 'the server speaks a newer revision')
 })
 
-t.test('a server that is silent to the probe is asked the old way at the next attempt', async (t) => {
+t.test('a server that does not answer the probe is asked in the older revision next time', async (t) => {
   const rig = await startRig(t)
   rig.on('server/discover', () => {})
   const mcp = door(t, { connectMs: { http: 400, stdio: 400 }, attemptMs: 60_000 })
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
-  t.equal(rig.count('initialize'), 0, 'the first time it may just be slow')
+  t.equal(rig.count('initialize'), 0, 'a server that is silent once may just be slow')
   t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2025-11-25' } })
 })
 
 t.test(
-  'a server that hangs in the new revision, which it says it speaks, is asked in the old one',
+  'a server that hangs in the newer revision, which it claims to speak, is asked in the older one',
   async (t) => {
     const rig = await startRig(t)
     const answers = modernAnswers(rig)
@@ -375,7 +372,7 @@ t.test(
     const mcp = door(t, { connectMs: { http: 300, stdio: 300 }, attemptMs: 60_000 })
     const anew = { timeoutMs: PATIENCE, insists: true }
     for (const _ of [1, 2, 3]) await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
-    t.equal(rig.count('initialize'), 0, 'it may just be slow')
+    t.equal(rig.count('initialize'), 0, 'a server that hangs may just be slow')
     t.match(await mcp.list(specOf(rig), anew), { server: { protocol_version: '2025-11-25' }, tools: [TOOL] })
 
     const slow = await startRig(t, 'modern')
@@ -384,12 +381,16 @@ t.test(
     const other = { ...specOf(slow), key: 'slow' }
     for (const _ of [1, 2, 3]) await fails(t, list(mcp, other), { kind: 'timeout' })
     slow.on('tools/list', (asked) => answers['tools/list']?.(asked))
-    await fails(t, mcp.list(other, anew), { kind: 'protocol' }, 'one that knows no other')
-    t.match(await mcp.list(other, anew), { server: { protocol_version: '2026-07-28' } }, 'is asked anew')
+    await fails(t, mcp.list(other, anew), { kind: 'protocol' }, 'the server knows no other revision')
+    t.match(
+      await mcp.list(other, anew),
+      { server: { protocol_version: '2026-07-28' } },
+      'the server is asked for its revision anew',
+    )
   },
 )
 
-t.test('a slow server of the new revision alone is waited for longer each time', async (t) => {
+t.test('a slow server that speaks only the newer revision gets more time with each attempt', async (t) => {
   const rig = await startRig(t, 'modern')
   const { 'server/discover': discover } = modernAnswers(rig)
   rig.on('server/discover', (asked) => void setTimeout(() => discover?.(asked), 600))
@@ -400,7 +401,7 @@ t.test('a slow server of the new revision alone is waited for longer each time',
   t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2026-07-28' } })
 })
 
-t.test('a server that is down leaves words behind, not the attempt that failed', async (t) => {
+t.test('a server that is down leaves an error text in memory, not the error itself', async (t) => {
   const mcp = door(t)
   const spec = specOf({ url: 'http://127.0.0.1:1/mcp' })
   const failure = await list(mcp, spec).then(
@@ -408,11 +409,11 @@ t.test('a server that is down leaves words behind, not the attempt that failed',
     (thrown: object) => new WeakRef(thrown),
   )
   for (let tries = 0; failure.deref() && tries < 20; tries++) await collect()
-  t.equal(failure.deref(), undefined, 'its stack holds the client and the transport')
+  t.equal(failure.deref(), undefined, 'the error is collected: its stack holds the client and the transport')
   t.match(mcp.status(spec.key), { state: 'down', error: /rig/ })
 })
 
-t.test('what is left out of a list goes, while its connection stays', async (t) => {
+t.test('entries that are left out of a list are freed while the connection stays', async (t) => {
   const rig = await startRig(t)
   let page = 0
   rig.on('tools/list', ({ reply }) => {
@@ -422,8 +423,8 @@ t.test('what is left out of a list goes, while its connection stays', async (t) 
   const mcp = door(t)
   const before = await held('heapUsed')
   const { left_out } = await list(mcp, specOf(rig))
-  t.equal(left_out.length, 9, 'each of a megabyte')
+  t.equal(left_out.length, 9, 'nine entries of a megabyte each are left out')
   const grown = (await held('heapUsed')) - before
-  t.ok(grown < 5 << 20, `${grown} bytes`)
+  t.ok(grown < 5 << 20, `the heap grew by ${grown} bytes`)
   t.match(mcp.status(specOf(rig).key), { state: 'ready' })
 })

@@ -12,7 +12,7 @@ function exchange() {
 const fetchFrom = (answer: () => Response, maxBytes = 1_000) =>
   createMcpFetch({ fetch: async () => answer(), userAgent: 'baton/0', maxBytes, keepsGetStream: false })
 
-t.test('a refusal says what it asks for, be it a login or more scope', async (t) => {
+t.test('a challenge in a refusal is read, whether it asks for a login or for more scope', async (t) => {
   const where = 'https://mcp.test/.well-known/oauth-protected-resource'
   const refused = (status: number) =>
     challengeIn(
@@ -27,7 +27,7 @@ t.test('a refusal says what it asks for, be it a login or more scope', async (t)
   t.equal(challengeIn(new Response('', { status: 401 })), null)
 })
 
-t.test('exchanges that run at once are told apart to the end of each', async (t) => {
+t.test('simultaneous exchanges are told apart until each one ends', async (t) => {
   const [one, two] = [exchange(), exchange()]
   const isOver = gate()
   const longer = inExchange(two, async () => {
@@ -39,17 +39,17 @@ t.test('exchanges that run at once are told apart to the end of each', async (t)
   t.equal(await longer, two)
 })
 
-t.test('an answer above the cap ends its exchange, which knows why', async (t) => {
+t.test('an answer larger than the size limit ends its exchange, which keeps the reason', async (t) => {
   const own = exchange()
   const fetch = fetchFrom(() => new Response('x'.repeat(100)), 10)
   await inExchange(own, async () => {
     await t.rejects(fetch('http://mcp.test/', { method: 'POST' }).then((response) => response.text()))
   })
   t.match(own.failure, { message: /larger than 10 bytes/ })
-  t.ok(own.signal.aborted, 'else the same body would be fetched again')
+  t.ok(own.signal.aborted, 'the exchange is aborted, so that the same body is not fetched again')
 })
 
-t.test('a rate limit that is waited for holds no connection', async (t) => {
+t.test('a refusal whose rate limit is waited for is cancelled, and holds no connection', async (t) => {
   let isCancelled = false
   const body = new ReadableStream({
     cancel() {

@@ -1,4 +1,4 @@
-/** What the process of a configured server says as it ends: for the operator's log, not for owners and models. */
+/** A configured server's last words on stderr are for the operator's log, not for owners and models. */
 import t, { type Test } from 'tap'
 import { McpError, type McpServerSpec } from '../../src/mcp/contract.ts'
 import { createMcp } from '../../src/mcp/mcp.ts'
@@ -26,43 +26,43 @@ async function failure(t: Test, spec: McpServerSpec) {
   return { error, told, status: mcp.status(spec.key) }
 }
 
-t.test("a configured server's last words go to the log, how it ended to everybody", async (t) => {
+t.test("a configured server's last words go to the log only, and how it ended is told to all", async (t) => {
   const { error, told, status } = await failure(
     t,
     shell(`echo '${WORDS}' >&2; exit 7`, { isConfigured: true }),
   )
   t.match(error.message, /exited with code 7\]$/)
   t.notMatch(`${error.message} ${status.error}`, /operator|hunter2/)
-  t.equal(
-    error.lastWords,
-    'cannot open /srv/operator/notes.db with ***',
-    'without what was declared as secret',
-  )
+  t.equal(error.lastWords, 'cannot open /srv/operator/notes.db with ***', 'declared secrets are masked')
   t.same(told, [['notes', error.lastWords]])
 })
 
-t.test('half a secret is none of the last words', async (t) => {
+t.test('last words that begin within a secret do not show half of it', async (t) => {
   const spec = shell(`printf '%s%0990d' "$TOKEN" 0 >&2; exit 7`, { isConfigured: true })
   t.match((await failure(t, spec)).error.lastWords, /^\*\*\*0+$/)
 })
 
-t.test('the last words hold no end of a secret that is longer than they are', async (t) => {
+t.test('last words do not show the end of a secret that is longer than they are', async (t) => {
   const TOKEN = Array.from({ length: 1_200 }, (_, i) => `${i}-hunter`).join('')
   const spec = shell(`echo "$TOKEN is bad" >&2; exit 7`, { isConfigured: true, env: { TOKEN } })
   t.equal((await failure(t, spec)).error.lastWords, 'is bad')
-  // The secret ends so, too.
+  // These words are the end of a secret, too.
   const short = shell('echo "v1 is gone" >&2; exit 7', { isConfigured: true })
-  t.equal((await failure(t, short)).error.lastWords, 'v1 is gone', 'short ones are left as they are')
+  t.equal(
+    (await failure(t, short)).error.lastWords,
+    'v1 is gone',
+    'words that were not cut are left as they are',
+  )
 })
 
-t.test('a program that is not there is named to the operator alone', async (t) => {
+t.test('the path of a missing program is told to the operator only', async (t) => {
   const spec = shell('', { command: '/srv/operator/notes-server', isConfigured: true })
   const { error, told } = await failure(t, spec)
   t.match(error, { kind: 'unavailable', sent: false, message: 'notes cannot be started (ENOENT)' })
   t.match(told, [['notes', /operator.*ENOENT/]])
 })
 
-t.test("who made a connector reads its program's words in the error", async (t) => {
+t.test("the owner of a connector reads its program's last words in the error", async (t) => {
   const { error, told } = await failure(t, shell(`echo '${WORDS}' >&2; exit 7`))
   t.match(error.message, /exited with code 7; stderr: cannot open .*notes\.db with \*\*\*\]$/)
   t.same(told, [])

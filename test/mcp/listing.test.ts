@@ -42,7 +42,7 @@ function served() {
   return { listing, requests, time, get }
 }
 
-t.test('a list whose change was announced while it was read is asked for again', async (t) => {
+t.test('a list whose change is announced while it is read is asked for again', async (t) => {
   const { listing, requests, get } = served()
   const first = get()
   listing.markChanged()
@@ -55,14 +55,14 @@ t.test('a list whose change was announced while it was read is asked for again',
   t.notOk(listing.isOutdated())
 })
 
-t.test('however many changes are announced while a list is read, it is read once more', async (t) => {
+t.test('a list is read once more, however many changes are announced while it is read', async (t) => {
   const { listing, requests, get } = served()
   const first = get()
   const later = [1, 2, 3].map(() => {
     listing.markChanged()
     return get()
   })
-  // The list grows while it is read.
+  // `requests` grows during this loop.
   for (const request of requests) {
     request.answer(request === requests[0] ? 'old' : 'new')
     await new Promise(setImmediate)
@@ -86,7 +86,7 @@ t.test('a list is kept for five minutes, and then asked for again', async (t) =>
   t.equal(await next, 'new')
 })
 
-t.test('who waits for the request after one that fails is served by its own', async (t) => {
+t.test('a caller that waits for the next request is served although the current one fails', async (t) => {
   const { listing, requests, get } = served()
   const first = get()
   listing.markChanged()
@@ -99,7 +99,7 @@ t.test('who waits for the request after one that fails is served by its own', as
 })
 
 t.test(
-  'a tool list is asked for once for all, again after an announcement, and held still when it flickers',
+  'callers share one list request, an announcement makes another, and a flickering list is held still',
   async (t) => {
     let clock = 1_000
     let fetches = 0
@@ -129,10 +129,10 @@ t.test(
     release()
     for (const list of await Promise.all(both)) t.equal(list.tools[0]?.name, 'first')
     await new Promise(setImmediate)
-    t.equal(fetches, 2, 'an announcement during the request makes one that follows it')
+    t.equal(fetches, 2, 'an announcement during a request makes a request after it')
     release()
     t.equal((await later).tools[0]?.name, 'second')
-    t.equal((await listing.get(spec, false)).tools[0]?.name, 'second', 'fresh: not asked again')
+    t.equal((await listing.get(spec, false)).tools[0]?.name, 'second', 'a fresh list is not asked for again')
     t.equal(fetches, 2)
 
     for (let i = 0; i < 12; i++) {
@@ -141,7 +141,7 @@ t.test(
       release()
       await wanted
     }
-    t.equal(listing.isQuarantined(), false, 'changes that nobody announced are no noise')
+    t.equal(listing.isQuarantined(), false, 'changes that nobody announced do not count as flicker')
 
     const ask = async (as: string): Promise<string | undefined> => {
       name = as
@@ -152,17 +152,21 @@ t.test(
     }
     for (let i = 0; i < 10; i++) t.equal(await ask(`change ${i}`), `change ${i}`)
     t.equal(listing.isQuarantined(), true)
-    t.equal(await ask('one too many'), 'change 9', 'the list is held still')
+    t.equal(await ask('one too many'), 'change 9', 'the list is held still after ten changes')
     const wanted = listing.get(spec, true)
     release()
-    t.equal((await wanted).tools[0]?.name, 'one too many', 'but not for who asks for it')
+    t.equal(
+      (await wanted).tools[0]?.name,
+      'one too many',
+      'a caller that asks for a refresh gets the newest list',
+    )
     clock += 61_000
     t.equal(listing.isQuarantined(), false)
     t.equal(await ask('calm again'), 'calm again')
   },
 )
 
-t.test('of kept lists that are too large together the oldest is asked for again', async (t) => {
+t.test('of kept lists that are too large together the oldest is dropped and asked for again', async (t) => {
   const rig = await startRig(t)
   rig.tools = [{ name: 'wordy', description: 'x'.repeat(10_000), inputSchema: { type: 'object' } }]
   const mcp = door(t, { mostListed: 25_000 })
@@ -172,7 +176,7 @@ t.test('of kept lists that are too large together the oldest is asked for again'
     specs.map(({ key }) => mcp.cached(key)?.tools.length ?? null),
     [null, 1, 1],
   )
-  t.equal(mcp.status('a').state, 'ready', 'its connection stands')
+  t.equal(mcp.status('a').state, 'ready', 'the connection of the dropped list stays')
   t.match(await call(mcp, specOf(rig, { key: 'a' }), 'wordy'), RAN)
   t.equal((await list(mcp, specOf(rig, { key: 'a' }))).tools[0]?.name, 'wordy')
   t.same(

@@ -1,4 +1,4 @@
-/** How often a server is asked, and how often it is heard: back-off and announcements. */
+/** How often a server is asked, and how often its announcements are told: back-off and announcer. */
 import { mock } from 'node:test'
 import t from 'tap'
 import { createAnnouncer } from '../../src/mcp/announcer.ts'
@@ -8,12 +8,12 @@ import { createHealth } from '../../src/mcp/health.ts'
 const BUDGET = { connectMs: 5_000, attemptMs: 60_000, random: () => 1 }
 const down = new McpError('unavailable', 'it is away', { sent: false })
 
-t.test('after three failures in a row the pauses grow at random up to a minute', (t) => {
+t.test('after three failures in a row the pauses grow up to a minute', (t) => {
   let clock = 0
   const health = createHealth({ ...BUDGET, now: () => clock })
   health.failed(down, 'attempt')
   health.failed(down, 'attempt')
-  t.equal(health.waitMs(), 0, 'two failures cost nothing')
+  t.equal(health.waitMs(), 0, 'two failures make no pause')
   health.failed(down, 'attempt')
   t.equal(health.waitMs(), 4_000)
   clock += 4_000
@@ -25,7 +25,7 @@ t.test('after three failures in a row the pauses grow at random up to a minute',
   t.end()
 })
 
-t.test('a pause is no longer where the clock is set back', (t) => {
+t.test('a pause does not get longer when the clock is set back', (t) => {
   const health = createHealth(BUDGET)
   for (let i = 0; i < 3; i++) health.failed(down, 'attempt')
   const before = Date.now() - 86_400_000
@@ -35,7 +35,7 @@ t.test('a pause is no longer where the clock is set back', (t) => {
   t.end()
 })
 
-t.test('announcements: the first at once, one per interval, the last never lost', async (t) => {
+t.test('the first announcement is told at once, and later ones once per interval', async (t) => {
   const announcer = createAnnouncer(30)
   t.teardown(() => announcer.stop())
   const heard: string[] = []
@@ -47,11 +47,11 @@ t.test('announcements: the first at once, one per interval, the last never lost'
   for (let i = 0; i < 1_000; i++) announcer.announce('a')
   announcer.announce('b')
   t.same(heard, ['a', 'b'])
-  // The announcer's timers keep no process alive, so something else has to.
+  // The announcer's timers do not keep a process alive, so this timer has to.
   const alive = setInterval(() => {}, 1_000)
   t.teardown(() => clearInterval(alive))
   await new Promise<void>((resolve) => {
     wake = resolve
   })
-  t.same(heard, ['a', 'b', 'a'], 'a trailing one for those that came meanwhile')
+  t.same(heard, ['a', 'b', 'a'], 'one announcement follows for all that came meanwhile')
 })

@@ -1,10 +1,10 @@
-/** Servers that are processes: how they are named, what they tell of themselves, when they are gone. */
+/** Servers that are processes: their specs, what they tell of themselves, and when they are gone. */
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import type { McpResult, McpServerSpec } from '../../src/mcp/contract.ts'
 import { eventually } from '../waiting.ts'
 
-/** It misbehaves on demand. */
+/** A server that misbehaves on demand. */
 export const CHILD = fileURLToPath(new URL('./servers/child.js', import.meta.url))
 
 export const child = (mode: string, more: Partial<McpServerSpec> = {}): McpServerSpec => ({
@@ -17,13 +17,13 @@ export const child = (mode: string, more: Partial<McpServerSpec> = {}): McpServe
   ...more,
 })
 
-/** What a tool of servers/child.ts says, parsed. */
+/** The result of a tool of servers/child.ts, parsed. */
 export async function told<T>(result: Promise<McpResult>): Promise<T> {
   const [part] = (await result).content
   return JSON.parse(part?.type === 'text' ? part.text : 'null') as T
 }
 
-/** Settles when the process is gone, or only waits for a parent that never reaps. */
+/** Settles when the process is gone, or is a zombie whose parent never reaps it. */
 export const ended = (pid: number): Promise<boolean> =>
   eventually(() => {
     try {

@@ -1,4 +1,4 @@
-/** What a server asks of its client: how much of it is answered at a time. */
+/** Requests of a server to its client: how many are answered at a time. */
 
 import { mock } from 'node:test'
 import type { JSONRPCMessage, Transport } from '@modelcontextprotocol/client'
@@ -7,7 +7,7 @@ import { ATTEMPT_MS } from '../../src/mcp/contract.ts'
 import { exchanges } from '../../src/mcp/http.ts'
 import { tap } from '../../src/mcp/tap.ts'
 
-/** A transport whose answers leave when they are let go, under a client that answers at once. */
+/** A transport whose answers leave when the test lets them go, under a client that answers at once. */
 function asked() {
   const leaving: { id: unknown; go(): void }[] = []
   const transport: Transport = {
@@ -31,7 +31,7 @@ function asked() {
 
 const settled = () => new Promise(setImmediate)
 
-t.test('a burst of questions is answered whole, a few at a time', async (t) => {
+t.test('every request of a burst is answered, a few at a time', async (t) => {
   const { leaving, ask } = asked()
   for (let id = 0; id < 40; id++) ask(id)
   t.equal(leaving.length, 4)
@@ -45,7 +45,7 @@ t.test('a burst of questions is answered whole, a few at a time', async (t) => {
   )
 })
 
-t.test('an answer counts until it has left, also where its question is taken back', async (t) => {
+t.test('an answer counts until it has left, even if its request is cancelled', async (t) => {
   const { leaving, ask, cancel } = asked()
   for (let id = 0; id < 300; id++) {
     ask(id)
@@ -54,12 +54,12 @@ t.test('an answer counts until it has left, also where its question is taken bac
   t.equal(leaving.length, 4)
   leaving[0]?.go()
   await settled()
-  t.equal(leaving.length, 4, 'what was taken back while it waited is not answered')
+  t.equal(leaving.length, 4, 'requests that were cancelled while they waited are not answered')
   ask(300)
   t.equal(leaving.at(-1)?.id, 300)
 })
 
-t.test('of a flood what cannot wait is not answered', async (t) => {
+t.test('requests of a flood beyond those that may wait are not answered', async (t) => {
   const { leaving, ask } = asked()
   for (let id = 0; id < 1_000; id++) ask(id)
   for (let i = 0; i < leaving.length; i++) {
@@ -69,7 +69,7 @@ t.test('of a flood what cannot wait is not answered', async (t) => {
   t.equal(leaving.length, 4 + 256)
 })
 
-t.test('a notification that the server does not take is given up', (t) => {
+t.test('a notification that the server does not accept in time is given up', (t) => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const signals: (AbortSignal | undefined)[] = []

@@ -1,4 +1,4 @@
-/** What servers say, read: tool lists mended, results as canonical parts. */
+/** Reading what servers say: tool lists are mended, results become canonical parts. */
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { readResult } from '../../src/mcp/content.ts'
@@ -8,7 +8,7 @@ import { hashTools, mendTools } from '../../src/mcp/mend.ts'
 const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
 const object = { type: 'object' }
 
-t.test('a malformed tool is mended, or left out alone and with its reason', (t) => {
+t.test('a malformed tool is mended, or alone left out, with its reason', (t) => {
   const cases: [entry: unknown, outcome: object | RegExp | null][] = [
     [
       { name: 'ok', inputSchema: object },
@@ -62,12 +62,12 @@ t.test('a malformed tool is mended, or left out alone and with its reason', (t) 
     if (isOffered) t.match(tool, outcome, label)
     else t.equal(tool, undefined, label)
     if (outcome instanceof RegExp) t.match(left_out, [{ tool: 'a', problem: outcome }], label)
-    else t.same(left_out, [], `${label}: what has no name for it is not told`)
+    else t.same(left_out, [], `${label}: an entry without a usable name is not listed as left out`)
   }
   t.end()
 })
 
-t.test('names are unique and the number of tools is bounded', (t) => {
+t.test('tool names are unique, and the number and the size of tools are bounded', (t) => {
   const many = Array.from({ length: 1_002 }, (_, index) => ({ name: `t${index}`, inputSchema: object }))
   const { tools, left_out } = mendTools([
     ...many,
@@ -81,11 +81,11 @@ t.test('names are unique and the number of tools is bounded', (t) => {
   )
   t.equal(flood.left_out.length, 2_000, 'a flood of bad entries does not become a flood of reasons')
   const big = Array.from({ length: 50 }, (_, index) => ({ ...many[index], description: 'd'.repeat(200_000) }))
-  t.equal(mendTools(big).tools.length, 41, 'nor do big ones add up without end')
+  t.equal(mendTools(big).tools.length, 41, 'large tools are kept up to a total size')
   t.end()
 })
 
-t.test('the lists of real servers come through whole, and tricky schemas lose no tool', (t) => {
+t.test('the lists of real servers stay whole, and each tricky tool is offered or explained', (t) => {
   for (const file of readdirSync(FIXTURES)) {
     const content = JSON.parse(readFileSync(new URL(file, FIXTURES), 'utf8'))
     const isTricky = Array.isArray(content)
@@ -110,7 +110,7 @@ t.test('the lists of real servers come through whole, and tricky schemas lose no
   t.end()
 })
 
-t.test('of entries with one name a sound one is the tool, and else the last says why there is none', (t) => {
+t.test('of entries with one name a sound one is the tool, else the last one’s problem is told', (t) => {
   const sound = (name: string) => ({ name, inputSchema: { type: 'object' } })
   const list = (name: string) => ({ name, inputSchema: { type: 'array' } })
   const task = { name: 'bad', execution: { taskSupport: 'required' } }
@@ -124,7 +124,7 @@ t.test('of entries with one name a sound one is the tool, and else the last says
   t.end()
 })
 
-t.test('the hash of a list ignores order and key order, and nothing else', (t) => {
+t.test('the hash of a list ignores the order of tools and keys, and nothing else', (t) => {
   const a = {
     name: 'a',
     description: 'x',
@@ -144,7 +144,7 @@ t.test('the hash of a list ignores order and key order, and nothing else', (t) =
   t.not(
     hashOf([a]),
     hashTools({ tools: [a], left_out: [{ tool: 'b', problem: 'left out: it is' }] }),
-    'what is left out counts',
+    'entries that are left out count',
   )
   t.end()
 })
@@ -184,7 +184,7 @@ t.test('every kind of content becomes a canonical part', (t) => {
   t.end()
 })
 
-t.test('what cannot be read becomes a note, since the tool has run', (t) => {
+t.test('unreadable content becomes a note, since the tool has run', (t) => {
   const bad = [
     { type: 'video', data: 'x'.repeat(5_000), mimeType: 'video/mp4' },
     { type: 'image', data: 'no base64!', mimeType: 'image/png' },
@@ -213,7 +213,7 @@ t.test('what cannot be read becomes a note, since the tool has run', (t) => {
   t.end()
 })
 
-t.test('of a result of very many items all texts are read, and of the others the first', (t) => {
+t.test('of very many items in a result all texts are read, and of the others the first', (t) => {
   const image = { type: 'image', data: 'aGk=', mimeType: 'image/png' }
   const many = Array.from({ length: 70 }, (_, i) => (i % 2 === 0 ? `t${i}` : { type: 'text', text: `t${i}` }))
   const { content } = readResult({ content: [...many, image, 'last', image] })
@@ -226,7 +226,7 @@ t.test('of a result of very many items all texts are read, and of the others the
   t.end()
 })
 
-t.test('odd shapes of a result are read for what they hold', (t) => {
+t.test('odd shapes of a result are read as far as they hold content', (t) => {
   t.same(readResult({ content: { type: 'text', text: 'no list' } }).content, [
     { type: 'text', text: 'no list' },
   ])

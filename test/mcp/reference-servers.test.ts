@@ -1,4 +1,4 @@
-/** The real servers of the MCP project, over each transport. */
+/** The MCP project's reference servers, over each transport. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -65,13 +65,13 @@ async function checkEverything(t: Test, mcp: Mcp, spec: McpServerSpec): Promise<
   t.same(progress.slice(0, 3), [1, 2, 3])
 }
 
-t.test('server-everything over stdio', async (t) => {
+t.test('Baton lists and calls server-everything over stdio', async (t) => {
   const mcp = door(t)
   await checkEverything(t, mcp, child('everything', { args: [EVERYTHING, 'stdio'] }))
 })
 
 for (const transport of ['streamable_http', 'sse'] as const)
-  t.test(`server-everything over ${transport}`, async (t) => {
+  t.test(`Baton lists and calls server-everything over ${transport}, and notices its end`, async (t) => {
     const port = await freePort()
     const kind = transport === 'sse' ? 'sse' : 'streamableHttp'
     const server = spawn(process.execPath, [EVERYTHING, kind], {
@@ -83,7 +83,7 @@ for (const transport of ['streamable_http', 'sse'] as const)
     const url = `http://127.0.0.1:${port}/${transport === 'sse' ? 'sse' : 'mcp'}`
     const spec: McpServerSpec = { key: kind, name: kind, transport, url, allowPrivate: true }
     const mcp = door(t)
-    // The server says that it starts before it listens.
+    // The server announces its start before it listens.
     await listening(port)
     await checkEverything(t, mcp, spec)
     const lost = call(mcp, spec, 'trigger-long-running-operation', { duration: 30, steps: 1 })
@@ -93,7 +93,7 @@ for (const transport of ['streamable_http', 'sse'] as const)
     await fails(t, call(mcp, spec, 'echo', { message: 'x' }), { kind: 'unavailable', sent: false })
   })
 
-t.test('server-memory keeps what it is told', async (t) => {
+t.test('server-memory keeps an entity over a restart', async (t) => {
   const args = [bin('server-memory/dist/index.js')]
   const spec = child('memory', { args, env: { MEMORY_FILE_PATH: join(scratch(t), 'memory.jsonl') } })
   const mcp = door(t)

@@ -1,4 +1,4 @@
-/** What a server's process can see and reach in bubblewrap, and that none outlives the gateway. */
+/** What a server's process can see and reach in bubblewrap, and that no process outlives the gateway. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import {
@@ -24,7 +24,7 @@ t.setTimeout(120_000)
 
 const GATEWAY = fileURLToPath(new URL('./servers/gateway.js', import.meta.url))
 
-t.test('when the gateway is killed, servers and their descendants go too', async (t) => {
+t.test('servers and their descendants end when the gateway is killed', async (t) => {
   const gateway: ChildProcess = spawn(process.execPath, [GATEWAY, CHILD, 'stubborn'], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
@@ -38,7 +38,7 @@ t.test('when the gateway is killed, servers and their descendants go too', async
   for (const pid of pids) await ended(pid)
 })
 
-/** Ids of the processes whose command line holds a text, as the machine sees them. */
+/** Ids of the machine's processes whose command line holds a text. */
 const running = (text: string): number[] =>
   readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
@@ -68,7 +68,7 @@ const cannot = await openSandbox({ isolation, hidden: [] }).then(
 )
 
 t.test(
-  'a program in bubblewrap sees nothing of the gateway, writes nothing that stays, and reaches nobody',
+  'a program in bubblewrap cannot read the gateway’s files, write to its folders or reach a port',
   { skip: process.env.CI === 'true' ? false : cannot },
   async (t) => {
     const folder = mkdtempSync(join(fileURLToPath(new URL('.', import.meta.url)), 'sandboxed-'))
@@ -94,16 +94,16 @@ t.test(
       await mcp.close()
       return answer
     }
-    t.match(await probe('none'), { readable: asked.read, isReached: true }, 'without it')
+    t.match(await probe('none'), { readable: asked.read, isReached: true }, 'without isolation')
     const shut = await probe('bubblewrap')
     t.match(shut, { user: 65534, readable: [open], writable: ['/tmp'], isReached: false })
-    t.ok(shut.processes <= 3, `${shut.processes} processes`)
+    t.ok(shut.processes <= 3, `the program sees ${shut.processes} processes`)
     t.match(await probe('bubblewrap-network'), { readable: [open], writable: ['/tmp'], isReached: true })
   },
 )
 
 t.test(
-  'a program in bubblewrap ends with its descendants, closed or orphaned',
+  'a program in bubblewrap ends with its descendants when it is closed or orphaned',
   { skip: process.env.CI === 'true' ? false : cannot },
   async (t) => {
     const mark = (name: string) => `mark-${name}-${process.pid}`
@@ -127,7 +127,7 @@ t.test(
   },
 )
 
-t.test('isolation that is asked for and cannot be had is no isolation to start with', async (t) => {
+t.test('opening a sandbox fails if the isolation that is asked for is not available', async (t) => {
   const program = '/no/such/bwrap'
   await t.rejects(openSandbox({ isolation, hidden: [], program }), {
     message: /bubblewrap.*is not installed/,

@@ -1,4 +1,4 @@
-/** Servers as processes: what they are given, how long they live, what becomes of them. */
+/** Servers as processes: their variables, how long they live, and how they end. */
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -10,7 +10,7 @@ import { CHILD, child, ended, told } from './processes.ts'
 
 t.setTimeout(120_000)
 
-t.test('a process gets the declared variables and harmless defaults, nothing of the gateway', async (t) => {
+t.test('a process gets its declared variables and harmless defaults, none of the gateway’s', async (t) => {
   process.env.GATEWAY_SECRET = 'do not leak'
   t.teardown(() => {
     delete process.env.GATEWAY_SECRET
@@ -42,10 +42,14 @@ t.test('a server is one process for all callers, and ends when nobody uses it', 
   t.equal(new Set(pids).size, 1)
   await ended(pids[0] ?? 0)
   t.same(mcp.status('good'), { state: 'idle' })
-  t.not(await told<number>(call(mcp, child('good'), 'pid')), pids[0], 'started again when needed')
+  t.not(
+    await told<number>(call(mcp, child('good'), 'pid')),
+    pids[0],
+    'the server is started again when it is needed',
+  )
 })
 
-t.test('a process whose list fails is not ended: it may hold what its tools have begun', async (t) => {
+t.test('a process whose list fails is kept, since it may hold work that its tools have begun', async (t) => {
   const mcp = door(t)
   const pid = await told<number>(call(mcp, child('listless'), 'pid'))
   await fails(t, list(mcp, child('listless')), { kind: 'protocol', message: /Not now/ })
@@ -60,9 +64,9 @@ t.test('a process that comes up after its callers have left ends when nobody use
   const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
   const hasty = { timeoutMs: 500, maxTotalMs: 500 }
   await fails(t, call(mcp, spec, 'pid', {}, hasty), { kind: 'timeout', sent: false })
-  t.equal(mcp.status('late').state, 'connecting', 'it is waited for behind them')
+  t.equal(mcp.status('late').state, 'connecting', 'the start goes on without its caller')
   await ended(Number(readFileSync(file, 'utf8')))
-  t.equal(mcp.status('late').state, 'idle', 'it had come up')
+  t.equal(mcp.status('late').state, 'idle', 'the process came up and ended as idle')
 })
 
 t.test('interest keeps a process beyond its idle time', async (t) => {
@@ -73,7 +77,7 @@ t.test('interest keeps a process beyond its idle time', async (t) => {
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
-t.test('a process that is released ends with its last call, whatever interest there was', async (t) => {
+t.test('a process that is released ends with its last call, although there was interest', async (t) => {
   const mcp = door(t)
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
   mcp.interest(child('good'), 60_000)
@@ -81,14 +85,18 @@ t.test('a process that is released ends with its last call, whatever interest th
   const running = call(mcp, child('good'), 'hang', {}, { signal: leaving.signal })
   await sleep(100)
   mcp.release('good')
-  t.not(await told<number>(call(mcp, child('good'), 'pid')), pid, 'who still asks gets another')
+  t.not(
+    await told<number>(call(mcp, child('good'), 'pid')),
+    pid,
+    'a caller that still asks gets another process',
+  )
   process.kill(pid, 0)
   leaving.abort()
   await fails(t, running, { kind: 'cancelled' })
   await ended(pid)
 })
 
-t.test('a process that comes up after its release ends with who asked for it', async (t) => {
+t.test('a process that comes up after its release ends with the request that started it', async (t) => {
   const mcp = door(t)
   const spec = child('good')
   mcp.interest(spec, PATIENCE)
@@ -98,17 +106,21 @@ t.test('a process that comes up after its release ends with who asked for it', a
   t.equal(mcp.status(spec.key).state, 'idle')
   mcp.interest(spec, PATIENCE)
   await told(call(mcp, spec, 'pid'))
-  t.equal(mcp.status(spec.key).state, 'idle', 'also where somebody has not heard of it yet')
+  t.equal(
+    mcp.status(spec.key).state,
+    'idle',
+    'a later call’s process ends with the call, although its caller did not know of the release',
+  )
 })
 
-t.test('a process that closes a pipe and lives on is ended, and the next call has another', async (t) => {
+t.test('a process that closes a pipe and lives on is ended, and the next call starts another', async (t) => {
   const mcp = door(t, { connectMs: { http: 10_000, stdio: 10_000 } })
   for (const pipe of [0, 1]) {
     const spec = child(`closing ${pipe}`)
     const pid = await told<number>(call(mcp, spec, 'pid'))
     const closing = call(mcp, spec, 'close', { pipe })
     if (pipe === 0) await closing
-    // The one without an answer is over with its process.
+    // The call without an answer ends with its process.
     else await fails(t, closing, { kind: 'disconnected', message: /was ended by SIGTERM/ })
     if (pipe === 0) await fails(t, call(mcp, spec, 'pid'), { kind: 'disconnected' })
     await ended(pid)
@@ -134,7 +146,7 @@ t.test('chatter of many short lines costs next to nothing', async (t) => {
   }
 })
 
-t.test('a server that cannot start says why', async (t) => {
+t.test('the failure of a server that cannot start says why', async (t) => {
   const mcp = door(t)
   await fails(t, list(mcp, child('dead')), {
     kind: 'unavailable',
@@ -148,7 +160,7 @@ t.test('a server that cannot start says why', async (t) => {
   t.match(mcp.status('dead'), { state: 'down', error: /cannot find my config/ })
 })
 
-t.test('a server that ends before it reads is told of by its end, not by the pipe', async (t) => {
+t.test('a server that ends before it reads is reported by its end, not by the broken pipe', async (t) => {
   const words = "exec 0<&-; sleep 0.3; echo 'no licence' >&2; exit 7"
   const spec = child('gone', { command: '/bin/sh', args: ['-c', words] })
   const watchdog = { add() {}, remove() {}, stop() {} }
@@ -159,10 +171,14 @@ t.test('a server that ends before it reads is told of by its end, not by the pip
     obituary = transport.obituary()
   }
   await transport.start()
-  // It has closed its end by then.
+  // The server has closed its end of the pipe by then.
   await sleep(150)
   await t.rejects(transport.send({ jsonrpc: '2.0', id: 1, method: 'ping' }), { code: 'EPIPE' })
-  t.same(obituary, { ending: 'exited with code 7', words: 'no licence' }, 'which was said before')
+  t.same(
+    obituary,
+    { ending: 'exited with code 7', words: 'no licence' },
+    'its end was known before the send failed',
+  )
 })
 
 t.test('a crash fails the call at once, and the next call starts a new process', async (t) => {
@@ -175,7 +191,7 @@ t.test('a crash fails the call at once, and the next call starts a new process',
     message: /exited with code 3; stderr: last words/,
   })
   await ended(grandchild)
-  t.pass('what the process had started went with it')
+  t.pass('the process’s descendants ended with it')
   const spec = child('good', { key: 'once', args: [CHILD, 'good', join(folder, 'died')] })
   await fails(
     t,
@@ -193,7 +209,7 @@ t.test('a hung call times out alone', async (t) => {
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
-t.test('an answer above the cap fails its call and no other', async (t) => {
+t.test('an answer larger than the size limit fails its call and no other', async (t) => {
   const mcp = door(t, { maxBytes: 300_000 })
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
   await fails(t, call(mcp, child('good'), 'big', { bytes: 3_000_000 }), { kind: 'too_large', sent: true })
@@ -209,19 +225,19 @@ t.test('an answer that is not valid JSON-RPC fails its call at once', async (t) 
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
-t.test('a server that greets wrongly is told of by its greeting', async (t) => {
+t.test('a server with a wrong answer to initialize is reported with what is wrong', async (t) => {
   const message = /^child: Invalid result for initialize: serverInfo: /
   await fails(t, list(door(t), child('nameless')), { kind: 'protocol', sent: false, message })
 })
 
-t.test('a server that never answers is given up, and its process ended', async (t) => {
+t.test('a server that never answers is given up, and its process is ended', async (t) => {
   const mcp = door(t, { connectMs: { http: 300, stdio: 300 } })
   await fails(t, list(mcp, child('silent')), { kind: 'timeout', sent: false })
   await mcp.close()
   t.pass('close waits for the process to end')
 })
 
-t.test('no process is started for a door that was closed meanwhile', async (t) => {
+t.test('no process is started for a door that is closed before', async (t) => {
   const file = join(scratch(t), 'started')
   const mcp = door(t)
   const args = ['-c', 'touch "$0"', file]
@@ -240,10 +256,10 @@ t.test('a process that ignores EOF and SIGTERM is killed, and its descendants wi
   ]
   await mcp.close()
   for (const pid of pids) await ended(pid)
-  t.pass('both are gone')
+  t.pass('both processes are gone')
 })
 
-t.test('the number of processes is capped: an idle one makes room, a busy one does not', async (t) => {
+t.test('at the limit of processes an idle process is ended for a new one, a busy one is not', async (t) => {
   const mcp = door(t, { maxProcesses: 1 })
   const first = await told<number>(call(mcp, child('good', { key: 'a' }), 'pid'))
   t.ok(await told<number>(call(mcp, child('good', { key: 'b' }), 'pid')))
@@ -261,7 +277,7 @@ t.test('the number of processes is capped: an idle one makes room, a busy one do
   t.ok(mcp.cached('a') === null)
 })
 
-t.test('a process that nobody will need again counts until its last call has ended', async (t) => {
+t.test('a released process counts against the limit until its last call has ended', async (t) => {
   const mcp = door(t, { maxProcesses: 1 })
   const leaving = new AbortController()
   const busy = call(mcp, child('good', { key: 'a' }), 'hang', {}, { signal: leaving.signal })
@@ -274,12 +290,15 @@ t.test('a process that nobody will need again counts until its last call has end
   await ended(pid)
 })
 
-t.test('a server that knows only the new revision is found out', async (t) => {
+t.test('a server that knows only the newer revision is recognised', async (t) => {
   const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
   const { server, tools } = await list(mcp, child('modern'))
   t.equal(server.protocol_version, '2026-07-28')
   t.ok(tools.length > 5)
   const pid = await told<number>(call(mcp, child('modern'), 'pid'))
   await ended(pid)
-  t.ok((await told<number>(call(mcp, child('modern'), 'pid'))) > 0, 'and remembered for the next process')
+  t.ok(
+    (await told<number>(call(mcp, child('modern'), 'pid'))) > 0,
+    'the revision is remembered for the next process',
+  )
 })

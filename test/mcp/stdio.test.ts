@@ -5,7 +5,7 @@ import t from 'tap'
 import { childEnv } from '../../src/mcp/child-env.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
 
-t.test('a process that has ended is watched no longer: its number may become another one’s', async (t) => {
+t.test('a process that has ended is no longer watched, since its id may be used again', async (t) => {
   const told: string[] = []
   const watchdog = {
     add: (group: number) => told.push(`add ${group}`),
@@ -25,7 +25,7 @@ t.test('a process that has ended is watched no longer: its number may become ano
   t.same(told, [`add ${group}`, `remove ${group}`])
 })
 
-t.test('a process for which too many files are open fails alone', async (t) => {
+t.test('a process that cannot start because too many files are open fails alone', async (t) => {
   const script = `
     import { openSync } from 'node:fs'
     import { createStdioTransport } from '${new URL('../../src/mcp/stdio.js', import.meta.url)}'

@@ -1,7 +1,7 @@
 /**
- * A raw MCP server over stdio. Its tools show what it is and misbehave on demand; the first argument
- * names how it misbehaves by itself: `silent`, `stubborn`, `noisy`, `modern`, `nameless`, `dead`, `flaky` (dies with
- * its first call), or anything else for none.
+ * A raw MCP server over stdio. Its tools show the process and misbehave on demand. The first argument names how the
+ * server itself misbehaves: `silent`, `stubborn`, `noisy`, `modern`, `nameless`, `dead`, `listless` (refuses
+ * `tools/list`), or anything else for a healthy server.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { closeSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -24,13 +24,13 @@ const text = (value: unknown): object => ({
   ...(mode === 'modern' && { resultType: 'complete' }),
 })
 
-/** Sleeps for ever, also through SIGTERM and the end of its stdin. */
+/** A program that sleeps for ever, also through SIGTERM and the end of its stdin. */
 const SLEEPER = "process.on('SIGTERM', () => {}); setInterval(() => {}, 1000)"
 
 const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = {
   env: () => text(process.env),
   pid: () => text(process.pid),
-  /** What it can read, write and reach, and whom it sees */
+  /** What the process can read, write and reach, and how many processes it sees */
   probe: ({ read, write, port }) => {
     const dial = `require('net').connect(${Number(port)}, '127.0.0.1', () => process.exit(0)).on('error', () => process.exit(1))`
     return text({
@@ -51,14 +51,14 @@ const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = 
     process.stderr.write('last words\n')
     process.exit(3)
   },
-  /** Dies with the first call of all its lives, which `scratch` remembers */
+  /** The process dies at the first call; the file `scratch` remembers this for its next life */
   once: () => {
     if (existsSync(scratch)) return text('second life')
     writeFileSync(scratch, '')
     process.exit(1)
   },
   hang: () => null,
-  /** Closes its end of a pipe, and lives on */
+  /** The process closes its end of a pipe, and lives on */
   close: ({ pipe }) => {
     setInterval(() => {}, 1000)
     closeSync(Number(pipe))
@@ -69,7 +69,7 @@ const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = 
     return text('said')
   },
   big: (args) => text('x'.repeat(Number(args.bytes))),
-  /** More than a pipe holds: a server whose stderr nobody reads stops here */
+  /** Writes more than a pipe holds: a server whose stderr nobody reads stops here */
   complain: () => {
     for (let i = 0; i < 1_500; i++) process.stderr.write('e'.repeat(1_000))
     return text('still here')
@@ -129,7 +129,7 @@ createInterface({ input: process.stdin }).on('line', (line) => {
   if (isForeign && (mode === 'modern' || rpc.method === 'server/discover'))
     return write({ id: rpc.id, error: { code: -32601, message: 'Method not found' } })
   if (mode === 'noisy') process.stdout.write(`handling ${rpc.method}\n`)
-  // Neither a result nor an error by JSON-RPC, whatever its arguments put there
+  // The call's arguments become the answer, which is neither a result nor an error by JSON-RPC
   if (rpc.params?.name === 'broken') return write({ id: rpc.id, ...rpc.params.arguments })
   if (mode === 'listless' && rpc.method === 'tools/list')
     return write({ id: rpc.id, error: { code: -32603, message: 'Not now' } })

@@ -1,6 +1,6 @@
 /**
- * A process that holds the MCP door, to be killed by a test: starts the stdio server that its arguments
- * name, isolated where TEST_ISOLATION says so, prints the ids of the server and of its grandchild, and waits.
+ * A process with the MCP door, which a test kills. It starts the stdio server that its arguments name, isolated if
+ * TEST_ISOLATION says so, prints the ids of the server and of its grandchild, and waits.
  */
 import type { McpServerSpec } from '../../../src/mcp/contract.ts'
 import { createMcp } from '../../../src/mcp/mcp.ts'

@@ -1,6 +1,6 @@
 /**
- * A raw MCP server over HTTP whose every answer a test can replace, in the revision of 2025-11-25 or of
- * 2026-07-28. It records what it was asked and believes nothing.
+ * A raw MCP server over HTTP in the revision of 2025-11-25 or of 2026-07-28. A test can replace each of its answers. It
+ * records every request and checks none.
  */
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { Test } from 'tap'
@@ -42,13 +42,13 @@ export interface Rig {
   url: string
   asked: Asked[]
   connections(): number
-  /** How often a JSON-RPC method, or an HTTP method by its name, has been asked for */
+  /** How often a JSON-RPC method, or an HTTP method, has been asked for */
   count(method: string): number
-  /** Settles once the method has been asked for so often in all. */
+  /** Settles once the method has been asked for `count` times in all. */
   arrival(method: string, count?: number): Promise<Asked>
   /** Replaces the answer to a JSON-RPC method, or to `GET` and `DELETE`. */
   on(method: string, answer: Answer): void
-  /** Takes the place of a server of this revision, as a deploy does. */
+  /** From now on answers in this revision, as after a deploy. */
   become(era: Era): void
   tools: unknown[]
 }
@@ -131,7 +131,7 @@ export async function startRig(t: Test, era: Era = 'legacy', session?: string): 
   return rig
 }
 
-/** Notifications, and answers of the client */
+/** For notifications, and answers of the client */
 const accept: Answer = ({ status }) => status(202)
 const refuse: Answer = ({ status }) => status(405)
 

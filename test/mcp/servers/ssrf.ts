@@ -1,6 +1,6 @@
 /**
- * Runs in a network of its own (`unshare --net`) where private addresses lead to a listener: whatever a guard
- * lets through is seen there. Prints what each attempt came to, as JSON.
+ * Runs in a network of its own (`unshare --net`) where private addresses lead to a listener, which sees every
+ * connection that the guard lets through. Prints the outcome of each attempt, as JSON.
  */
 import { execFileSync } from 'node:child_process'
 import { createServer } from 'node:http'
@@ -8,13 +8,13 @@ import type { AddressInfo } from 'node:net'
 import { createGuard, type GuardOptions } from '../../../src/guard.ts'
 
 export interface SsrfReport {
-  /** What the guard said to each target, and connections that reached the listener meanwhile */
+  /** The guard's code for each target, and how many connections reached the listener meanwhile */
   refused: { target: string; code: string; reached: number }[]
-  /** The same targets without the guard's rules: each must be reached, or the table proves nothing */
+  /** The same targets without the guard's rules: each must be reached, or the refusals prove nothing */
   open: { target: string; status: number }[]
 }
 
-/** On this machine's loopback device, where nothing else has them. */
+/** Addresses for the loopback device of this network, where nothing else has them. */
 const ADDRESSES = ['10.0.0.7/32', '169.254.169.254/32', '192.168.3.4/32', '100.64.0.9/32', 'fd00::7/128']
 execFileSync('ip', ['link', 'set', 'lo', 'up'])
 for (const address of ADDRESSES) execFileSync('ip', ['addr', 'add', address, 'dev', 'lo', 'nodad'])
@@ -29,7 +29,7 @@ server.on('connection', () => reached++)
 await new Promise<void>((resolve) => server.listen(0, '::', resolve))
 const { port } = server.address() as AddressInfo
 
-/** The system's own resolver and literals, but for the names that a test must make up. */
+/** Targets that the system's own resolver reads. */
 const LITERALS = [
   '127.0.0.1',
   '0.0.0.0',
@@ -75,14 +75,14 @@ for (const target of LITERALS) {
   report.refused.push(await refusal(target, () => attempt(target, { allowPrivate: false })))
   report.open.push({ target, status: await attempt(target, { allowPrivate: true }) })
 }
-// Opened for one address alone, a redirect leads out of it: one connection, to where it was allowed.
+// The guard allows one address, and a redirect leads away from it: one connection, to the allowed address.
 for (const to of [`http://169.254.169.254:${port}/`, `http://[fd00::7]:${port}/`, `//10.0.0.7:${port}/`]) {
   const path = `/?to=${encodeURIComponent(to)}`
   report.refused.push(
     await refusal(`redirect to ${to}`, () => attempt('127.0.0.1', { allowPrivate: ['127.0.0.1'] }, path)),
   )
 }
-// Public when it is checked, private when it is dialled; or both at once.
+// A name that is public when it is checked and private when it is dialled, and a name that is both at once.
 for (const answers of [[['93.184.215.14'], ['10.0.0.7']], [['93.184.215.14', '10.0.0.7']]]) {
   const left = [...answers]
   const resolve: GuardOptions['resolve'] = async () =>
