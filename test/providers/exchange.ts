@@ -1,4 +1,4 @@
-/** An exchange with a vendor as the engine has it: a session's request, sent, and what its answer comes to. */
+/** An exchange with a vendor as the engine makes it: a session's request, its sending, and the events of its answer. */
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { MessageInput, Provenance } from '../../src/chat/message.ts'
 import { exposedName } from '../../src/chat/names.ts'
@@ -25,7 +25,7 @@ export const declared = (canonical_name: string, parameters: JsonSchema = {}): T
   parameters: { type: 'object', ...parameters },
 })
 
-/** The first request of a turn that says hi; `own` is what it has in another way. */
+/** The first request of a turn that says hi. `own`: fields that replace the defaults. */
 export const requestOf = (own: Pick<ModelRequest, 'model'> & Partial<ModelRequest>): ModelRequest => ({
   instructions: 'Be brief.',
   messages: [said('hi')],
@@ -38,7 +38,9 @@ export const requestOf = (own: Pick<ModelRequest, 'model'> & Partial<ModelReques
   ...own,
 })
 
-/** Calls keep the vendor's ids as the engine has them; one without is `call_made1`, `call_made2`, … */
+/**
+ * The parser's calls keep the vendor's ids as the engine does; calls without an id get `call_made1`, `call_made2`, …
+ */
 export function parserOf(deployment: Deployment, provenance: Provenance, headers = {}): ModelParser {
   let made = 0
   const context = {
@@ -49,13 +51,13 @@ export function parserOf(deployment: Deployment, provenance: Provenance, headers
   return deployment.parser(context, headers)
 }
 
-/** What a whole answer comes to. Throws what the parser does. */
+/** The events of a whole answer. Throws what the parser throws. */
 export const eventsOf = (parser: ModelParser, frames: readonly SseFrame[]): ModelEvent[] => [
   ...frames.flatMap((frame) => parser.push(frame)),
   ...parser.end(),
 ]
 
-/** The vendor's answer, whether it is a failure or not. */
+/** Sends the request. Gives the vendor's answer, also if it is a failure. */
 export async function send(
   deployment: Deployment,
   base: string,

@@ -1,8 +1,8 @@
-/** Failures as long as the door reads them: no adapter's patterns may take long over one. */
+/** Failures as long as src/llm reads them: no adapter's patterns may take long over a failure. */
 import t from 'tap'
 import { DEPLOYMENTS } from '../../providers/index.ts'
 
-/** What src/llm reads of an error's body. */
+/** How much src/llm reads of an error's body. */
 const LENGTH = 256 << 10
 const PIECES = [
   '<',
@@ -29,7 +29,7 @@ const WORDS = [
 ]
 
 for (const { deployment } of DEPLOYMENTS) {
-  t.test(`${deployment.id} reads long failures in no time`, async (t) => {
+  t.test(`${deployment.id} reads a long failure within a second`, async (t) => {
     for (const piece of [...PIECES, ...WORDS]) {
       const text = piece.repeat(LENGTH / piece.length)
       for (const body of [text, JSON.stringify({ error: { code: 400, message: text } })]) {

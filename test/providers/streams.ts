@@ -1,11 +1,11 @@
-/** Streams as frames, what their events come to, and what reading them throws. */
+/** Streams as frames, the parts and finish of their events, and the error that reading them throws. */
 import type { ModelEvent } from '../../src/chat/event.ts'
 import { createFold, type Fold } from '../../src/chat/fold.ts'
 import type { AssistantPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createDecoder, type SseFrame } from '../../src/sse.ts'
 
-/** The frames of a stream that comes in pieces of this size; absent: in one. */
+/** The frames of a stream that arrives in pieces of this size; without a size, in one piece. */
 export function framesOf(stream: string, size = stream.length): SseFrame[] {
   const frames: SseFrame[] = []
   const decoder = createDecoder((frame) => frames.push(frame))
@@ -14,7 +14,7 @@ export function framesOf(stream: string, size = stream.length): SseFrame[] {
   return frames
 }
 
-/** Frames of made-up events, as the wire has them. */
+/** Frames of made-up events, as they come from the wire. */
 export const framed = (...events: Record<string, unknown>[]): SseFrame[] =>
   events.map((event) => ({ event: String(event.type), data: JSON.stringify(event), id: undefined }))
 

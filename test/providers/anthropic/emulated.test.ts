@@ -1,4 +1,4 @@
-/** Whole turns against the emulated Anthropic, and histories of any making against its rules. */
+/** Whole turns against the emulated Anthropic, and arbitrary histories against its rules. */
 
 import fc from 'fast-check'
 import t from 'tap'
@@ -28,7 +28,7 @@ import {
   type Wish,
 } from './exchange.ts'
 
-/** One conversation with the emulator, the engine's part played here: repair, render, send, parse, fold. */
+/** One conversation with the emulator. The test does the engine's part: repair, render, send, parse, fold. */
 interface Talk {
   emulator: AnthropicEmulator
   deployment: Deployment
@@ -98,7 +98,7 @@ const usageOf = ({ events }: Step) => {
   return folding.usage()
 }
 
-t.test('against the emulator', async (t) => {
+t.test('whole turns against the emulator', async (t) => {
   const emulator = await emulate(t)
   const TWICE =
     'think hard\ncall weather__get with {"place":"Bern"}\nthen\nthink again\ncall list_files\nthen\nthink redacted\nsay done'
@@ -133,7 +133,7 @@ t.test('against the emulator', async (t) => {
     },
   )
 
-  await t.test('a model that thinks between calls alone keeps what it said there', async (t) => {
+  await t.test('a model that thinks only between calls keeps what it said there', async (t) => {
     const talk = talkWith(emulator, 'claude-sonnet-5-5', { settings: { reasoning: { effort: 'none' } } })
     const steps = [
       await step(talk, 'say Looking.\ncall weather__get with {"place":"Bern"}\nthen\nsay done'),
@@ -145,7 +145,7 @@ t.test('against the emulator', async (t) => {
     t.notOk(steps.some(({ repaired }) => repaired))
   })
 
-  await t.test('every setting on every model renders to what is accepted', async (t) => {
+  await t.test('every setting on every model renders to a request that is accepted', async (t) => {
     const efforts: (Effort | undefined)[] = [
       undefined,
       'none',
@@ -179,23 +179,27 @@ t.test('against the emulator', async (t) => {
     t.strictSame(refused, [])
   })
 
-  await t.test('changed tools, instructions or history cost bound thinking, never the request', async (t) => {
+  await t.test('changed tools, instructions or history lose bound thinking, never the request', async (t) => {
     for (const model of ['claude-opus-5-5', 'claude-opus-5']) {
       const talk = talkWith(emulator, model)
       await step(talk, TWICE)
       talk.wish = { tools: [...TOOLS, declared('new.tool')] }
       const isBound = model === 'claude-opus-5-5'
       const second = await step(talk)
-      t.equal(thinkingIn(second), isBound ? 0 : 1, `${model}, tools`)
-      t.equal(thinkingIn(await step(talk)), isBound ? 1 : 2, `${model}, goes on`)
+      t.equal(thinkingIn(second), isBound ? 0 : 1, `${model}, after a change of tools`)
+      t.equal(thinkingIn(await step(talk)), isBound ? 1 : 2, `${model}, in the next step`)
       talk.wish = { ...talk.wish, request: { instructions: 'Be long.' } }
-      t.equal(thinkingIn(await step(talk, 'say a')), isBound ? 0 : 3, `${model}, instructions`)
+      t.equal(
+        thinkingIn(await step(talk, 'say a')),
+        isBound ? 0 : 3,
+        `${model}, after a change of instructions`,
+      )
       talk.history[0] = said('other words')
-      t.equal(thinkingIn(await step(talk, 'say b')), isBound ? 0 : 3, `${model}, history`)
+      t.equal(thinkingIn(await step(talk, 'say b')), isBound ? 0 : 3, `${model}, after a change of history`)
     }
   })
 
-  await t.test('what repair cannot know is dropped by the API', async (t) => {
+  await t.test('thinking that repair does not know to be unbound is dropped by the API', async (t) => {
     const talk = talkWith(emulator, 'claude-sonnet-5-5', {}, anthropicOauth)
     await step(talk, TWICE)
     talk.wish = { request: { options: { ...OPTIONS, system_blocks: ['A new first block.'] } } }
@@ -223,20 +227,20 @@ t.test('against the emulator', async (t) => {
       body: JSON.stringify({ error: { type: 'invalid_request_error', message } }),
     })
     const failure = refused('messages.1.content.0: Invalid `signature` in `thinking` block')
-    t.equal(anthropic.amend?.(failure, requestFor()), null, 'nothing to leave out')
+    t.equal(anthropic.amend?.(failure, requestFor()), null, 'a request without thinking is not amended')
     const thinks = requestFor({ messages: [said('a'), answered(thought('t', 'signed:x')), said('b')] })
     t.match(anthropic.amend?.(failure, thinks)?.messages, [said('a'), said('b')])
     const hidden = refused('messages.1.content.0: Invalid `data` in `redacted_thinking` block')
     t.match(anthropic.amend?.(hidden, thinks)?.messages, [said('a'), said('b')])
     const now = answered(thought('u', 'signed:y'), { type: 'text', text: 'so' })
     const goesOn = anthropic.amend?.(failure, { ...thinks, messages: [...thinks.messages, now] })
-    t.match(goesOn?.messages, [said('a'), said('b'), now], 'what this turn has just brought stays')
+    t.match(goesOn?.messages, [said('a'), said('b'), now], 'thinking of the open turn stays')
     t.match(goesOn && anthropic.amend?.(failure, goesOn)?.messages.at(-1)?.parts, [{ text: 'so' }])
     t.equal(anthropic.amend?.({ ...failure, status: 500 }, thinks), null)
     t.equal(anthropic.amend?.({ ...failure, body: '{}' }, thinks), null)
   })
 
-  await t.test('files of too many pages end no conversation', async (t) => {
+  await t.test('files with too many pages do not end a conversation', async (t) => {
     const talk = talkWith(emulator, 'claude-haiku-4-5')
     const file = (data: string): Part => ({ type: 'file', media_type: 'application/pdf', data })
     const given = (...parts: Part[]) => talk.history.push({ role: 'user', parts })
@@ -282,7 +286,7 @@ t.test('against the emulator', async (t) => {
     t.equal(await failing(), 'upstream_auth')
   })
 
-  await t.test('the models endpoint, by key and by login', async (t) => {
+  await t.test('the models endpoint is read by key and by login', async (t) => {
     for (const deployment of [anthropic, anthropicOauth]) {
       const models = deployment.models?.parse(JSON.parse(await modelsBody(emulator, deployment))) ?? []
       t.match(
@@ -332,7 +336,7 @@ async function modelsBody(
   return response.text()
 }
 
-/** Histories of any making: other vendors' reasoning, orphans, odd ids, empty and broken texts, all roles. */
+/** Arbitrary histories: other vendors' reasoning, orphans, odd ids, empty and broken texts, all roles. */
 const anyText = fc.oneof(
   fc.string({ unit: 'binary' }),
   fc.constantFrom('', ' ', '\u200b', '\u0085\u001c', 'a\ud83d', 'say hi'),

@@ -53,7 +53,7 @@ export const results = (...parts: Part[]): MessageInput => ({ role: 'tool', part
 
 export const render = (wish: Wish = {}, deployment: Deployment = anthropic) => {
   const rendered = deployment.render(requestFor(wish))
-  // What render returns is a WireRequest; request.test.ts proves that to the vendor's own types.
+  // `render` returns a WireRequest; request.test.ts checks this against the vendor's own types.
   return { ...rendered, body: rendered.body as unknown as WireRequest }
 }
 export const contents = (messages: MessageInput[], wish: Wish = {}) =>

@@ -3,7 +3,7 @@ import t from 'tap'
 import { anthropic, anthropicOauth } from '../../../providers/anthropic/index.ts'
 import { anthropicFixture } from '../../emulators/anthropic.ts'
 
-t.test('failures', async (t) => {
+t.test('failures become errors of the catalogue', async (t) => {
   const fail = (
     status: number,
     type: string | null,
@@ -82,7 +82,7 @@ t.test('failures', async (t) => {
     t.equal(fail(status, type, message, headers).retryable, RETRYABLE.includes(code))
   }
 
-  await t.test('the type decides where a relay gives every failure one status', async (t) => {
+  await t.test('the error’s type decides if a relay gives every failure the same status', async (t) => {
     for (const [, type, message, code, headers] of CASES) {
       if (type === null || type === 'new_error') continue
       for (const status of [400, 500]) t.equal(fail(status, type, message, headers).code, code, type)
@@ -92,7 +92,7 @@ t.test('failures', async (t) => {
   })
 
   await t.test(
-    'a login that may not be used so, and a spent limit, are told from a malformed request',
+    'a login that may not be used here, or a spent limit, is not reported as a malformed request',
     async (t) => {
       const policy = [
         'This credential is only authorized for use with Claude Code and cannot be used for other API requests.',
@@ -106,7 +106,7 @@ t.test('failures', async (t) => {
     },
   )
 
-  await t.test("the vendor's words are kept, and no token with them", async (t) => {
+  await t.test("the vendor's words are kept without tokens", async (t) => {
     const { details, message } = fail(401, 'authentication_error', 'bad key sk-ant-api03-abc_DEF-1')
     t.strictSame(details, {
       upstream: {
@@ -146,13 +146,17 @@ t.test('failures', async (t) => {
     t.match(coded.details, { upstream: { code: 'tool_name_conflict' } })
   })
 
-  await t.test('how long to wait is what the headers say, or nothing', async (t) => {
+  await t.test('the time to wait comes from the headers, or is unknown', async (t) => {
     const limit = (headers: Record<string, string>) => fail(429, 'rate_limit_error', 'x', headers)
     t.equal(limit({ 'retry-after': '1.2' }).retryAfter, 2)
     t.equal(limit({ 'retry-after-ms': '1500' }).retryAfter, 2)
     t.equal(limit({ 'retry-after-ms': '0', 'retry-after': '30' }).retryAfter, 30)
     for (const status of [409, 500, 502, 503, 504, 524, 529]) {
-      t.equal(fail(status, null, '', { 'retry-after': '40' }).retryAfter, 40, `of a ${status} too`)
+      t.equal(
+        fail(status, null, '', { 'retry-after': '40' }).retryAfter,
+        40,
+        `a ${status} may name a wait, too`,
+      )
     }
     t.equal(fail(529, 'overloaded_error', '', { 'retry-after-ms': '2500' }).retryAfter, 3)
     t.equal(fail(529, 'overloaded_error', '').retryAfter, undefined)
@@ -178,7 +182,11 @@ t.test('failures', async (t) => {
     })
     const more = { ...counters, 'anthropic-ratelimit-tokens-remaining': '0' }
     for (const headers of [more, Object.fromEntries(Object.entries(more).reverse())])
-      t.match(limit(headers).details, { reset_at: '2026-11-21T11:00:00.000Z' }, 'of the last to be lifted')
+      t.match(
+        limit(headers).details,
+        { reset_at: '2026-11-21T11:00:00.000Z' },
+        'the limit that is lifted last counts',
+      )
     t.notOk('reset_at' in (limit({ 'anthropic-ratelimit-tokens-remaining': '0' }).details ?? {}))
     t.equal(limit(counters).retryAfter, undefined)
     t.equal(limit({ ...counters, date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 65)

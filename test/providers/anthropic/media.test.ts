@@ -1,4 +1,4 @@
-/** What Anthropic is sent of images, documents and results: as they are, in other words, or left out with a note. */
+/** How images, documents and results are sent to Anthropic: as they are, in words, or left out with a note. */
 import t from 'tap'
 import { anthropic } from '../../../providers/anthropic/index.ts'
 import type { ContentPart, MessageInput, Part } from '../../../src/chat/message.ts'
@@ -9,7 +9,7 @@ import { NONE } from '../../patterns.ts'
 import { said } from '../exchange.ts'
 import { answered, called, render, requestFor, results, returned } from './exchange.ts'
 
-/** The beginnings of files of a size; the JPEG's frame stands behind a segment, a fill byte and a table. */
+/** Beginnings of image files of a given size. The JPEG's frame follows a segment, a fill byte and a table. */
 const IMAGES: [media_type: string, of: (width: number, height: number) => string][] = [
   ['image/png', pngOf],
   ['image/gif', (width, height) => base64('GIF89a', le(width, 2), le(height, 2))],
@@ -35,7 +35,7 @@ const le = (value: number, bytes: number) =>
   String.fromCharCode(...Array.from({ length: bytes }, (_, i) => (value >>> (8 * i)) & 0xff))
 const be = (value: number, bytes: number) => [...le(value, bytes)].reverse().join('')
 
-t.test('results keep their kinds', async (t) => {
+t.test('images, documents and texts of results keep their kinds', async (t) => {
   const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
   const pdf = { type: 'file' as const, media_type: 'application/pdf', data: PDF, name: 'a.pdf' }
   const content = (more: Parameters<typeof returned>[1]) => {
@@ -52,7 +52,7 @@ t.test('results keep their kinds', async (t) => {
   t.match(content({ structured: { a: 1 } }), { content: [{ type: 'text', text: '15 °C' }] })
 })
 
-t.test('a failed result has words and nothing else; its media stand behind the results', async (t) => {
+t.test('a failed result has only text, and its media follow the results', async (t) => {
   const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
   const failed = (content: ContentPart[], more: MessageInput[] = []) => {
     const history = [
@@ -80,7 +80,7 @@ t.test('a failed result has words and nothing else; its media stand behind the r
   ])
 })
 
-t.test('media: what the API takes as it is, the rest named', async (t) => {
+t.test('media that the API takes go as they are, and others are named in text', async (t) => {
   const text = (data: string) => Buffer.from(data).toString('base64')
   const media = (part: Partial<Part> & { media_type: string }) => {
     const target = {
@@ -124,7 +124,7 @@ t.test('media: what the API takes as it is, the rest named', async (t) => {
   t.match(media({ type: 'audio', media_type: 'audio/wav', data: 'aGk=' }), refused)
 })
 
-t.test('a document is named by no more than its title may hold', async (t) => {
+t.test('a document’s name is cut to the length that its title may have', async (t) => {
   const pdf = (name: string) => ({ type: 'file' as const, media_type: 'application/pdf', data: PDF, name })
   const address = `https://bucket.example/a.pdf?signature=${'x'.repeat(900)}`
   const rendered = render({
@@ -142,7 +142,7 @@ t.test('a document is named by no more than its title may hold', async (t) => {
   ])
 })
 
-t.test('of too many images the oldest give way, and the rest stay where they are', async (t) => {
+t.test('of too many images the oldest are left out, and the others stay where they are', async (t) => {
   const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
   const history = (count: number): MessageInput[] =>
     Array.from({ length: count }, (_, i) => [
@@ -166,10 +166,10 @@ t.test('of too many images the oldest give way, and the rest stay where they are
   const file = { type: 'file' as const, media_type: 'application/pdf', data: PDF }
   const beside = (count: number) => sent(count, 'claude-haiku-4-5', [{ role: 'user', parts: [file] }])
   t.match(beside(99), { left: 99, notes: NONE })
-  t.match(beside(100), { left: 75, notes: [/at most 100 with documents/] }, 'a document counts as well')
+  t.match(beside(100), { left: 75, notes: [/at most 100 with documents/] }, 'a document counts, too')
 })
 
-t.test('an image of too many pixels or bytes is named', async (t) => {
+t.test('an image with too many pixels or bytes is not taken', async (t) => {
   const { takesMedia } = anthropic.capabilities('claude-opus-5')
   const takes = (media_type: string, data: string) => takesMedia({ type: 'image', media_type, data })
   for (const [media_type, of] of IMAGES) {
@@ -182,14 +182,14 @@ t.test('an image of too many pixels or bytes is named', async (t) => {
       t.equal(takes(media_type, of(width, height)), expected, `${media_type} ${width} × ${height}`)
     }
     const cut = of(8001, 8001).slice(0, media_type === 'image/gif' ? 8 : 16)
-    t.ok(takes(media_type, cut), `${media_type} that ends early`)
+    t.ok(takes(media_type, cut), `${media_type} that ends before its size is taken`)
   }
   const large = (length: number) => PNG.slice(0, 8).padEnd(length, 'A')
   t.ok(takes('image/png', large(10_485_760)))
   t.notOk(takes('image/png', large(10_485_764)))
 })
 
-t.test('among many images the oldest of more than 2000 pixels give way', async (t) => {
+t.test('among many images the oldest of more than 2000 pixels are left out', async (t) => {
   const image = (data: string): Part => ({ type: 'image', media_type: 'image/png', data })
   const sent = (sides: number[]) => {
     const rendered = render({
@@ -204,13 +204,13 @@ t.test('among many images the oldest of more than 2000 pixels give way', async (
   t.same(many(20, 0, 7), { gone: [], notes: [] })
   t.match(many(21, 3, 7), { gone: [3, 7], notes: [/2 images are left out, beside more than 20/] })
   const all = (count: number) => many(count, ...Array.from({ length: count }, (_, i) => i)).gone
-  t.same(all(21), [0, 1, 2, 3, 4], 'a quarter at a time')
+  t.same(all(21), [0, 1, 2, 3, 4], 'a quarter of the large images goes at a time')
   t.same(all(25), [0, 1, 2, 3, 4])
   t.equal(all(26).length, 10)
   t.match(many(120, 119), { gone: [119] })
 })
 
-t.test('media that the vendor cannot read go in words, but for those just given', async (t) => {
+t.test('media that the vendor cannot read become text, except those of the open turn', async (t) => {
   const linked = { type: 'image' as const, media_type: 'image/png', url: 'https://a.example/b.png' }
   const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
   const file = { type: 'file' as const, media_type: 'application/pdf', data: PDF }
@@ -236,24 +236,40 @@ t.test('media that the vendor cannot read go in words, but for those just given'
   const DAMAGED = 'Could not process image'
   const after = unread(DAMAGED, [...before, said('b')])
   t.match(after?.[0]?.parts[1], { text: /^\[image, image\/png: not shown to this model\]$/ })
-  t.match(after?.[2]?.parts, [{ content: [{ text: '{"size":1}' }, { text: /not shown/ }] }], 'and its words')
+  t.match(
+    after?.[2]?.parts,
+    [{ content: [{ text: '{"size":1}' }, { text: /not shown/ }] }],
+    'the result keeps its text',
+  )
   const now = [{ ...given }, ...before.slice(1)]
   const earlier = unread(DAMAGED, [...before, ...now]) ?? []
-  t.same(earlier.slice(3), now, 'what this turn shows stays')
+  t.same(earlier.slice(3), now, 'media of the open turn stay')
   const all = unread(DAMAGED, earlier) ?? []
   t.same(all.slice(3, 5), now.slice(0, 2))
-  t.match(all[5]?.parts, [{ content: [{}, { text: /not shown/ }] }], 'until it is refused as well')
+  t.match(
+    all[5]?.parts,
+    [{ content: [{}, { text: /not shown/ }] }],
+    'media of the open turn go once they are refused, too',
+  )
   t.equal(unread(DAMAGED, all), undefined)
 
   const last: MessageInput = { role: 'user', parts: given.parts.map((part) => ({ ...part })) }
   const fewer = unread('Request exceeds the maximum size', [...before, last], undefined, 413)
-  t.match(fewer?.[0]?.parts, [{ type: 'text' }, { type: 'text' }, { type: 'text' }], 'more than fits')
+  t.match(
+    fewer?.[0]?.parts,
+    [{ type: 'text' }, { type: 'text' }, { type: 'text' }],
+    'a request that is too large loses its earlier media',
+  )
   t.same(fewer?.at(-1), last)
   const turn = [
     said('look'),
     ...['c', 'd'].flatMap((id) => [answered(called(id)), results(returned(id, { content: [image] }))]),
   ]
   const newest = unread('Request exceeds the maximum size', turn, undefined, 413)
-  t.match(newest?.[2]?.parts, [{ content: [{ text: /not shown/ }] }], 'within a turn too')
-  t.same(newest?.at(-1), turn.at(-1), 'but for what a tool has just shown')
+  t.match(
+    newest?.[2]?.parts,
+    [{ content: [{ text: /not shown/ }] }],
+    'earlier media of the open turn go, too',
+  )
+  t.same(newest?.at(-1), turn.at(-1), 'the newest result keeps its media')
 })

@@ -1,4 +1,4 @@
-/** What is sent to Anthropic: messages, by key and by login, held against the vendor's own types. */
+/** What is sent to Anthropic: messages, by key and by login, checked against the vendor's own types. */
 
 import { spawnSync } from 'node:child_process'
 import t from 'tap'
@@ -23,8 +23,8 @@ import {
 
 const PICTURE: Part = { type: 'image', media_type: 'image/png', data: PNG }
 
-t.test('messages', async (t) => {
-  await t.test('a request holds system, tools and messages, each with its mark for the cache', async (t) => {
+t.test('messages become the vendor’s', async (t) => {
+  await t.test('a request has tools, a system text and messages with cache marks', async (t) => {
     const { path, headers, body, notes } = render({ model: 'claude-opus-4-8' })
     t.equal(path, '/v1/messages')
     t.strictSame(headers, { 'anthropic-version': '2023-06-01' })
@@ -48,7 +48,7 @@ t.test('messages', async (t) => {
     t.strictSame(body.tools, anthropic.declare(TOOLS, OPTIONS))
   })
 
-  await t.test('nothing empty is sent', async (t) => {
+  await t.test('no empty text, description or list is sent', async (t) => {
     const blank = [{ ...declared('x'), description: ' ' }]
     const { body } = render({
       tools: blank,
@@ -61,7 +61,7 @@ t.test('messages', async (t) => {
     t.notOk('tools' in render({ tools: [] }).body)
   })
 
-  await t.test('results come first and together, then the text; equal roles are one message', async (t) => {
+  await t.test('results come together before the text, and equal roles become one message', async (t) => {
     const history = [
       said('a'),
       said('b'),
@@ -83,7 +83,7 @@ t.test('messages', async (t) => {
     ])
   })
 
-  await t.test('what was said behind calls goes before them, and thinking stays where it was', async (t) => {
+  await t.test('text after calls goes before them, and thinking stays where it was', async (t) => {
     const order = (...parts: Part[]) => {
       const ids = parts.flatMap((part) => (part.type === 'tool_call' ? [part.call_id] : []))
       const history = [said('a'), answered(...parts), results(...ids.map((id) => returned(id)))]
@@ -111,7 +111,7 @@ t.test('messages', async (t) => {
     t.strictSame(order(...asItCame), ['a', 'c1', 'b', 'c2'])
   })
 
-  await t.test('the user begins and has the last word', async (t) => {
+  await t.test('the first and the last message are the user’s', async (t) => {
     const { body, notes } = render({
       messages: [answered(words('welcome')), said('hi'), answered(words('so'))],
     })
@@ -127,7 +127,7 @@ t.test('messages', async (t) => {
   })
 
   await t.test(
-    'what was put after the assistant stays there, so that thinking keeps its prefix',
+    'a user text that was put after the assistant’s stays, so that thinking keeps its prefix',
     async (t) => {
       const history = [said('a'), answered(words('b'))]
       const wish = { model: 'claude-opus-5' }
@@ -137,7 +137,7 @@ t.test('messages', async (t) => {
     },
   )
 
-  await t.test('no half of a character is sent, nor thinking that would be mended', async (t) => {
+  await t.test('half characters are mended, and thinking with half characters is left out', async (t) => {
     const half = 'half \ud83d'
     const { body } = render({
       model: 'claude-opus-5',
@@ -170,7 +170,7 @@ t.test('messages', async (t) => {
     ])
   })
 
-  await t.test('a system message goes after what the user said, or becomes a text', async (t) => {
+  await t.test('a system message goes after the user’s text, or becomes a text', async (t) => {
     const system = (text: string): MessageInput => ({ role: 'system', parts: [{ type: 'text', text }] })
     const opus = { model: 'claude-opus-4-8' }
     t.strictSame(contents([system('s'), said('a'), answered(words('b')), system('t'), said('c')], opus), [
@@ -193,7 +193,7 @@ t.test('messages', async (t) => {
   })
 
   await t.test(
-    'breakpoints: the end of the system blocks and of two messages, none on thinking or a tool',
+    'cache marks are at the end of the system blocks and of two messages, none on thinking or tools',
     async (t) => {
       const history = [
         said('a'),
@@ -213,7 +213,7 @@ t.test('messages', async (t) => {
   )
 })
 
-t.test('a login sends the operator’s blocks and headers and a stable user, a key none of them', async (t) => {
+t.test('a login sends the operator’s blocks and headers and a stable user id, a key does not', async (t) => {
   const options = {
     ...OPTIONS,
     system_blocks: ['First.', 'Second.'],
@@ -240,7 +240,11 @@ t.test('a login sends the operator’s blocks and headers and a stable user, a k
 
   const byKey = render(wish)
   t.notOk('metadata' in byKey.body)
-  t.match(byKey.body.system, [{ text: 'Be brief.' }], "a key's requests get no blocks meant for logins")
+  t.match(
+    byKey.body.system,
+    [{ text: 'Be brief.' }],
+    "a key's requests get no blocks that are meant for logins",
+  )
   t.notOk('x-app' in byKey.headers)
 
   const newer = render(
@@ -251,7 +255,7 @@ t.test('a login sends the operator’s blocks and headers and a stable user, a k
     },
     anthropicOauth,
   )
-  t.equal(refusalOf(newer), null, 'a version without sampling gets none')
+  t.equal(refusalOf(newer), null, 'an API version without sampling gets no sampling settings')
   t.match(newer.notes, [/temperature: not accepted/])
 
   const facts = { id: 'cred_1', workspace_id: 'wrkspc_1' }
@@ -265,7 +269,7 @@ t.test('a login sends the operator’s blocks and headers and a stable user, a k
   t.strictSame(anthropic.authorize(SECRET, facts), { 'x-api-key': 'sk-ant-api03-acme-1' })
 })
 
-t.test("the vendor's own types accept what is rendered", async (t) => {
+t.test("the vendor's own types accept the rendered requests", async (t) => {
   const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
   const history = [
     said('a'),
@@ -319,7 +323,7 @@ t.test("the vendor's own types accept what is rendered", async (t) => {
       files: ['captured.ts'],
     }),
   })
-  // The runner hooks itself into every Node that a test starts; the compiler's launcher cannot bear it.
+  // The test runner hooks itself into every Node that a test starts, and the compiler's launcher fails with the hook.
   const bare = ['-u', 'NODE_OPTIONS', 'node_modules/.bin/tsc', '-p', folder]
   const { stdout, stderr, status } = spawnSync('env', bare, { encoding: 'utf8' })
   t.equal(stdout + stderr, '')

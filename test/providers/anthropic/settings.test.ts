@@ -18,7 +18,7 @@ import {
   words,
 } from './exchange.ts'
 
-t.test('thinking', async (t) => {
+t.test('thinking is asked for as each model takes it', async (t) => {
   const plan = (model: string, effort?: Effort, more: Wish = {}) => {
     const { body, headers, notes } = render({
       model,
@@ -37,9 +37,9 @@ t.test('thinking', async (t) => {
   const bound = { ...shown, block_binding: { prefix_mismatch_behavior: 'drop_block' } }
   const BINDING = 'thinking-binding-controls-2026-08-01'
 
-  await t.test('unasked: only where the model thinks by itself', async (t) => {
+  await t.test('without an effort only models that think by themselves are sent thinking', async (t) => {
     t.strictSame(plan('claude-haiku-4-5-20251001'), quiet)
-    t.strictSame(plan('claude-haiku-4.5'), quiet, 'as proxies write it')
+    t.strictSame(plan('claude-haiku-4.5'), quiet, 'a name as proxies write it')
     t.strictSame(plan('claude-opus-4-6'), quiet)
     t.strictSame(plan('claude-opus-4-8'), quiet)
     t.strictSame(plan('claude-sonnet-5'), { ...quiet, thinking: shown })
@@ -47,12 +47,12 @@ t.test('thinking', async (t) => {
     t.strictSame(
       plan('claude-opus-7'),
       { ...quiet, thinking: bound, beta: BINDING },
-      'an unknown one is taken for newer',
+      'an unknown Claude model is treated as a newer one',
     )
-    t.strictSame(plan('glm-9'), quiet, 'one that is no Claude is told nothing')
+    t.strictSame(plan('glm-9'), quiet, 'a model that is no Claude gets no thinking settings')
   })
 
-  await t.test('an effort, or the next lower one', async (t) => {
+  await t.test('an effort that the model lacks becomes the next one, or is left out', async (t) => {
     t.strictSame(plan('claude-opus-4-8', 'xhigh'), { ...quiet, thinking: shown, effort: 'xhigh' })
     t.match(plan('claude-opus-4-6', 'xhigh'), {
       thinking: { type: 'adaptive' },
@@ -68,7 +68,7 @@ t.test('thinking', async (t) => {
     })
   })
 
-  await t.test('effort none stops the thinking where the model can, and says where not', async (t) => {
+  await t.test('effort none stops thinking if the model can stop, and is noted otherwise', async (t) => {
     t.strictSame(plan('claude-opus-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
     t.strictSame(plan('claude-haiku-5-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
     t.strictSame(plan('claude-sonnet-5-5', 'none'), { ...quiet, thinking: { type: 'between_tools' } })
@@ -76,7 +76,7 @@ t.test('thinking', async (t) => {
     t.match(plan('glm-9', 'none'), { ...quiet, notes: [/left out/] })
   })
 
-  await t.test('a budget for the 4.5 generation, within max_tokens', async (t) => {
+  await t.test('the 4.5 generation gets a thinking budget within max_tokens', async (t) => {
     const INTERLEAVED = 'interleaved-thinking-2025-05-14'
     t.strictSame(plan('claude-haiku-4-5', 'high'), {
       ...quiet,
@@ -90,7 +90,7 @@ t.test('thinking', async (t) => {
     t.match(limited(1024), { thinking: { type: 'disabled' }, notes: [/above 1024/] })
   })
 
-  await t.test('off for a tool turn that began without it', async (t) => {
+  await t.test('thinking is off for an open tool turn that began without thinking', async (t) => {
     const open = [said('a'), answered(called('c')), results(returned('c'))]
     const budget = (messages: MessageInput[]) => plan('claude-haiku-4-5', 'high', { messages })
     t.match(budget(open), { thinking: { type: 'disabled' }, notes: [/began without thinking/] })
@@ -107,7 +107,7 @@ t.test('thinking', async (t) => {
     t.match(plan('claude-opus-5', 'high', { messages: open }), { thinking: { type: 'adaptive' } })
   })
 
-  await t.test('blocks go back as they came, and not where thinking is off', async (t) => {
+  await t.test('thinking blocks go back as they came, and not while thinking is off', async (t) => {
     const history = [
       said('a'),
       answered(thought('', 'signed:EAB'), thought('', 'redacted:xyz'), thought('unsigned'), words('b')),
@@ -135,7 +135,7 @@ t.test('thinking', async (t) => {
     ])
   })
 
-  await t.test('thinking that nothing follows stays out of the history', async (t) => {
+  await t.test('thinking that nothing follows is not sent', async (t) => {
     const history = (...parts: Part[]) => [said('a'), answered(...parts), said('b')]
     const opus = { model: 'claude-opus-5' }
     t.strictSame(contents(history(words('c'), thought('', 'signed:EAB'), thought('', 'redacted:x')), opus), [
@@ -146,7 +146,7 @@ t.test('thinking', async (t) => {
     t.strictSame(contents(history(thought('t', 'signed:EAB')), opus), [['user', ['text', 'text']]])
   })
 
-  await t.test('what the models endpoint reports wins', async (t) => {
+  await t.test('reports of the models endpoint overrule the family', async (t) => {
     const reported = (thinking_types: string[]) => ({ request: { reported: { id: 'x', thinking_types } } })
     t.match(plan('claude-opus-9', 'high', reported(['enabled', 'disabled'])), {
       thinking: { type: 'enabled' },
@@ -158,9 +158,9 @@ t.test('thinking', async (t) => {
     t.match(plan('claude-opus-5', 'high', reported([])), { thinking: undefined, notes: [/not accepted/] })
   })
 
-  await t.test('what a model of an unknown family refuses is left out of later requests', async (t) => {
+  await t.test('a setting that a model of an unknown family refuses is left out later', async (t) => {
     const model = 'claude-opus-9'
-    /** What is asked for once a request was refused so, one refusal after the other. */
+    /** What a request asks for after these refusals, one after the other. */
     const after = (effort: Effort | undefined, ...refusals: string[]) => {
       const settings = effort ? { reasoning: { effort } } : {}
       let request = requestFor({ model, settings })
@@ -179,18 +179,19 @@ t.test('thinking', async (t) => {
     t.match(after('low', adaptive), { thinking: { type: 'enabled' }, effort: undefined, notes: NONE })
     t.match(after('low', adaptive, enabled), { thinking: undefined, notes: [/not accepted/] })
     t.match(after('low', effort), { thinking: bound, effort: undefined, notes: [/not accepted/] })
-    for (const refusal of [adaptive, effort]) t.equal(after('low', refusal, refusal), null, 'once')
-    t.equal(after('low', enabled), null, 'it was not sent')
+    for (const refusal of [adaptive, effort])
+      t.equal(after('low', refusal, refusal), null, 'the request is amended only once')
+    t.equal(after('low', enabled), null, 'a setting that was not sent is not amended')
   })
 })
 
-t.test('settings', async (t) => {
+t.test('settings become the vendor’s', async (t) => {
   const settle = (model: string, settings: ModelSettings, more: Wish = {}) => {
     const { body, notes } = render({ model, settings, ...more })
     const { temperature, top_p, tool_choice, max_tokens } = body
     return { temperature, top_p, tool_choice, max_tokens, notes }
   }
-  await t.test('sampling goes where the family takes it', async (t) => {
+  await t.test('sampling settings are sent to families that take them', async (t) => {
     t.match(settle('claude-opus-4-6', { temperature: 0.3 }), { temperature: 0.3, notes: NONE })
     t.match(settle('claude-opus-4-6', { temperature: 1 }), { temperature: 1, notes: NONE })
     t.match(settle('claude-opus-4-6', { temperature: 1.7 }), { temperature: 1, notes: [/lowered to 1/] })
@@ -214,7 +215,7 @@ t.test('settings', async (t) => {
     t.match(settle('claude-opus-4-6', { ...thinks, top_p: 0.95 }), { top_p: 0.95, notes: NONE })
     t.match(settle('claude-opus-4-6', { ...thinks, top_p: 0.9 }), { top_p: undefined, notes: [/below 0.95/] })
   })
-  await t.test('max_output_tokens up to what the model takes', async (t) => {
+  await t.test('max_output_tokens is lowered to what the model takes', async (t) => {
     t.match(settle('claude-haiku-4-5', { max_output_tokens: 500 }), { max_tokens: 500 })
     t.match(settle('claude-haiku-4-5', { max_output_tokens: 100_000 }), {
       max_tokens: 64_000,
@@ -230,10 +231,14 @@ t.test('settings', async (t) => {
       'max_tokens: 200000 > 128000, which is the maximum allowed number of output tokens for claude-opus-9'
     const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { message } }) }
     const request = anthropic.amend?.(refusal, wish)
-    if (!request) return t.fail('it was not amended')
+    if (!request) return t.fail('the request was not amended')
     const lowered = { max_tokens: 128_000, notes: [/lowered to 128000/] }
-    t.match(settle('claude-opus-9', wish.settings, { request }), lowered, 'or as a refusal says')
-    t.equal(anthropic.amend?.(refusal, request), null, 'once')
+    t.match(
+      settle('claude-opus-9', wish.settings, { request }),
+      lowered,
+      'it is lowered to the limit that a refusal names',
+    )
+    t.equal(anthropic.amend?.(refusal, request), null, 'the request is amended only once')
     for (const message of [
       'Invalid max_tokens value, the valid range of max_tokens is [1, 8192]',
       'InternalError.Algo.InvalidParameter: Range of max_tokens should be [1, 8192]',
@@ -247,7 +252,7 @@ t.test('settings', async (t) => {
       )
     }
   })
-  await t.test('tool_choice, degraded where it is refused', async (t) => {
+  await t.test('tool_choice is degraded if the model does not take it', async (t) => {
     const choice = (model: string, settings: ModelSettings, more: Wish = {}) => {
       const { tool_choice, notes } = settle(model, settings, more)
       return [tool_choice, notes.length]
@@ -276,9 +281,13 @@ t.test('settings', async (t) => {
     const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { message } }) }
     const wish = requestFor({ model: 'claude-haiku-5-5', settings: forced })
     const request = anthropic.amend?.(refusal, wish)
-    if (!request) return t.fail('it was not amended')
-    t.strictSame(choice('claude-haiku-5-5', forced, { request }), [{ type: 'auto' }, 1], 'refused after all')
-    t.equal(anthropic.amend?.(refusal, request), null, 'once')
+    if (!request) return t.fail('the request was not amended')
+    t.strictSame(
+      choice('claude-haiku-5-5', forced, { request }),
+      [{ type: 'auto' }, 1],
+      'a choice that was refused is degraded',
+    )
+    t.equal(anthropic.amend?.(refusal, request), null, 'the request is amended only once')
     t.strictSame(choice('claude-haiku-4-5', { tool_choice: 'required', reasoning: { effort: 'low' } }), [
       { type: 'auto' },
       1,
@@ -287,7 +296,7 @@ t.test('settings', async (t) => {
     t.strictSame(choice('claude-opus-5', { tool_choice: 'none' }, { tools: [] }), [undefined, 0])
   })
 
-  await t.test('system messages in mid-conversation, where the model has them', async (t) => {
+  await t.test('only models that have system messages within a conversation get them', async (t) => {
     const having = 'opus-4-8 opus-5 fable-5 mythos-5 sonnet-5-5 opus-5-5 fable-5-2'
     for (const line of `${having} opus-4-7 sonnet-5 haiku-4-5`.split(' ')) {
       const { systemMessages } = anthropic.capabilities(`claude-${line}`)

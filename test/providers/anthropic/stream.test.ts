@@ -1,4 +1,4 @@
-/** Anthropic's streams, recorded and made up, become the parts of a message; a broken one is a failure. */
+/** Anthropic's streams, recorded and made up, become the parts of a message; a broken stream is a failure. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { anthropic } from '../../../providers/anthropic/index.ts'
@@ -37,7 +37,7 @@ const end = (stop_reason: string | null) => [
 ]
 
 t.test('a stream becomes the parts of a message', async (t) => {
-  await t.test('text, with its usage and every delta', async (t) => {
+  await t.test('text arrives with its usage and every delta', async (t) => {
     const events = parse(framesOf(fixture('text')))
     const answer =
       'A gateway sits between your client and the API.\n\nIt forwards the request, keeps the stream alive — “ping” events included 🙂 — and maps errors.'
@@ -50,7 +50,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.strictSame(events.at(-1), { type: 'finish', reason: 'stop' })
   })
 
-  await t.test('whose ends a proxy left out are in the message as they were told', async (t) => {
+  await t.test('blocks whose ends a proxy left out are in the message', async (t) => {
     const open = (events: Record<string, unknown>[], stop_reason: string) =>
       parse(framed(...events.filter(({ type }) => type !== 'content_block_stop'), ...end(stop_reason)))
     const told = [
@@ -67,10 +67,14 @@ t.test('a stream becomes the parts of a message', async (t) => {
     ])
     t.equal(finishOf(whole), 'tool_calls')
     const cut = open(told.slice(3, 8), 'max_tokens')
-    t.strictSame(fold(cut), [{ type: 'text', text: 'So.', provenance: origin }], 'a call may have been cut')
+    t.strictSame(
+      fold(cut),
+      [{ type: 'text', text: 'So.', provenance: origin }],
+      'a call without an end is left out after max_tokens, since it may have been cut',
+    )
   })
 
-  await t.test('thinking, text and parallel calls, in any chunking', async (t) => {
+  await t.test('thinking, text and parallel calls arrive, however the stream is chunked', async (t) => {
     const events = parse(framesOf(fixture('thinking-two-tools')))
     t.match(fold(events), [
       {
@@ -96,7 +100,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
   })
 
   await t.test(
-    'thinking that shows nothing keeps its signature, and a call without arguments is one',
+    'thinking without text keeps its signature, and a call without arguments is a call',
     async (t) => {
       const events = parse(framesOf(fixture('thinking-omitted')))
       t.match(fold(events), [
@@ -107,7 +111,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     },
   )
 
-  await t.test('redacted thinking keeps its data, a signature all its pieces', async (t) => {
+  await t.test('redacted thinking keeps its data, and a signature keeps all its pieces', async (t) => {
     const piece = (signature: string) => ({ type: 'signature_delta', signature })
     const signed = block(0, { type: 'thinking', thinking: '', signature: '' }, piece('EA'), piece('BC'))
     t.match(fold(parse(framed(...signed, ...end('end_turn')))), [{ provenance: { opaque: 'signed:EABC' } }])
@@ -119,7 +123,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.match(fold(events), [{ type: 'reasoning', text: '', provenance: { opaque: 'redacted:abc' } }])
   })
 
-  await t.test('each block streams its deltas and is a part at its end', async (t) => {
+  await t.test('each block streams its deltas and becomes a part at its end', async (t) => {
     const opaque = 'signed:EABC'
     const call = { call_id: 'call_a', name: 'list_files' }
     const written = (arguments_delta: string) => ({
@@ -168,12 +172,12 @@ t.test('a stream becomes the parts of a message', async (t) => {
     ])
   })
 
-  await t.test('a block in which nothing stands is no part', async (t) => {
+  await t.test('an empty block becomes no part', async (t) => {
     const nothing = [...block(0, { type: 'text', text: '' }), ...block(1, { type: 'thinking', thinking: '' })]
     t.strictSame(parse(framed(...nothing, { type: 'message_stop' })), [{ type: 'finish', reason: 'stop' }])
   })
 
-  await t.test('a call cut by the length limit keeps its text and finishes as length', async (t) => {
+  await t.test('a call that the length limit cut keeps its text, and the finish is length', async (t) => {
     const events = parse(framesOf(fixture('max-tokens')))
     t.match(fold(events), [
       { type: 'text', text: "I'll write the file now." },
@@ -182,7 +186,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.equal(finishOf(events), 'length')
   })
 
-  await t.test('a call cut before its first argument is no call', async (t) => {
+  await t.test('a call that was cut before its first argument is left out', async (t) => {
     const cut = parse(framed(...tool('a', ''), ...end('max_tokens')))
     t.strictSame(fold(cut), [])
     t.equal(finishOf(cut), 'length')
@@ -191,14 +195,18 @@ t.test('a stream becomes the parts of a message', async (t) => {
     const second = tool('b', '').map((event) => ({ ...event, index: 1 }))
     const text = block(1, { type: 'text', text: 'So.' })
     const both = parse(framed(...tool('a', ''), ...text, ...end('tool_use')))
-    t.equal(both.filter(({ type }) => type === 'part').length, 2, 'each is told once')
+    t.equal(both.filter(({ type }) => type === 'part').length, 2, 'each part is told once')
     t.match(fold(parse(framed(...tool('a', ''), ...second, ...end('max_tokens')))), [{ call_id: 'call_a' }])
     const beside = [...text.slice(0, -1), ...tool('a', ''), ...end('max_tokens')]
-    t.match(fold(parse(framed(...beside))), [{ text: 'So.' }], 'also while another block is open')
+    t.match(
+      fold(parse(framed(...beside))),
+      [{ text: 'So.' }],
+      'also if the cut call comes while another block is open',
+    )
     t.equal(fold(parse(framed(...beside))).length, 1)
   })
 
-  await t.test('arguments given at once, and arguments that are no JSON', async (t) => {
+  await t.test('arguments may come at once, and others than JSON objects are kept as text', async (t) => {
     const given = block(0, { type: 'tool_use', id: 'a', name: 'x', input: { y: 1 } })
     t.match(fold(parse(framed(...given, ...end('tool_use')))), [{ arguments: { y: 1 } }])
     t.match(fold(parse(framed(...tool('a', ' ', '\n'), ...end('tool_use')))), [
@@ -209,7 +217,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     ])
   })
 
-  await t.test('arguments that nest without end are kept as text, and not run', async (t) => {
+  await t.test('arguments that nest too deep are kept as text', async (t) => {
     const nested = (levels: number) =>
       framed(...block(0, { type: 'tool_use', id: 'a', name: 'x', input: { y: 1 } }), ...end('tool_use')).map(
         (frame) => ({
@@ -219,11 +227,11 @@ t.test('a stream becomes the parts of a message', async (t) => {
       )
     t.match(fold(parse(nested(100))), [{ arguments: { y: [] }, arguments_text: undefined }])
     t.match(fold(parse(nested(300))), [{ arguments: EMPTY, arguments_text: /^\{"y":\[+\]+\}$/ }])
-    // What JSON.stringify can write depends on Node.
+    // How deep a value JSON.stringify can write depends on Node.
     t.match(fold(parse(nested(50_000))), [{ arguments: EMPTY, arguments_text: /^(…|\{"y":\[+\]+\})$/ }])
   })
 
-  await t.test('blocks that a relay gave one index, or none, all stand in the message', async (t) => {
+  await t.test('blocks to which a relay gave the same index, or none, are all in the message', async (t) => {
     const told = [
       ...block(0, { type: 'thinking' }, { type: 'thinking_delta', thinking: 'hm' }),
       ...block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'So.' }),
@@ -249,7 +257,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     }
   })
 
-  await t.test('blocks that are open at once get each its own deltas', async (t) => {
+  await t.test('each of several open blocks gets its own deltas', async (t) => {
     const called = (index: number) =>
       block(
         index,
@@ -263,7 +271,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     ])
   })
 
-  await t.test('a call that names no tool is no call, and the model is told', async (t) => {
+  await t.test('a call that names no tool is left out, and the finish says so to the model', async (t) => {
     const nameless = (name: unknown) => [
       ...block(0, { type: 'text', text: 'So.' }),
       ...block(
@@ -291,11 +299,15 @@ t.test('a stream becomes the parts of a message', async (t) => {
       ...block(3, { type: 'text', text: 'So.' }),
     ]
     const rest = parse(framed(...others.slice(0, -1), ...end('tool_use')))
-    t.match(fold(rest), [{ call_id: 'call_b' }, { call_id: 'call_c' }, { text: 'So.' }], 'all else is kept')
+    t.match(
+      fold(rest),
+      [{ call_id: 'call_b' }, { call_id: 'call_c' }, { text: 'So.' }],
+      'all other parts are kept',
+    )
     t.equal(finishOf(rest), 'error')
   })
 
-  await t.test('every stop reason has its finish', async (t) => {
+  await t.test('each stop reason becomes its finish', async (t) => {
     const text = block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'a' })
     const reasons: [string | null, string, string][] = [
       ['end_turn', 'stop', 'tool_calls'],
@@ -314,7 +326,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     }
   })
 
-  await t.test('what is not known is passed over', async (t) => {
+  await t.test('unknown events, blocks and deltas are skipped', async (t) => {
     const events = parse(
       framed(
         { type: 'ping' },
@@ -342,7 +354,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.equal(fold(events).length, 1)
   })
 
-  await t.test('a refusal says why, where the vendor does', async (t) => {
+  await t.test('a refusal gives the vendor’s reason, if there is one', async (t) => {
     const why = (stop_details: unknown, stop_reason = 'refusal') => {
       const delta = { type: 'message_delta', delta: { stop_reason, stop_details } }
       return parse(framed(delta, { type: 'message_stop' })).at(-1)
@@ -356,10 +368,14 @@ t.test('a stream becomes the parts of a message', async (t) => {
     const delta = { type: 'message_delta', delta: { stop_reason: 'refusal', stop_details: details } }
     const later = { type: 'message_delta', delta: { stop_reason: null, stop_details: null } }
     const kept = parse(framed(delta, later, { type: 'message_stop' })).at(-1)
-    t.strictSame(kept, { ...finish, refusal: 'It may do harm.' }, 'a later delta takes nothing back')
+    t.strictSame(
+      kept,
+      { ...finish, refusal: 'It may do harm.' },
+      'a later delta does not take the reason back',
+    )
   })
 
-  await t.test('a count that is null, or 0 at the end, keeps its last value', async (t) => {
+  await t.test('a count that is null, or 0 at the end, keeps its former value', async (t) => {
     const usage = {
       input_tokens: 5,
       cache_read_input_tokens: 7,
@@ -384,7 +400,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     })
     const alone = parse(framed({ type: 'message_delta', usage: { output_tokens: 3 } }, ...end('end_turn')))
     const counted = { input_tokens: 0, cached_tokens: 0, output_tokens: 3, reasoning_tokens: 0 }
-    t.strictSame(alone[0], { type: 'usage', usage: counted }, 'a proxy may tell one alone')
+    t.strictSame(alone[0], { type: 'usage', usage: counted }, 'a proxy may send a single count')
     const first = parse(
       framed({ type: 'message_start', message: { usage: { input_tokens: 3 } } }, ...end(null)),
     )
@@ -392,7 +408,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
   })
 })
 
-t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
+t.test('a stream that breaks off anywhere is a failure', async (t) => {
   for (const name of STREAMS) {
     const frames = framesOf(fixture(name))
     const whole = name === 'overloaded-midstream' ? null : fold(parse(frames))
@@ -418,7 +434,7 @@ t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
   t.match(
     thrownBy(() => parse([{ event: undefined, data: JSON.stringify(bare), id: undefined }])),
     { code: 'upstream_overloaded', details: { upstream: { message: 'No deployment is left.' } } },
-    "a relay's error has no type",
+    'an error of a relay may have no type',
   )
   const words = { type: 'overloaded_error', message: 'Overloaded' }
   for (const [event, data] of [
@@ -429,16 +445,24 @@ t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
     t.match(
       thrownBy(() => parse([{ event, data: JSON.stringify(data), id: undefined }])),
       { code: 'upstream_overloaded', details: { upstream: { message: words.message } } },
-      'whatever form and type it has',
+      'an error is found, whatever its form and type',
     )
   const told = framed(...tool('a', '{}'), ...end('tool_use'))
   for (const event of [undefined, 'message'])
-    t.equal(finishOf(parse(told.map((frame) => ({ ...frame, event })))), 'tool_calls', `named ${event}`)
+    t.equal(
+      finishOf(parse(told.map((frame) => ({ ...frame, event })))),
+      'tool_calls',
+      `events named ${event} are read by the type in their data`,
+    )
   const untyped = told.map(({ data, ...frame }) => ({
     ...frame,
     data: JSON.stringify({ ...JSON.parse(data), type: undefined }),
   }))
-  t.equal(finishOf(parse(untyped)), 'tool_calls', 'typed by the event line alone')
+  t.equal(
+    finishOf(parse(untyped)),
+    'tool_calls',
+    'events are read by their event line if their data have no type',
+  )
   const garbage = { event: 'message_start', data: '<html>', id: undefined }
   t.match(
     thrownBy(() => parse([garbage])),
@@ -446,7 +470,7 @@ t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
   )
 })
 
-t.test('an answer that breaks off for another one is a failure', async (t) => {
+t.test('an answer that breaks off and is followed by another answer is a failure', async (t) => {
   const start = (id: string) => ({ type: 'message_start', message: { id, usage: { input_tokens: 7 } } })
   const text = block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'So.' })
   const after = (...begun: Record<string, unknown>[]) => parse(framed(...begun, ...text, ...end('end_turn')))
@@ -462,6 +486,6 @@ t.test('an answer that breaks off for another one is a failure', async (t) => {
     t.match(
       after(...same.flatMap((event) => event ?? [])).at(-1),
       { reason: 'stop' },
-      'of which nothing was told',
+      'a new start is fine before the first content, or with the same id',
     )
 })

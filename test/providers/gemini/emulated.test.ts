@@ -1,6 +1,6 @@
 /**
- * Whole turns against the emulated Gemini, whose rules come from the wire page and not from the adapter; the
- * vendor's own SDK and histories of any making against the same rules.
+ * Whole turns against the emulated Gemini, whose rules come from the wire page and not from the adapter. The vendor's
+ * own SDK and arbitrary histories meet the same rules.
  */
 
 import {
@@ -56,7 +56,7 @@ const MODELS = [
 ]
 
 t.test(
-  'on every model and path a turn thinks, calls in parallel, and goes on with results of every kind',
+  'on every model and path a turn thinks, calls in parallel, and goes on with its results',
   async (t) => {
     const emulator = await emulate(t)
     const tools = [tool('files.read'), tool('files.view')]
@@ -100,13 +100,17 @@ t.test(
         t.equal(second.error, null, `${deployment.id} ${model}: ${second.error?.message}`)
         t.match(second.parts[0], { type: 'text', text: 'Done.' })
         history.push({ role: 'assistant', parts: second.parts }, said('say Again.'))
-        t.match((await send()).parts[0], { text: 'Again.' }, 'signed text goes back too')
+        t.match(
+          (await send()).parts[0],
+          { text: 'Again.' },
+          'the turn goes on after signed text was sent back',
+        )
       }
     }
   },
 )
 
-t.test('a signature that Google cannot verify is left out once', async (t) => {
+t.test('a signature that Google cannot verify is left out, and the request is amended once', async (t) => {
   const emulator = await emulate(t)
   const provenance = { ...origin, opaque: 'Zm9yZWlnbg==' }
   const call: ToolCallPart = {
@@ -127,13 +131,17 @@ t.test('a signature that Google cannot verify is left out once', async (t) => {
   const refused = await ask(gemini, emulator, one)
   t.match(refused.error, { code: 'upstream_rejected', details: { upstream: { message: /not valid/ } } })
   const again = refused.failure && gemini.amend?.(refused.failure, one)
-  if (!again) return t.fail('it was not amended')
+  if (!again) return t.fail('the request was not amended')
   t.equal((await ask(gemini, emulator, again)).error, null)
-  t.equal(gemini.amend?.({ ...refused.failure }, again), null, 'there is nothing more to leave out')
-  t.equal(gemini.amend?.({ ...refused.failure, body: '{}' }, one), null, 'another refusal is not amended for')
+  t.equal(gemini.amend?.({ ...refused.failure }, again), null, 'a request without signatures is not amended')
+  t.equal(
+    gemini.amend?.({ ...refused.failure, body: '{}' }, one),
+    null,
+    'another refusal does not amend the request',
+  )
 })
 
-t.test('media that Google cannot read go in words', async (t) => {
+t.test('media that Google cannot read become text', async (t) => {
   const emulator = await emulate(t)
   const image = { type: 'image' as const, media_type: 'image/png', url: 'https://a.invalid/b.png' }
   const request = requestFor({ messages: [{ role: 'user', parts: [image, IMAGE] }, said('hi')] })
@@ -145,7 +153,11 @@ t.test('media that Google cannot read go in words', async (t) => {
   const long = requestFor({ messages: [{ role: 'user', parts: [book, IMAGE] }, said('hi')] })
   const { failure: refused } = await ask(gemini, emulator, long)
   const short = refused && gemini.amend?.(refused, long)
-  t.match(short?.messages[0]?.parts, [{ text: /not shown to this model/ }, IMAGE], 'a file of too many pages')
+  t.match(
+    short?.messages[0]?.parts,
+    [{ text: /not shown to this model/ }, IMAGE],
+    'a file with too many pages becomes text',
+  )
   t.equal(short && (await ask(gemini, emulator, short)).error, null)
   const sound = { type: 'audio' as const, media_type: 'audio/x-odd', data: 'aaaa' }
   const strange = requestFor({ messages: [{ role: 'user', parts: [sound, IMAGE] }, said('hi')] })
@@ -158,15 +170,23 @@ t.test('media that Google cannot read go in words', async (t) => {
   t.match(
     plain?.messages[0]?.parts,
     [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
-    'and a type that is not read',
+    'a medium of an unsupported type becomes text',
   )
   const deaf = gemini.amend?.(refusal('Audio input modality is not enabled for models/gemma-9'), strange)
-  t.match(deaf?.messages[0]?.parts, [{ text: /^\[audio, audio\/x-odd/ }, IMAGE], 'nor a kind of media')
+  t.match(
+    deaf?.messages[0]?.parts,
+    [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
+    'a medium of an unsupported kind becomes text',
+  )
   const large = refusal('Request payload size exceeds the limit: 20971520 bytes.')
   const page = { status: 413, headers: {}, body: '<html><title>413</title></html>' }
   for (const failure of [large, page]) {
     const seen = gemini.amend?.(failure, strange)
-    t.match(seen?.messages[0]?.parts, [{ text: /^\[audio/ }, { text: /^\[image/ }], 'more than fits')
+    t.match(
+      seen?.messages[0]?.parts,
+      [{ text: /^\[audio/ }, { text: /^\[image/ }],
+      'all media of a request that is too large become text',
+    )
     t.equal(seen && gemini.amend?.(failure, seen), null)
   }
   for (const words of ['Unable to process input image. Please retry', 'Provided image is not valid.']) {
@@ -175,7 +195,7 @@ t.test('media that Google cannot read go in words', async (t) => {
   }
 })
 
-t.test('a prompt that is blocked is refused, and a failure told as an end is one', async (t) => {
+t.test('a blocked prompt ends as a refusal, and a finish that means failure is a failure', async (t) => {
   const emulator = await emulate(t)
   emulator.script(() => ({ items: [], finish: 'refusal' }))
   const refused = await ask(gemini, emulator, requestFor())
@@ -187,14 +207,14 @@ t.test('a prompt that is blocked is refused, and a failure told as an end is one
   })
 })
 
-t.test('an answer in pieces of any size is the same answer', async (t) => {
+t.test('an answer in small chunks is read whole', async (t) => {
   const emulator = await emulate(t)
   emulator.script(() => ({ ...text('Grüße, 世界 🚀'), chunk: 3 }))
   const { parts } = await ask(codeAssist, emulator, requestFor())
   t.match(parts[0], { type: 'text', text: 'Grüße, 世界 🚀' })
 })
 
-// What Baton writes must be what the vendor's own types allow; the compiler fails otherwise.
+// The vendor's own types must allow what Baton writes; the compiler fails otherwise.
 type Extends<A extends B, B> = [A, B]
 type Loose<T> = { [K in keyof T]: K extends 'thinkingLevel' ? `${T[K] & string}` : T[K] }
 export type SdkAgrees = [
@@ -248,7 +268,7 @@ t.test("the vendor's SDK writes the same body for the same request", async (t) =
   t.equal(ours?.path, theirs?.path)
 })
 
-t.test('any history, repaired, keeps every rule of the server', async (t) => {
+t.test('any repaired history keeps every rule of the server', async (t) => {
   const name = fc.constantFrom('files.read', 'files.view', 'search', '', '9lives', '-x')
   const opaque = fc.option(fc.constant('Zm9yZWlnbg=='), { nil: undefined })
   const foreign = { provider: 'openai', model: 'gpt', credential_id: null }

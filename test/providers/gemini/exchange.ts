@@ -31,7 +31,7 @@ export const bodyOf = (change: Partial<ModelRequest> = {}) =>
 
 export const SECRET: CredentialSecret = { api_key: 'a-key', access_token: 'ya29.token' }
 
-/** One call as the engine makes it; of a refusal, what `classify` makes of it. */
+/** One call as the engine makes it. For a refusal: the answer, and the error that `classify` makes of it. */
 export async function ask(deployment: Deployment, emulator: GeminiEmulator, one: ModelRequest) {
   const base = deployment === codeAssist ? emulator.codeAssistBaseUrl : emulator.publicBaseUrl
   const answer = await send(deployment, base, SECRET, one)

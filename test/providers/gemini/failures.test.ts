@@ -10,7 +10,7 @@ const because = (reason: string, metadata: object = {}) => ({
   details: [{ '@type': 'type.googleapis.com/google.rpc.ErrorInfo', reason, metadata }],
 })
 
-t.test('recorded failures become errors of the catalogue, with the words and links kept', async (t) => {
+t.test('recorded failures become errors of the catalogue, which keep the words and links', async (t) => {
   const read = (name: string, status: number) => classify(fixture(name), status)
   t.match(read('error-400-thought-signature.json', 400), {
     code: 'upstream_rejected',
@@ -38,7 +38,7 @@ t.test('recorded failures become errors of the catalogue, with the words and lin
   })
 })
 
-t.test('a link to help oneself by is found wherever Google puts it', async (t) => {
+t.test('a link for help is found wherever Google puts it', async (t) => {
   const linksOf = (detail: object) => {
     const body = { error: { code: 403, message: 'Verify.', status: 'PERMISSION_DENIED', details: [detail] } }
     const { details } = classify(JSON.stringify(body), 403)
@@ -184,7 +184,7 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   ],
 ]
 
-t.test('every kind of failure that the wire page lists has its code', async (t) => {
+t.test('each kind of failure that the wire page lists becomes its code, without keys', async (t) => {
   for (const [body, status, code, words] of FAILURES) {
     const found = classify(body, status)
     t.equal(found.code, code, JSON.stringify(body).slice(0, 90))
@@ -219,14 +219,18 @@ t.test('the time to wait is read from wherever Google puts it', async (t) => {
   const reset = because('QUOTA_EXHAUSTED', { quotaResetTimeStamp: '2026-11-21T10:30:00Z' })
   t.equal(wait('x', reset, { date }), 1800)
   const soon = because('QUOTA_EXHAUSTED', { quotaResetTimeStamp: '2026-11-21T10:00:00.4Z' })
-  t.equal(wait('x', soon, { date }), 1, 'a part of a second is a whole one')
-  t.equal(wait('x', reset), 3600, 'without a Date there is nothing to read it against')
+  t.equal(wait('x', soon, { date }), 1, 'a part of a second is rounded up')
+  t.equal(
+    wait('x', reset),
+    3600,
+    'without a Date header the reset time cannot be read, and the wait is an hour',
+  )
   t.equal(wait('x', because('RATE_LIMIT_EXCEEDED', { quotaResetTimeStamp: '2026-11-21T10:30:00Z' })), 5)
   t.equal(wait('x', quota('GenerateRequestsPerMinutePerProjectPerModel-FreeTier')), 60)
   t.equal(
     wait('x', quota('RequestsPerDay', [...retry('12s').details])),
     3600,
-    "a day's quota is not back in 12 s",
+    'a short wait does not count for a quota of a day',
   )
   t.equal(wait('x', quota('DailyRequests')), 3600)
   t.equal(wait('x', quota('RequestsPerDay', [...retry('7200s').details])), 7200)

@@ -20,7 +20,7 @@ import { thrownBy } from '../streams.ts'
 import { ask, bodyOf, IMAGE, MODEL, origin, requestFor, resultOf, SECRET, tool } from './exchange.ts'
 
 t.test(
-  'a signature goes back on its own part, the dummy stands in for a foreign call, thoughts stay',
+  'signatures go back on their own parts, foreign calls get the dummy, and thoughts are not sent',
   async (t) => {
     const own = { ...origin, opaque: 'U0lH' }
     const call = (call_id: string, provenance?: typeof own): Part => ({
@@ -67,7 +67,11 @@ t.test(
       role: 'assistant',
       parts: [{ type: 'reasoning', text: 'hidden', provenance: own }],
     }
-    t.match(bodyOf({ messages: [said('a'), alone, said('b')] }).contents?.length, 1, 'nothing is left of it')
+    t.match(
+      bodyOf({ messages: [said('a'), alone, said('b')] }).contents?.length,
+      1,
+      'a message that had only thoughts is left out',
+    )
     const refused = (message: string) => ({
       status: 400,
       headers: {},
@@ -79,8 +83,8 @@ t.test(
     ]) {
       const again = gemini.amend?.(refused(message), requestFor({ messages }))
       t.ok(again, message)
-      t.notMatch(JSON.stringify(again?.messages), /U0lH/, 'what cannot be verified is left out')
-      t.equal(again && gemini.amend?.(refused(message), again), null, 'once')
+      t.notMatch(JSON.stringify(again?.messages), /U0lH/, 'signatures that cannot be verified are left out')
+      t.equal(again && gemini.amend?.(refused(message), again), null, 'the request is amended only once')
     }
     const bad = refused('Corrupted thought signature.')
     const past: MessageInput = {
@@ -90,9 +94,13 @@ t.test(
     const tail: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: '', provenance: own }] }
     const twoTurns = requestFor({ messages: [said('zero'), past, ...messages, tail] })
     const kept = gemini.amend?.(bad, twoTurns)
-    t.notMatch(JSON.stringify(kept?.messages), /b2xk/, 'what earlier turns brought goes first')
-    t.match(kept?.messages, [said('zero'), ...messages, tail], 'what this turn has just brought stays')
-    t.notMatch(JSON.stringify(kept && gemini.amend?.(bad, kept)), /U0lH/, 'until it is refused as well')
+    t.notMatch(JSON.stringify(kept?.messages), /b2xk/, 'signatures of earlier turns go first')
+    t.match(kept?.messages, [said('zero'), ...messages, tail], 'signatures of the open turn stay')
+    t.notMatch(
+      JSON.stringify(kept && gemini.amend?.(bad, kept)),
+      /U0lH/,
+      'signatures of the open turn go once they are refused, too',
+    )
     t.equal(gemini.amend?.(refused('Invalid JSON payload received.'), requestFor({ messages })), null)
     const strange = refused(
       'Invalid JSON payload received. Unknown name "id" at \'contents[1].parts[1].function_call\': Cannot find field.',
@@ -101,14 +109,14 @@ t.test(
     t.notMatch(
       JSON.stringify(plain && gemini.render(plain).body.contents),
       /"id"/,
-      'ids go where they are known',
+      'call ids are left out if the server does not know them',
     )
     t.match(JSON.stringify(plain && gemini.render(plain).body.contents), /U0lH/)
-    t.equal(plain && gemini.amend?.(strange, plain), null, 'once')
+    t.equal(plain && gemini.amend?.(strange, plain), null, 'the request is amended only once')
   },
 )
 
-t.test('a name from a history begins as Google wants it, in the call and in its result', async (t) => {
+t.test('a tool name gets a first character that Google takes, in the call and its result', async (t) => {
   for (const [name, sent] of [
     ['9lives', '_9lives'],
     ['-x', '_-x'],
@@ -127,7 +135,7 @@ t.test('a name from a history begins as Google wants it, in the call and in its 
 })
 
 t.test(
-  'results keep their kind: objects whole, text and errors named, media where the model takes it',
+  'objects in results stay objects, text and errors are named, media go where the model takes them',
   async (t) => {
     const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name: 'files__read', arguments: {} }
     const after = (result: Partial<ToolResultPart>, model?: string, then: MessageInput[] = []) =>
@@ -146,7 +154,7 @@ t.test(
     t.strictSame(
       response({ structured: { a: 1 } }),
       { output: 'some text' },
-      'what the text says is not lost',
+      'a text that says something else goes before the structured result',
     )
     const repeated = (structured: unknown) => {
       const content = [{ type: 'text', text: JSON.stringify(structured, null, 2) } as const]
@@ -158,7 +166,7 @@ t.test(
     t.strictSame(repeated({}), { output: {} })
     const exact = '{"id": 9007199254740993}'
     const rounded = response({ structured: JSON.parse(exact), content: [{ type: 'text', text: exact }] })
-    t.strictSame(rounded, { output: exact }, 'the id that the server named')
+    t.strictSame(rounded, { output: exact }, 'a large id keeps its digits')
     t.strictSame(response({ structured: { a: 1 }, content: [] }), { a: 1 })
     t.strictSame(response({ structured: null }), { output: 'some text' })
     t.strictSame(response({ structured: [1], content: [] }), { output: [1] })
@@ -168,7 +176,7 @@ t.test(
     t.strictSame(
       response({ structured: { a: 1 }, spill: { exec_id: 'exec_1', bytes: 9 } }),
       { output: 'some text' },
-      'of a spilled result the shortened text is sent',
+      'the shortened text of a spilled result is sent',
     )
     const pdf: MediaPart = { type: 'file', media_type: 'application/pdf', data: PDF }
     const sound: MediaPart = { type: 'audio', media_type: 'audio/wav', data: 'aaaa' }
@@ -203,7 +211,7 @@ t.test(
   },
 )
 
-t.test('what the user says after results that were never answered is not taken for a result', async (t) => {
+t.test('a user text after unanswered results is not read as a result', async (t) => {
   const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name: 'files__read', arguments: {} }
   const messages: MessageInput[] = [
     said('hi'),
@@ -227,17 +235,25 @@ t.test('what the user says after results that were never answered is not taken f
     'multiturn requests alternate between user and model',
   ]) {
     const joined = gemini.amend?.(ordered(words), requestFor({ messages }))
-    t.match(joined?.reported, { results_apart: false }, 'a backend that wants both in one content is known')
+    t.match(
+      joined?.reported,
+      { results_apart: false },
+      'the request notes a backend that wants both in one content',
+    )
     t.match(joined && contentsOf(joined).slice(2), [
       { role: 'user', parts: [{ functionResponse: {} }, { text: 'say so' }] },
     ])
-    t.equal(joined && gemini.amend?.(ordered(words), joined), null, 'once')
+    t.equal(joined && gemini.amend?.(ordered(words), joined), null, 'the request is amended only once')
     const rest = requestFor({ messages: messages.slice(0, 3) })
-    t.equal(gemini.amend?.(ordered(words), rest), null, 'and not where nothing is apart')
+    t.equal(
+      gemini.amend?.(ordered(words), rest),
+      null,
+      'a request without a text after results is not amended',
+    )
   }
 })
 
-t.test("a user's media goes inline, by address, or in words where Gemini has no eyes for it", async (t) => {
+t.test("a user's media go inline, by address, or as text if Gemini does not take them", async (t) => {
   const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://example.com/a.pdf' }
   const archive: MediaPart = { type: 'file', media_type: 'application/zip', data: 'aaaa', name: 'a.zip' }
   for (const media_type of ['image/gif', 'image/svg+xml', 'image/tiff', 'application/zip']) {
@@ -282,7 +298,7 @@ t.test("a user's media goes inline, by address, or in words where Gemini has no 
   t.match(closed.notes, [/by URL/, /application\/zip/])
 })
 
-t.test('Code Assist has an envelope of its own, the same for every step of a prompt', async (t) => {
+t.test('Code Assist gets an envelope with model, project, prompt id and request', async (t) => {
   const tools = [tool('files.read')]
   const { path, body } = codeAssist.render(requestFor({ model: 'models/gemini-2.5-flash', tools }))
   const renamed = codeAssist.render(requestFor({ model: 'models/gemini-3.5-flash' }))
@@ -294,7 +310,7 @@ t.test('Code Assist has an envelope of its own, the same for every step of a pro
   t.equal(
     gemini.render(requestFor({ model: 'models/gemini-2.5-flash' })).path,
     '/models/gemini-2.5-flash:streamGenerateContent?alt=sse',
-    'the public path names the model itself',
+    'the public path names the model in its address',
   )
   t.match(body, {
     model: 'gemini-2.5-flash',
@@ -323,7 +339,7 @@ t.test('Code Assist has an envelope of its own, the same for every step of a pro
   }
 })
 
-t.test('each path authorizes in its own way, and only a login takes the operator’s additions', async (t) => {
+t.test('each path authorizes in its own way, and only a login sends the operator’s additions', async (t) => {
   const facts = { id: 'cred_1', quota_project: 'billed' }
   t.strictSame(gemini.authorize(SECRET, facts), { 'x-goog-api-key': 'a-key' })
   t.strictSame(codeAssist.authorize(SECRET, facts), { authorization: 'Bearer ya29.token' })

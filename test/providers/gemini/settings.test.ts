@@ -6,7 +6,7 @@ import { emulate } from '../../emulators/gemini-requests.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
 import { ask, bodyOf, fixture, requestFor, tool } from './exchange.ts'
 
-/** Model, effort, the thinkingConfig expected, and whether a note says that it is not exact. */
+/** Model, effort, the expected thinkingConfig, and whether a note says that the effort was changed. */
 const THINKING: readonly (readonly [string, Effort | undefined, object | undefined, boolean?])[] = [
   ['gemini-2.0-flash', undefined, undefined],
   ['gemini-2.0-flash', 'high', undefined, true],
@@ -52,12 +52,12 @@ t.test('an effort becomes the budget or the level that the model has', async (t)
   t.equal(
     (still.body as Request).generationConfig,
     undefined,
-    'a model that says it does not think is not asked to',
+    'a model whose report says that it does not think is not asked to think',
   )
   t.match(still.notes, [/not accepted/])
 })
 
-t.test('thinking that a model of an unknown family refuses is left out, and named', async (t) => {
+t.test('thinking that a model of an unknown family refuses is left out with a note', async (t) => {
   const emulator = await emulate(t)
   const wish = requestFor({
     model: 'gemini-robotics-er-1.5-preview',
@@ -65,10 +65,10 @@ t.test('thinking that a model of an unknown family refuses is left out, and name
   })
   const { failure } = await ask(gemini, emulator, wish)
   const again = failure && gemini.amend?.(failure, wish)
-  if (!again) return t.fail('it was not amended')
+  if (!again) return t.fail('the request was not amended')
   t.equal((await ask(gemini, emulator, again)).error, null)
   t.strictSame(gemini.render(again).notes, ['reasoning.effort: not accepted by this model'])
-  t.equal(gemini.amend?.(failure, again), null, 'once')
+  t.equal(gemini.amend?.(failure, again), null, 'the request is amended only once')
   for (const [message, isOfThinking] of [
     ['Thinking level is not supported for this model.', true],
     ['Unable to submit request because thinking_level MEDIUM is not supported by this model.', true],
@@ -84,7 +84,7 @@ t.test('thinking that a model of an unknown family refuses is left out, and name
   }
 })
 
-t.test('settings that Gemini lacks are left out and named', async (t) => {
+t.test('settings that Gemini lacks are left out with notes', async (t) => {
   const tools = [tool('files.read')]
   const settings = { temperature: 1, top_p: 0.5, max_output_tokens: 10, parallel_tool_calls: false }
   const recent = gemini.render(requestFor({ settings }))
@@ -132,12 +132,16 @@ t.test('settings that Gemini lacks are left out and named', async (t) => {
   const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { code: 400, message } }) }
   const forced = requestFor({ tools, settings: { tool_choice: 'required', max_output_tokens: 9 } })
   const free = gemini.amend?.(refusal, forced)
-  t.strictSame(free?.settings, { max_output_tokens: 9 }, 'what cannot be kept to is not asked for')
-  t.equal(free && gemini.amend?.(refusal, free), null, 'once')
+  t.strictSame(
+    free?.settings,
+    { max_output_tokens: 9 },
+    'a forced tool choice that the server cannot keep is dropped',
+  )
+  t.equal(free && gemini.amend?.(refusal, free), null, 'the request is amended only once')
   for (const { id, toolLimit } of [gemini, codeAssist, geminiOauth]) t.equal(toolLimit, 512, id)
 })
 
-t.test('the list of models is read for what generates content', async (t) => {
+t.test('only models that generate content are read from the list of models', async (t) => {
   t.strictSame(gemini.models?.parse(JSON.parse(fixture('public-models.json'))), [
     { id: 'gemini-3.8-flash', max_output_tokens: 65_536 },
   ])

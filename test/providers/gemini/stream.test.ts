@@ -1,4 +1,4 @@
-/** Gemini's streams, recorded and made up, become the parts of a message; a broken one is a failure. */
+/** Gemini's streams, recorded and made up, become the parts of a message; a broken stream is a failure. */
 import { readdirSync } from 'node:fs'
 import t from 'tap'
 import { gemini } from '../../../providers/gemini/index.ts'
@@ -25,7 +25,7 @@ const usage = (input_tokens: number, output_tokens: number, reasoning_tokens = 0
   usage: { input_tokens, output_tokens, reasoning_tokens, cached_tokens },
 })
 
-t.test('each recorded stream becomes the parts, usage and finish that it means', async (t) => {
+t.test('each recorded stream becomes its parts, usage and finish', async (t) => {
   const read = (name: string) => {
     const events = parse(framesOf(fixture(name)))
     return { parts: fold(events), usage: lastOf(events, 'usage'), finish: events.at(-1), events }
@@ -103,7 +103,7 @@ t.test('each recorded stream becomes the parts, usage and finish that it means',
   })
 })
 
-t.test('a stream cut anywhere before its end is disconnected, never finished', async (t) => {
+t.test('a stream that is cut anywhere before its end fails as disconnected', async (t) => {
   const names = readdirSync(FIXTURES).filter((name) => name.endsWith('.sse'))
   t.ok(names.length >= 10)
   for (const name of names.filter((file) => file !== 'midstream-error.sse')) {
@@ -122,13 +122,13 @@ t.test('a stream cut anywhere before its end is disconnected, never finished', a
     for (let at = 0; at < whole.trimEnd().length; at += 13) {
       codes.add(thrownBy(() => parse(framesOf(whole.slice(0, at))))?.code)
     }
-    t.strictSame([...codes], ['upstream_disconnected'], `${name} cut inside of its frames`)
+    t.strictSame([...codes], ['upstream_disconnected'], `${name} cut within its frames`)
     const bare = framesOf(whole.trimEnd())
-    t.equal(bare.length, list.length, `${name} without its last blank line loses nothing`)
+    t.equal(bare.length, list.length, `${name} without its last blank line has all frames`)
   }
 })
 
-t.test('an error inside of a stream is read like one before it', async (t) => {
+t.test('an error within a stream is read like an error instead of a stream', async (t) => {
   const [first, second] = framesOf(fixture('midstream-error.sse'))
   const parser = newParser()
   t.match(parser.push(first as SseFrame), [{ type: 'text.delta' }, { type: 'usage' }].reverse())
@@ -146,14 +146,14 @@ t.test('an error inside of a stream is read like one before it', async (t) => {
   t.match(
     thrownBy(() => parse(broken)),
     { code: 'upstream_disconnected' },
-    'half an event behind a finish',
+    'half an event after a finish',
   )
   const data = `{"error":{"code":503,"details":${'['.repeat(50_000)}${']'.repeat(50_000)}}}`
   const deep = thrownBy(() => parse([{ event: undefined, id: undefined, data }]))
   t.match(deep?.code, /^upstream_/)
 })
 
-t.test('a part without a name completes the call before it, and is never a call of its own', async (t) => {
+t.test('a call part without a name completes the call before it, and is no call of its own', async (t) => {
   const call = (functionCall: object, extra: object = {}) => said({ functionCall, ...extra })
   const named = call({ name: 'files__read', args: {} })
   const nameless = call({ args: { path: 'a' } }, { thoughtSignature: 'U0lH' })
@@ -215,7 +215,7 @@ t.test('text, calls and media keep the order in which they came', async (t) => {
   ])
 })
 
-t.test('an image alone is an answer, but one that was only thought is none', async (t) => {
+t.test('an image alone is an answer, and an image within thoughts is not', async (t) => {
   const image = { inlineData: { mimeType: 'image/png', data: 'aaaa' } }
   for (const reason of ['STOP', 'OTHER'])
     t.strictSame(parseChunks(said(image), done(reason)).at(-1), { type: 'finish', reason: 'stop' })
@@ -224,12 +224,12 @@ t.test('an image alone is an answer, but one that was only thought is none', asy
   ])
 })
 
-t.test('an answer may hold more calls than the stack takes arguments', async (t) => {
+t.test('an answer may have more calls than a function takes arguments', async (t) => {
   const calls = Array.from({ length: 70_000 }, () => ({ functionCall: { name: 'files__read' } }))
   t.equal(fold(parseChunks(said(...calls), done())).length, calls.length)
 })
 
-t.test('arguments that nest without end are kept as text, or are no call at all', async (t) => {
+t.test('arguments that nest too deep are kept as text, or the call is invalid', async (t) => {
   const nested = (levels: number) => {
     const args = `${'{"a":'.repeat(levels)}1${'}'.repeat(levels)}`
     const call = `{"candidates":[{"content":{"parts":[{"functionCall":{"name":"files__read","args":${args}}}]}}]}`
@@ -239,7 +239,7 @@ t.test('arguments that nest without end are kept as text, or are no call at all'
   const deep = nested(300)
   t.match(fold(deep.events), [{ arguments: EMPTY, arguments_text: deep.args }])
   const deepest = nested(7000)
-  // What JSON.stringify can write depends on Node.
+  // How deep a value JSON.stringify can write depends on Node.
   if (deepest.events.length > 1)
     t.match(fold(deepest.events), [{ arguments: EMPTY, arguments_text: deepest.args }])
   else {
@@ -249,7 +249,7 @@ t.test('arguments that nest without end are kept as text, or are no call at all'
   }
 })
 
-t.test('an answer in which nothing is to be read or done says so', async (t) => {
+t.test('an answer with nothing to read and no call is marked as silent', async (t) => {
   const thought = said({ text: 'hm', thought: true })
   for (const chunks of [[], [thought], [said({ text: '\n' })]]) {
     t.strictSame(parseChunks(...chunks, done('STOP')).at(-1), {
@@ -265,11 +265,15 @@ t.test('an answer in which nothing is to be read or done says so', async (t) => 
   })
   for (const chunks of [[], [thought], [said({ text: '\n' })]]) {
     const after = parseChunks(said({ text: 'a' }), ...chunks, done('OTHER')).at(-1)
-    t.strictSame(after, { type: 'finish', reason: 'stop' }, 'what was said before counts')
+    t.strictSame(
+      after,
+      { type: 'finish', reason: 'stop' },
+      'an answer that said something earlier is not silent',
+    )
   }
 })
 
-t.test('an answer that ends without one is a failure in the words that came with it', async (t) => {
+t.test('an answer that ends for an unknown reason without content fails with Google’s words', async (t) => {
   for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'NEW', 'constructor']) {
     const finishMessage = `Unable to answer: ${reason}`
     const thought = said({ text: 'hm', thought: true })
@@ -286,7 +290,7 @@ t.test('an answer that ends without one is a failure in the words that came with
   t.match(
     thrownBy(() => parseChunks(done('OTHER', { finishMessage }))),
     { details: { upstream: { message: finishMessage } } },
-    'uncut: what was sent is taken out of them first',
+    'the words are not cut here: secrets are taken out of them first',
   )
   t.match(
     thrownBy(() => parseChunks(done('OTHER'))),
@@ -294,7 +298,7 @@ t.test('an answer that ends without one is a failure in the words that came with
   )
 })
 
-t.test('a reason that is not specified is none: backends write it into every chunk', async (t) => {
+t.test('an unspecified reason counts as none, since backends write it into every chunk', async (t) => {
   const promptFeedback = { blockReason: 'BLOCK_REASON_UNSPECIFIED' }
   const unspecified = (...parts: object[]) => ({
     ...candidate({ content: { role: 'model', parts }, finishReason: 'FINISH_REASON_UNSPECIFIED' }),
@@ -315,11 +319,11 @@ t.test('a reason that is not specified is none: backends write it into every chu
   t.match(parseChunks(unspecified(call), done()).at(-1), { reason: 'tool_calls' })
 })
 
-t.test('the odd shapes of a stream are read for what they mean', async (t) => {
+t.test('odd shapes of a stream are read', async (t) => {
   t.match(
     fold(parseChunks(said({ functionCall: { name: 'files__read', args: {} } }), done())),
     [{ type: 'tool_call', call_id: 'call_made1', name: 'files.read', arguments: EMPTY }],
-    'no id',
+    'a call without an id gets one',
   )
   t.match(parseChunks(said({ text: 'I' }), done('SAFETY')).at(-1), { reason: 'refusal', refusal: 'SAFETY' })
   const words = { finishMessage: 'It was recited.' }
@@ -335,7 +339,7 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
     done(),
   )
   t.equal(fold(late).length, 2, 'two equal calls are two calls')
-  t.match(late.at(-1), { reason: 'tool_calls' }, 'a call in any chunk counts')
+  t.match(late.at(-1), { reason: 'tool_calls' }, 'a call in an earlier chunk decides the finish')
   const delta = late.find(({ type }) => type === 'tool_call.delta')
   t.match(delta, { name: 'files.read', arguments_delta: '{"path":"a"}' })
 
@@ -349,7 +353,7 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.strictSame(
     parseChunks(said({ functionCall: { name: 'files__read', args: {} } }), done('SAFETY')),
     [{ type: 'finish', reason: 'refusal', refusal: 'SAFETY' }],
-    'a call of a refused answer is never run, and never comes out',
+    'a call of a refused answer is dropped',
   )
   for (const [blockReasonMessage, refusal] of [
     ['It is not allowed.', 'It is not allowed.'],
@@ -379,7 +383,7 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
       ),
     ),
     [{ type: 'text', text: 'one two' }],
-    'what has no canonical form is passed over',
+    'parts without a canonical form are skipped',
   )
   const split = fold(
     parseChunks(
@@ -394,7 +398,7 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
     { type: 'reasoning', text: 'hm' },
     { type: 'text', text: 'c' },
   ])
-  t.equal(split.length, 4, 'a signature closes its part')
+  t.equal(split.length, 4, 'a signature ends its part')
 
   const reasons = {
     length: 'MAX_TOKENS CONTINUATION',
@@ -423,5 +427,5 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
     { ...done(), usageMetadata: { candidatesTokenCount: 2, trafficType: 'ON_DEMAND' } },
     { usageMetadata: { trafficType: 'ON_DEMAND' } },
   )
-  t.strictSame(lastOf(partial, 'usage'), usage(10, 2), 'a partial count takes nothing away')
+  t.strictSame(lastOf(partial, 'usage'), usage(10, 2), 'a partial count does not reset the other counts')
 })

@@ -1,4 +1,4 @@
-/** Whole turns against the emulated OpenAI, and histories of any making against its rules. */
+/** Whole turns against the emulated OpenAI, and arbitrary histories against its rules. */
 
 import fc from 'fast-check'
 import t from 'tap'
@@ -34,7 +34,7 @@ t.test('whole turns against the emulator', async (t) => {
     { deployment: chatgpt, base: emulator.chatgptBaseUrl, secret: { access_token: 'at-1' } },
   ]
 
-  /** One model call: render, send, decode, parse; a refused request is repaired once. */
+  /** One model call: render, send, decode, parse. A refused request is amended and sent again. */
   async function call(path: Path, request: ModelRequest): Promise<ModelEvent[]> {
     const { deployment, base, secret } = path
     const answer = await send(deployment, base, secret, request)
@@ -84,7 +84,7 @@ t.test('whole turns against the emulator', async (t) => {
 
   for (const path of paths) {
     await t.test(
-      `${path.deployment.id}: reasoning, parallel calls, several steps, several turns`,
+      `${path.deployment.id}: turns with reasoning, parallel calls and several steps keep their reasoning`,
       async (t) => {
         emulator.script(null)
         const history: MessageInput[] = []
@@ -108,21 +108,25 @@ t.test('whole turns against the emulator', async (t) => {
         t.equal(
           last.input.filter(({ type }) => type === 'reasoning').length,
           3,
-          'all reasoning went back, verified',
+          'all reasoning was sent back and verified',
         )
         const before = emulator.requests.length
         t.match(await turn(path, history, 'say elsewhere', { model: 'gpt-5.6-sol' }), [{ text: 'elsewhere' }])
-        t.equal(emulator.requests.length, before + 1, 'another model takes the history without a refusal')
+        t.equal(
+          emulator.requests.length,
+          before + 1,
+          'another model takes over the history without a refusal',
+        )
       },
     )
 
     await t.test(
-      `${path.deployment.id}: tokens that the vendor no longer verifies are left out, once`,
+      `${path.deployment.id}: reasoning that the vendor cannot verify is left out after one refusal`,
       async (t) => {
         const history: MessageInput[] = []
         await turn(path, history, 'think\nsay one')
         const before = emulator.requests.length
-        // Stored as the same credential's, but the account behind it is another one now.
+        // The credential is the same, but the account behind it is another one now.
         const other = { id: 'cred_1', account_id: 'acc-2' }
         const moved = { ...path, secret: { api_key: 'sk-2', access_token: 'at-2' } }
         t.match(await turn(moved, history, 'say two', { credential: other }), [{ text: 'two' }])
@@ -130,7 +134,7 @@ t.test('whole turns against the emulator', async (t) => {
       },
     )
 
-    await t.test(`${path.deployment.id}: finishes, failures and usage`, async (t) => {
+    await t.test(`${path.deployment.id}: finishes, failures and usage are read`, async (t) => {
       const ask = (words: string, change: Partial<ModelRequest> = {}) =>
         call(
           path,
@@ -162,7 +166,10 @@ t.test('whole turns against the emulator', async (t) => {
         text('x'),
       ]) {
         emulator.script(() => scene)
-        t.notOk('goes_on' in ((await ask('x')).at(-1) ?? {}), 'a call goes on anyway, an end does not')
+        t.notOk(
+          'goes_on' in ((await ask('x')).at(-1) ?? {}),
+          'goes_on is absent if there is a call or the answer has ended',
+        )
       }
       emulator.script(() => ({ ...text('half an answer'), ending: 'close', after: 6 }))
       await t.rejects(ask('x'), { code: 'upstream_disconnected' })
@@ -176,13 +183,17 @@ t.test('whole turns against the emulator', async (t) => {
       await t.rejects(ask('x'), { code: 'upstream_rate_limited', retryAfter: 3 })
       emulator.script(null)
       const settings = { max_output_tokens: 128_000 }
-      t.equal(finishOf(await ask('x', { model: 'gpt-4.1', settings })), 'stop', 'within what the model has')
+      t.equal(
+        finishOf(await ask('x', { model: 'gpt-4.1', settings })),
+        'stop',
+        'max_output_tokens is lowered to what the model takes',
+      )
       const plain = { model: 'our-chat', settings: { reasoning: { effort: 'low' } } } as const
-      t.equal(finishOf(await ask('x', plain)), 'stop', 'without the reasoning that the model has not')
+      t.equal(finishOf(await ask('x', plain)), 'stop', 'reasoning is left out for a model without it')
       await t.rejects(ask('x', { model: 'missing' }), { code: 'upstream_rejected' })
     })
 
-    await t.test(`${path.deployment.id}: the list of models`, async (t) => {
+    await t.test(`${path.deployment.id}: the list of models is read`, async (t) => {
       const { deployment, secret } = path
       const { models } = deployment
       const response = await fetch(`${path.base}${models?.path}`, {
@@ -195,7 +206,7 @@ t.test('whole turns against the emulator', async (t) => {
     })
   }
 
-  await t.test('a revoked credential is an upstream_auth', async (t) => {
+  await t.test('a revoked credential fails with upstream_auth', async (t) => {
     emulator.revoke('at-1')
     const [, login] = paths
     if (!login) throw new Error('two paths')
@@ -203,7 +214,7 @@ t.test('whole turns against the emulator', async (t) => {
   })
 })
 
-/** Any history a person could put together: ids repeated, results astray, empty texts, tokens of others. */
+/** Arbitrary histories: repeated ids, stray results, empty texts, tokens of other vendors and credentials. */
 const histories = (() => {
   const words = fc.constantFrom('', ' ', 'hello', 'ü👋', '{"a":1}', 'half \ud83d')
   const own = JSON.stringify({ encrypted_content: 'own', segments: [5] })
@@ -264,7 +275,7 @@ const histories = (() => {
   return fc.array(fc.record({ role, parts: fc.array(part, { maxLength: 5 }) }), { maxLength: 8 })
 })()
 
-t.test('any history renders into what the services accept', async (t) => {
+t.test('any repaired history renders into a request that the services accept', async (t) => {
   const settings: fc.Arbitrary<ModelSettings> = fc.record(
     {
       temperature: fc.constant(1),

@@ -1,4 +1,4 @@
-/** Requests as a session of this vendor has them, and what its answers come to. */
+/** Requests as a session of this vendor has them, and the events of its answers. */
 import { readFileSync } from 'node:fs'
 import { chatgpt } from '../../../providers/openai/index.ts'
 import type { ModelEvent } from '../../../src/chat/event.ts'
@@ -22,7 +22,7 @@ export const TOOLS = ['files.read', 'files.write'].map((name) => declared(name, 
 export const requestFor = (change: Partial<ModelRequest> = {}): ModelRequest =>
   requestOf({ model: MODEL, credential: { id: 'cred_1', account_id: 'acc-1' }, ...change })
 
-/** The history as the engine would hand it to this deployment. */
+/** The history as the engine hands it to this deployment. */
 export function repaired(
   deployment: Deployment,
   history: readonly MessageInput[],

@@ -1,4 +1,4 @@
-/** OpenAI's failures as errors of the catalogue, and what is sent again after one. */
+/** OpenAI's failures as errors of the catalogue, and what is sent again after a failure. */
 import t from 'tap'
 import { chatgpt, openai, responsesApi } from '../../../providers/openai/index.ts'
 import { publicBody } from '../../../providers/openai/render.ts'
@@ -8,7 +8,7 @@ import { parserOf, said } from '../exchange.ts'
 import { framed, thrownBy } from '../streams.ts'
 import { fixture, origin, parse, requestFor } from './exchange.ts'
 
-t.test('another vendor of the same API is called by its own name', async (t) => {
+t.test('errors of another vendor of the same API name this vendor', async (t) => {
   const acme = responsesApi('acme', 'Acme')
   const parser = parserOf(acme, origin)
   const event = { type: 'error', code: 'server_is_overloaded', message: '' }
@@ -174,11 +174,15 @@ t.test('failures become codes of the catalogue', async (t) => {
   }
   for (const name of ['x-request-id', 'x-oai-request-id']) {
     const { details } = openai.classify({ status: 500, body: '', headers: { [name]: 'req_011' } })
-    t.match(details, { upstream: { request_id: 'req_011' } }, "the vendor's support asks for it")
+    t.match(
+      details,
+      { upstream: { request_id: 'req_011' } },
+      "the request id is kept, since the vendor's support asks for it",
+    )
   }
   const told = (word: string) =>
     openai.classify({ status: 500, headers: { 'x-should-retry': word }, body: '' }).details ?? {}
-  t.match(told('true'), { should_retry: true }, 'what its own client obeys')
+  t.match(told('true'), { should_retry: true }, 'x-should-retry is kept, which the vendor’s own client obeys')
   t.match(told('false'), { should_retry: false })
   t.notOk('should_retry' in told('perhaps'))
   const inStream = (error: Record<string, unknown>) =>
@@ -198,10 +202,10 @@ t.test('failures become codes of the catalogue', async (t) => {
   t.equal(
     inStream({ code: 'server_error', message: stale }),
     'upstream_rejected',
-    'whatever code a relay has',
+    'the message decides, whichever code a relay gives',
   )
 
-  await t.test('with the wait that the vendor names', async (t) => {
+  await t.test('a failure has the wait that the vendor names', async (t) => {
     const date = 'Sat, 21 Nov 2026 12:00:00 GMT'
     const wait = (headers: Record<string, string>, error: Record<string, unknown> = {}) =>
       chatgpt.classify({ status: 429, headers, body: json(error) }).retryAfter
@@ -212,19 +216,27 @@ t.test('failures become codes of the catalogue', async (t) => {
       5413,
     )
     t.equal(wait({ date }, { ...usage, resets_at: Date.parse(date) / 1000 + 90 }), 90)
-    t.equal(wait({}, { ...usage, resets_at: 1795188800 }), 5, 'of no use without a date')
+    t.equal(
+      wait({}, { ...usage, resets_at: 1795188800 }),
+      5,
+      'a reset time cannot be read without a Date header',
+    )
     t.equal(wait({}, { code: 'usage_limit_reached', resets_in_seconds: 90 }), 90)
-    t.equal(wait({}, { ...usage, resets_in_seconds: 0 }), 1, 'at least a second')
-    t.equal(wait({}, { ...usage, resets_in_seconds: -9 }), 5, 'what has passed says nothing')
+    t.equal(wait({}, { ...usage, resets_in_seconds: 0 }), 1, 'a wait is at least a second')
+    t.equal(wait({}, { ...usage, resets_in_seconds: -9 }), 5, 'a reset that has passed counts as unknown')
     t.equal(wait({ date, 'x-codex-primary-reset-at': '1' }, usage), 5)
-    t.equal(wait(limit.headers, usage), 5413, 'of the window that is used up')
+    t.equal(wait(limit.headers, usage), 5413, 'the wait is that of the window that is used up')
     t.equal(wait({ ...limit.headers, 'x-codex-secondary-used-percent': '100' }, usage), 301200)
     t.equal(wait({ 'retry-after-ms': '1500' }), 2)
     t.equal(wait({ 'retry-after': '12' }), 12)
     t.equal(wait({ 'retry-after': 'Sat, 21 Nov 2026 12:00:30 GMT', date }), 30)
     const reset = { date, 'x-codex-primary-reset-at': String(Date.parse(date) / 1000 + 70) }
     t.equal(wait(reset, usage), 70)
-    t.equal(wait({ 'x-codex-primary-reset-at': '1795190587' }, usage), 5, 'of no use without a date')
+    t.equal(
+      wait({ 'x-codex-primary-reset-at': '1795190587' }, usage),
+      5,
+      'a reset time cannot be read without a Date header',
+    )
     for (const [words, seconds] of [
       ['6m0s.', 360],
       ['20ms.', 1],
@@ -243,7 +255,11 @@ t.test('failures become codes of the catalogue', async (t) => {
     const parser = parserOf(chatgpt, origin, { date })
     const event = { type: 'error', error: { ...usage, resets_at: Date.parse(date) / 1000 + 80 } }
     t.equal(thrownBy(() => framed(event).flatMap((frame) => parser.push(frame)))?.retryAfter, 80)
-    t.equal(wait({ 'x-codex-primary-reset-after-seconds': '7200' }), 5, "a short limit is not the plan's")
+    t.equal(
+      wait({ 'x-codex-primary-reset-after-seconds': '7200' }),
+      5,
+      "the plan's window does not count for a short limit",
+    )
     t.equal(openai.classify({ status: 503, headers: { 'retry-after': '9' }, body: '' }).retryAfter, 9)
     t.equal(openai.classify({ status: 504, headers: { 'retry-after': '9' }, body: '' }).retryAfter, 9)
     t.equal(openai.classify({ status: 503, headers: {}, body: '' }).retryAfter, undefined)
@@ -251,7 +267,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     t.equal(openai.classify({ status: 400, headers: { 'retry-after': '9' }, body: '' }).retryAfter, undefined)
   })
 
-  await t.test('the words of a failure go out without secrets', async (t) => {
+  await t.test('the words of a failure are kept without secrets', async (t) => {
     const message =
       'Key sk-proj-abc123 and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.def and rt_abc.def too.'
     const error = openai.classify({ status: 401, headers: {}, body: json({ message }) })
@@ -269,7 +285,7 @@ t.test('failures become codes of the catalogue', async (t) => {
   })
 })
 
-t.test('a refused request may be sent once more without what was refused', async (t) => {
+t.test('a refused request is amended once, without what was refused', async (t) => {
   const parts: Part[] = [
     {
       type: 'reasoning',
@@ -294,16 +310,20 @@ t.test('a refused request may be sent once more without what was refused', async
   ]) {
     const again = openai.amend?.(failure, request)
     t.same(again?.messages, [{ role: 'assistant', parts: parts.slice(1) }])
-    t.equal(again && openai.amend?.(failure, again), null, 'once')
+    t.equal(again && openai.amend?.(failure, again), null, 'the request is amended only once')
   }
   const asked: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'Go on.' }] }
   const now: MessageInput = { role: 'assistant', parts }
   const stale = failed({ code: 'invalid_encrypted_content' })
   const later = openai.amend?.(stale, requestFor({ messages: [asked, { ...now }, alone, asked, now] }))
   t.same(later?.messages, [asked, { role: 'assistant', parts: parts.slice(1) }, asked, now])
-  t.equal(later?.messages.at(-1), now, 'what this turn has just brought stays')
+  t.equal(later?.messages.at(-1), now, 'reasoning of the open turn stays')
   const bare = later && openai.amend?.(stale, later)
-  t.same(bare?.messages.at(-1)?.parts, parts.slice(1), 'until it is refused as well')
+  t.same(
+    bare?.messages.at(-1)?.parts,
+    parts.slice(1),
+    'reasoning of the open turn goes once it is refused, too',
+  )
   const unverified = failed({
     param: 'reasoning.summary',
     code: 'unsupported_value',
@@ -314,31 +334,31 @@ t.test('a refused request may be sent once more without what was refused', async
     body: { reasoning: undefined, include: ['reasoning.encrypted_content'] },
     notes: ['reasoning.summary: refused to this credential'],
   })
-  t.equal(quiet && openai.amend?.(unverified, quiet), null, 'once')
+  t.equal(quiet && openai.amend?.(unverified, quiet), null, 'the request is amended only once')
   const bold = requestFor({ model: 'gpt-6-sol', settings: { reasoning: { effort: 'none' } } })
   const lacks = (message: string) => failed({ param: 'reasoning.effort', code: 'unsupported_value', message })
   const listed = lacks("Unsupported value: 'none'. Supported values are: 'medium', 'high', and 'xhigh'.")
   const milder = openai.amend?.(listed, bold)
   t.match(milder && publicBody(milder).body.reasoning, { effort: 'medium' })
-  t.equal(milder && openai.amend?.(listed, milder), null, 'once')
+  t.equal(milder && openai.amend?.(listed, milder), null, 'the request is amended only once')
   t.equal(openai.amend?.(lacks('It is not supported.'), bold), null)
   const unknown = failed({ param: 'reasoning.effort', code: 'unsupported_parameter' })
   const plain = openai.amend?.(unknown, bold)
   t.match(plain && publicBody(plain), { body: { reasoning: { effort: undefined } }, notes: [/its default/] })
-  t.equal(plain && openai.amend?.(unknown, plain), null, 'once')
+  t.equal(plain && openai.amend?.(unknown, plain), null, 'the request is amended only once')
   const unkept = failed({ param: 'include', message: 'Encrypted content is not supported with this model.' })
   const fleeting = openai.amend?.(unkept, bold)
   t.match(fleeting && publicBody(fleeting), {
     body: { include: undefined, reasoning: { summary: 'auto' } },
     notes: ['include: gpt-6-sol gives out no encrypted reasoning'],
   })
-  t.equal(fleeting && openai.amend?.(unkept, fleeting), null, 'once')
+  t.equal(fleeting && openai.amend?.(unkept, fleeting), null, 'the request is amended only once')
   t.equal(openai.amend?.(failed({ param: 'max_output_tokens' }), request), null)
   t.equal(openai.amend?.(failed({ code: 'invalid_value' }), request), null)
   t.equal(openai.amend?.(failed({ code: 'server_error' }, 500), request), null)
 })
 
-t.test('media that the vendor cannot read go in words', (t) => {
+t.test('media that the vendor cannot read become text', (t) => {
   const image = { type: 'image' as const, media_type: 'image/png', data: 'iVBORw0KGgo=' }
   const linked = { type: 'image' as const, media_type: 'image/png', url: 'https://a.example/b.png' }
   const file = { type: 'file' as const, media_type: 'application/pdf', data: 'JVBERi0xLjQK' }
@@ -359,6 +379,10 @@ t.test('media that the vendor cannot read go in words', (t) => {
   t.same(kept({ code: 'unsupported_file', message: 'Expected a supported format.' }), [image, linked])
   t.equal(kept({ code: 'invalid_value', message: 'Something else.' }), undefined)
   t.equal(kept({ code: 'image_parse_error' }, 500), undefined)
-  t.same(kept({ message: 'Request Entity Too Large' }, 413), [], 'more than fits')
+  t.same(
+    kept({ message: 'Request Entity Too Large' }, 413),
+    [],
+    'all media of a request that is too large become text',
+  )
   t.end()
 })

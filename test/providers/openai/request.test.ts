@@ -1,4 +1,4 @@
-/** What is sent to OpenAI: by key and by ChatGPT login, and what it made itself. */
+/** What is sent to OpenAI, by key and by ChatGPT login, and how OpenAI's own items are sent back. */
 
 import type {
   ResponseCreateParamsStreaming,
@@ -16,8 +16,8 @@ import { fold, framesOf, thrownBy } from '../streams.ts'
 import { fixture, MODEL, origin, parse, repaired, requestFor, TOOLS } from './exchange.ts'
 
 /**
- * The SDK's own types, but for the fields that a stateless caller must leave out (wire/openai.md 4): the
- * SDK demands `id` and `status` of the items that it once answered with.
+ * The SDK's own types without the fields that a stateless caller must leave out (wire/openai.md 4): the SDK demands
+ * `id` and `status` of items that the API once answered with.
  */
 type Sendable =
   | ResponseInputItem
@@ -35,7 +35,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   }
   const change = { settings, tools: TOOLS, instructions: '' }
 
-  await t.test('with a key', async (t) => {
+  await t.test('with a key, settings that do not fit are changed or left out with a note', async (t) => {
     const { body, notes } = publicBody(requestFor(change))
     const typed: SdkBody = body
     t.same(typed, {
@@ -74,18 +74,21 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     }
   })
 
-  await t.test('with a key, a wish that fits is sent as it is', async (t) => {
+  await t.test('with a key, settings that fit are sent as they are', async (t) => {
     const settings = { parallel_tool_calls: false, max_output_tokens: 16 }
     const options = { system_blocks: ['First.'], headers: {}, dual_declarations: false }
     const { body, notes } = publicBody(requestFor({ tools: TOOLS, settings, options }))
     t.match(body, { ...settings, instructions: 'First.\n\nBe brief.' })
     t.same(notes, [])
     const bare = publicBody(requestFor({ settings: { parallel_tool_calls: false } })).body
-    t.notOk('parallel_tool_calls' in bare, 'the API refuses it without tools')
+    t.notOk(
+      'parallel_tool_calls' in bare,
+      'parallel_tool_calls is left out without tools, since the API refuses it',
+    )
     t.notOk('max_output_tokens' in bare)
   })
 
-  await t.test('with a ChatGPT login', async (t) => {
+  await t.test('a request with a ChatGPT login leaves out what this path refuses', async (t) => {
     const { body, notes } = chatgptBody(requestFor(change))
     const typed: SdkBody = body
     t.match(typed, { instructions: 'You are a helpful assistant.', parallel_tool_calls: true, store: false })
@@ -110,7 +113,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     })
   })
 
-  await t.test("the operator's blocks lead, and their headers overrule", async (t) => {
+  await t.test("the operator's blocks go first, and the operator's headers overrule ours", async (t) => {
     const options = {
       system_blocks: ['First.'],
       headers: { version: '0.169.0', originator: 'mine' },
@@ -127,7 +130,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     t.equal(String(rendered.body.prompt_cache_key).length, 64)
   })
 
-  await t.test('content of every kind', async (t) => {
+  await t.test('content of every kind is sent as it is, or named in text', async (t) => {
     const data = 'QUJD'
     const { body } = publicBody(
       requestFor({
@@ -178,7 +181,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     ])
   })
 
-  await t.test('with a ChatGPT login, which takes no files, texts among them go as texts', async (t) => {
+  await t.test('with a ChatGPT login text files are sent as text and others are named', async (t) => {
     const data = Buffer.from('# Notes').toString('base64')
     const parts: Part[] = [
       { type: 'file', media_type: 'text/markdown', data, name: 'notes.md' },
@@ -194,7 +197,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     })
   })
 
-  await t.test('a file has the ending of its type, unless its name has one that fits', async (t) => {
+  await t.test('a file name gets the ending of its type unless its own ending fits', async (t) => {
     const office = 'application/vnd.openxmlformats-officedocument'
     for (const [media_type, name, expected] of [
       ['text/plain', undefined, 'file.txt'],
@@ -230,7 +233,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     }
   })
 
-  await t.test('results tell what became of the call', async (t) => {
+  await t.test('results tell the outcome of their calls', async (t) => {
     const outcomes = ['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'] as const
     const parts: Part[] = outcomes.map((outcome) => ({
       type: 'tool_result',
@@ -296,14 +299,14 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   })
 })
 
-t.test('what OpenAI made goes back as it came', async (t) => {
+t.test('items that OpenAI made go back as they came', async (t) => {
   const stream = fixture('02-reasoning-two-tools.sse')
   const parts = fold(parse(framesOf(stream)))
   const history: MessageInput[] = [
     { role: 'user', parts: [{ type: 'text', text: 'Look.' }] },
     { role: 'assistant', parts },
   ]
-  // The items as the vendor sent them, without what it refuses to read again.
+  // The items as the vendor sent them, without the fields that it refuses to read again.
   const sent = framesOf(stream)
     .map(({ data }) => JSON.parse(data) as { type: string; item?: Record<string, unknown> })
     .filter(({ type }) => type === 'response.output_item.done')
@@ -315,8 +318,8 @@ t.test('what OpenAI made goes back as it came', async (t) => {
     const messages = repaired(chatgpt, history, model, credential)
     return chatgptBody(requestFor({ model, messages })).body.input
   }
-  t.same(rendered(MODEL).slice(1, 5), sent, 'reasoning in its segments, phases, calls: all unchanged')
-  t.equal(rendered(MODEL).length, 7, 'and both calls are answered')
+  t.same(rendered(MODEL).slice(1, 5), sent, 'reasoning with its segments, phases and calls are unchanged')
+  t.equal(rendered(MODEL).length, 7, 'both calls get a result')
   for (const elsewhere of [rendered('gpt-5.6-sol'), rendered(MODEL, 'cred_2')]) {
     t.same(
       elsewhere.map(({ type }) => type),
@@ -328,13 +331,13 @@ t.test('what OpenAI made goes back as it came', async (t) => {
         'function_call_output',
         'function_call_output',
       ],
-      'another model or account sees the words only',
+      'another model or account gets only the words',
     )
     t.notOk(JSON.stringify(elsewhere).includes('phase'))
   }
 
   await t.test(
-    'an edited summary is one segment, and reasoning that nothing follows stays here',
+    'an edited summary becomes one segment, and reasoning that nothing follows is not sent',
     async (t) => {
       const [reasoning] = parts
       if (reasoning?.type !== 'reasoning') throw new Error('the fixture begins with reasoning')
@@ -357,7 +360,7 @@ t.test('what OpenAI made goes back as it came', async (t) => {
   )
 })
 
-t.test('a credential without its secret is told apart from one that is refused', async (t) => {
+t.test('each path authorizes in its own way, and needs its own kind of secret', async (t) => {
   const facts = { id: 'cred_1', account_id: 'acc-1' }
   t.same(openai.authorize({ api_key: 'sk-1' }, facts), { authorization: 'Bearer sk-1' })
   t.same(chatgpt.authorize({ access_token: 'at' }, facts), {
@@ -365,7 +368,7 @@ t.test('a credential without its secret is told apart from one that is refused',
     'chatgpt-account-id': 'acc-1',
   })
   const organisation = chatgpt.authorize({ access_token: 'at' }, { id: null, account_id: 'org-1' })
-  t.same(organisation, { authorization: 'Bearer at' }, 'an organisation is no workspace')
+  t.same(organisation, { authorization: 'Bearer at' }, 'an organisation is not sent as a workspace')
   t.match(chatgpt.authorize({ access_token: 'at' }, { ...facts, fedramp: 'true' }), {
     'chatgpt-account-id': 'acc-1',
     'x-openai-fedramp': 'true',

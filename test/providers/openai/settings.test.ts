@@ -6,7 +6,7 @@ import type { Deployment, ModelRequest, ModelSettings, UpstreamFailure } from '.
 import { PDF, PNG } from '../../emulators/bytes.ts'
 import { MODEL, requestFor, TOOLS } from './exchange.ts'
 
-t.test('what a model accepts is looked up by its family', async (t) => {
+t.test('sampling, media and effort of a model are looked up by its family', async (t) => {
   const taken = {
     image: { type: 'image', media_type: 'image/png', data: PNG },
     pdf: { type: 'file', media_type: 'application/pdf', data: PDF },
@@ -70,7 +70,7 @@ t.test('what a model accepts is looked up by its family', async (t) => {
     if (reported) request.reported = { id: model, efforts: reported }
     return [publicBody(request).body.reasoning?.effort, chatgptBody(request).body.reasoning?.effort]
   }
-  t.same(effort('gpt-5', 'minimal'), ['minimal', 'low'], 'the ChatGPT path knows no minimal')
+  t.same(effort('gpt-5', 'minimal'), ['minimal', 'low'], 'the ChatGPT path has no effort minimal')
   t.same(effort('gpt-5', 'none'), ['minimal', 'low'])
   t.same(effort('gpt-5.1', 'minimal'), ['low', 'low'])
   t.same(effort('gpt-5.5', 'max'), ['xhigh', 'xhigh'])
@@ -81,11 +81,15 @@ t.test('what a model accepts is looked up by its family', async (t) => {
   t.same(effort('gpt-5.2-chat-latest', 'high'), ['medium', 'medium'])
   t.same(effort('gpt-6-astra', 'none'), ['low', 'low'])
   t.same(effort('o3', 'xhigh'), ['high', 'high'])
-  t.same(effort('gpt-6-sol', 'max', ['low', 'medium', 'ultra']), ['medium', 'medium'], 'the list overrules')
+  t.same(
+    effort('gpt-6-sol', 'max', ['low', 'medium', 'ultra']),
+    ['medium', 'medium'],
+    'the list of models overrules the family',
+  )
   t.same(effort('gpt-6-sol', undefined), [undefined, undefined])
 })
 
-t.test('a choice that cannot be met is left out and told', async (t) => {
+t.test('a tool choice that cannot be met is left out with a note', async (t) => {
   const note = (change: Partial<ModelRequest>) => {
     const { body, notes } = publicBody(requestFor(change))
     return [body.tool_choice, notes]
@@ -100,21 +104,21 @@ t.test('a choice that cannot be met is left out and told', async (t) => {
   t.same(note({ settings: { tool_choice: 'none' } }), [undefined, []])
 })
 
-t.test('what a refusal tells of the model holds for other requests, and is noted', async (t) => {
+t.test('what a refusal tells of a model holds for later requests, which note it', async (t) => {
   const model = 'gpt-4.1'
   const failed = (error: Record<string, unknown>): UpstreamFailure => ({
     status: 400,
     headers: {},
     body: JSON.stringify({ error }),
   })
-  /** What goes out of these settings once a request with the first ones was refused so. */
+  /** What is sent of each of these settings after a request with the first settings was refused with this error. */
   const later = (error: Record<string, unknown>, first: ModelSettings, ...others: ModelSettings[]) => {
     const wish = requestFor({ model, settings: first, tools: TOOLS })
     const amended = openai.amend?.(failed(error), wish)
     if (!amended) return null
-    t.equal(amended.settings, wish.settings, 'the wish is as it was')
+    t.equal(amended.settings, wish.settings, 'the settings that were asked for stay unchanged')
     const again = openai.amend?.(failed(error), amended)
-    t.equal(again?.reported ?? amended.reported, amended.reported, 'once')
+    t.equal(again?.reported ?? amended.reported, amended.reported, 'the same refusal teaches nothing more')
     return [first, ...others].map((settings) => {
       const { body, notes } = publicBody({ ...amended, settings })
       const { temperature, top_p, parallel_tool_calls, max_output_tokens } = body
@@ -139,14 +143,14 @@ t.test('what a refusal tells of the model holds for other requests, and is noted
   t.strictSame(
     later(value, { temperature: 1.5 }, { temperature: 0.5 }),
     [left('temperature'), [0.5]],
-    'of another value nothing is known',
+    'another value of the setting is still sent',
   )
   t.equal(
     later({ ...value, code: 'decimal_above_max_value' }, { temperature: 3 }),
     null,
-    "a caller's mistake",
+    "a value that no model takes is the caller's mistake",
   )
-  t.equal(later(unsupported('top_p'), { temperature: 1 }), null, 'it was not sent')
+  t.equal(later(unsupported('top_p'), { temperature: 1 }), null, 'a setting that was not sent is not amended')
   t.equal(later(unsupported('tools'), { temperature: 1 }), null)
 
   const above = (words: string) => ({ param: 'max_output_tokens', code: 'unsupported_value', message: words })
@@ -174,11 +178,15 @@ t.test('what a refusal tells of the model holds for other requests, and is noted
     settings: { max_output_tokens: 128_000 },
     reported: { id: MODEL, max_output_tokens: 16_384 },
   })
-  t.strictSame(openai.amend?.(failed(above(most)), lowered)?.settings, {}, 'refused though it was kept to')
+  t.strictSame(
+    openai.amend?.(failed(above(most)), lowered)?.settings,
+    {},
+    'a limit that is refused although it was kept is left out',
+  )
 
   const parallel = requestFor({ settings: { parallel_tool_calls: true }, tools: TOOLS })
   const amended = chatgpt.amend?.(failed(unsupported('parallel_tool_calls')), parallel)
   const { body, notes = [] } = amended ? chatgptBody(amended) : {}
-  t.notOk(body && 'parallel_tool_calls' in body, 'nor is it sent unasked')
+  t.notOk(body && 'parallel_tool_calls' in body, 'the setting is not sent by default, either')
   t.strictSame(notes.slice(-1), [`parallel_tool_calls: not accepted by ${MODEL}`])
 })

@@ -1,4 +1,4 @@
-/** OpenAI's streams, recorded and made up, become the parts of a message; a broken one is a failure. */
+/** OpenAI's streams, recorded and made up, become the parts of a message; a broken stream is a failure. */
 import { readdirSync } from 'node:fs'
 import t from 'tap'
 import type { SseFrame } from '../../../src/sse.ts'
@@ -51,7 +51,11 @@ t.test('a recorded stream becomes the parts of a message', async (t) => {
     ],
   )
   const streamed = two.map((event) => (event.type === 'reasoning.delta' ? event.text : '')).join('')
-  t.equal(streamed, parts[0]?.type === 'reasoning' && parts[0].text, 'deltas and part agree on segments')
+  t.equal(
+    streamed,
+    parts[0]?.type === 'reasoning' && parts[0].text,
+    'the deltas and the part have the same segments',
+  )
   const argued = two.map((event) =>
     event.type === 'tool_call.delta' && event.index === 2 ? event.arguments_delta : '',
   )
@@ -59,7 +63,7 @@ t.test('a recorded stream becomes the parts of a message', async (t) => {
 
   const hosted = parse(framesOf(fixture('05-hosted-mcp-public-api-only.sse')))
   t.match(fold(hosted), [{ type: 'text', text: 'The spec supports **stdio** and **Streamable HTTP**.' }])
-  t.equal(fold(hosted).length, 1, 'what the vendor ran itself leaves no call to run')
+  t.equal(fold(hosted).length, 1, 'tools that the vendor ran itself leave no call to run')
   t.equal(finishOf(hosted), 'stop')
 
   const filtered = parse(framesOf(fixture('03c-incomplete.sse')))
@@ -67,7 +71,7 @@ t.test('a recorded stream becomes the parts of a message', async (t) => {
   t.match(fold(filtered), [{ type: 'reasoning', text: '' }])
 })
 
-t.test('a stream that fails says so in a code of the catalogue', async (t) => {
+t.test('a stream that fails throws an error of the catalogue', async (t) => {
   const failure = (name: string) => thrownBy(() => parse(framesOf(fixture(name))))
   t.match(failure('03-midstream-failed.sse'), {
     code: 'upstream_overloaded',
@@ -81,7 +85,7 @@ t.test('a stream that fails says so in a code of the catalogue', async (t) => {
   t.match(failure('04-usage-limit-429.sse'), { code: 'upstream_disconnected' })
 })
 
-t.test('cut anywhere, a stream either ends well or throws: it never ends silently', async (t) => {
+t.test('a stream that is cut anywhere finishes or throws, and never ends silently', async (t) => {
   for (const name of readdirSync(FIXTURES).filter((file) => file.endsWith('.sse'))) {
     const frames = framesOf(fixture(name))
     for (let count = 0; count <= frames.length; count++) {
@@ -123,10 +127,10 @@ const called = (call_id: string, args: string, more = {}) => ({
   ...more,
 })
 
-t.test('the quirks of the stream', async (t) => {
+t.test('quirks of the stream are read', async (t) => {
   const folded = (...events: Record<string, unknown>[]) => fold(parse(framed(...events)))
 
-  await t.test('a finished item overrules its done event, and that its deltas', async (t) => {
+  await t.test('a finished item overrules its done event, and this event its deltas', async (t) => {
     const at = { output_index: 0, content_index: 0 }
     const delta = { type: 'response.output_text.delta', ...at, delta: 'delt' }
     const done = { type: 'response.output_text.done', ...at, text: 'done' }
@@ -138,15 +142,19 @@ t.test('the quirks of the stream', async (t) => {
     t.match(folded(item(0, message('kept')), completed({ output: [message('late')] })), [{ text: 'kept' }])
     const thinking = item(0, { type: 'reasoning', encrypted_content: 'gAAAA' })
     const [, only] = folded(thinking, item(1, message('kept')), completed({ output: [message('kept')] }))
-    t.match(only, { text: 'kept' }, 'also where the last list lacks what stood before')
+    t.match(only, { text: 'kept' }, 'also if the last list lacks the item before it')
     t.equal(folded(thinking, item(1, message('kept')), completed({ output: [message('kept')] })).length, 2)
     const wondered = { type: 'response.reasoning_text.delta', ...at, delta: 'hm' }
     const [hm, spoken] = folded(wondered, item(1, message('kept')), completed({ output: [message('kept')] }))
-    t.match([hm, spoken], [{ type: 'reasoning', text: 'hm' }, { text: 'kept' }], 'and takes no words from it')
-    t.same(folded(completed()), [], 'an empty answer is an answer')
+    t.match(
+      [hm, spoken],
+      [{ type: 'reasoning', text: 'hm' }, { text: 'kept' }],
+      'the item before it keeps its words',
+    )
+    t.same(folded(completed()), [], 'an empty answer gives no parts')
   })
 
-  await t.test('no number of a content is too large, or none', async (t) => {
+  await t.test('a content index may be of any size, or no index at all', async (t) => {
     const delta = (kind: string, content_index: number, text: string) => ({
       type: `response.${kind}.delta`,
       output_index: kind === 'output_text' ? 1 : 0,
@@ -193,7 +201,7 @@ t.test('the quirks of the stream', async (t) => {
     t.notMatch(JSON.stringify(events), /zzzz/)
   })
 
-  await t.test('items are found by id where a relay lost their index', async (t) => {
+  await t.test('items are found by id if a relay lost their index', async (t) => {
     const at = { item_id: 'msg_1' }
     t.match(
       folded(
@@ -206,7 +214,7 @@ t.test('the quirks of the stream', async (t) => {
     )
   })
 
-  await t.test('items that a relay gives one index are each kept', async (t) => {
+  await t.test('items to which a relay gives the same index are all kept', async (t) => {
     const told = framesOf(fixture('02-reasoning-two-tools.sse'))
     const alike = (idless: boolean) =>
       told.map((frame) => {
@@ -219,7 +227,7 @@ t.test('the quirks of the stream', async (t) => {
     const parts = fold(parse(told))
     t.equal(parts.length, 4)
     t.same(fold(parse(alike(false))), parts)
-    t.same(fold(parse(alike(true))), parts, 'without ids in the order in which they come')
+    t.same(fold(parse(alike(true))), parts, 'items without ids are kept in the order in which they come')
 
     const said = (item_id: string, delta: string) => ({
       type: 'response.output_text.delta',
@@ -246,11 +254,11 @@ t.test('the quirks of the stream', async (t) => {
         { type: 'reasoning', text: 'hm' },
         { type: 'text', text: '13' },
       ],
-      'also one that was never announced, and has another id in each event',
+      'an item that was never announced and changes its id is kept, too',
     )
   })
 
-  await t.test('an event that names no item is about the one that began last', async (t) => {
+  await t.test('an event that names no item belongs to the item that began last', async (t) => {
     const bare = (type: string, more: Record<string, unknown>) => ({ type: `response.${type}`, ...more })
     const args = (delta: string) => bare('function_call_arguments.delta', { delta })
     const events = parse(
@@ -291,7 +299,7 @@ t.test('the quirks of the stream', async (t) => {
     ])
   })
 
-  await t.test('what comes behind the end of its item changes nothing', async (t) => {
+  await t.test('events after the end of their item change nothing', async (t) => {
     const at = { output_index: 0, content_index: 0, summary_index: 0 }
     const late = (kind: string, whole: object) => [
       { type: `response.${kind}.delta`, ...at, delta: '{}' },
@@ -307,12 +315,12 @@ t.test('the quirks of the stream', async (t) => {
     }
   })
 
-  await t.test('an item in which nothing stands is no part', async (t) => {
+  await t.test('an empty item becomes no part', async (t) => {
     for (const value of [message(''), { type: 'message' }, { type: 'reasoning', summary: [] }])
       t.strictSame(parse(framed(item(0, value), completed())), [{ type: 'finish', reason: 'stop' }])
   })
 
-  await t.test('a count that is missing is none', async (t) => {
+  await t.test('a missing count is 0', async (t) => {
     const [counted] = parse(framed(completed({ usage: { output_tokens: 3 } })))
     const usage = { input_tokens: 0, output_tokens: 3, reasoning_tokens: 0, cached_tokens: 0 }
     t.strictSame(counted, { type: 'usage', usage })
@@ -321,7 +329,7 @@ t.test('the quirks of the stream', async (t) => {
   })
 
   await t.test(
-    'calls that a relay gives one index, and no id or one, are told apart by their own',
+    'calls to which a relay gives the same index and the same or no id are told apart by call id',
     async (t) => {
       const streamOf = (more: object) =>
         ['1', '2'].map((call) => [
@@ -338,7 +346,7 @@ t.test('the quirks of the stream', async (t) => {
         for (const [how, events] of Object.entries({
           'one after the other': [...one, ...two],
           mixed: one.flatMap((event, at) => [event, two[at] ?? event]),
-          'their ends alone': [...one.slice(2), ...two.slice(2)],
+          'only their ends': [...one.slice(2), ...two.slice(2)],
         })) {
           const parts = folded(...events, completed())
           t.equal(parts.length, 2, how)
@@ -350,7 +358,7 @@ t.test('the quirks of the stream', async (t) => {
     },
   )
 
-  await t.test('what lost its end is found by its id, wherever the last list has it', async (t) => {
+  await t.test('an item without an end is found by its id anywhere in the last list', async (t) => {
     const [a, b] = [
       { ...message('one'), id: 'a' },
       { ...message('two'), id: 'b' },
@@ -370,7 +378,7 @@ t.test('the quirks of the stream', async (t) => {
     t.equal(folded(announced, { ...said, output_index: 0 }, completed({ output: [thought, b] })).length, 1)
   })
 
-  await t.test('a call that names no tool is told to the model', async (t) => {
+  await t.test('a call that names no tool is left out, and the finish says so to the model', async (t) => {
     const nameless = [
       added(0, called('call_a', '', { name: '' })),
       { type: 'response.function_call_arguments.delta', output_index: 0, delta: '{}' },
@@ -379,7 +387,7 @@ t.test('the quirks of the stream', async (t) => {
     const events = parse(framed(item(1, called('call_b', '{}')), ...nameless, completed()))
     t.match(fold(events), [{ call_id: 'call_b' }])
     t.equal(fold(events).length, 1)
-    t.notMatch(JSON.stringify(events), 'call_a', 'nobody is shown a call that is none')
+    t.notMatch(JSON.stringify(events), 'call_a', 'the invalid call is in no event')
     t.strictSame(events.at(-1), {
       type: 'finish',
       reason: 'error',
@@ -387,15 +395,15 @@ t.test('the quirks of the stream', async (t) => {
     })
     const delta = { type: 'response.output_text.delta', output_index: 2, delta: 'So.' }
     const rest = parse(framed(...nameless, delta, completed({ usage: { input_tokens: 1 } })))
-    t.match(fold(rest), [{ text: 'So.' }], 'what else was said is kept')
-    t.match(rest.at(-2), { type: 'usage' }, 'and counted')
+    t.match(fold(rest), [{ text: 'So.' }], 'the other parts are kept')
+    t.match(rest.at(-2), { type: 'usage' }, 'the usage is kept')
     const refused = item(1, { type: 'message', content: [{ type: 'refusal', refusal: 'No.' }] })
     t.equal(finishOf(parse(framed(...nameless, refused, completed()))), 'refusal')
     const late = [...nameless.slice(0, 2), item(0, called('call_a', '{}')), completed()]
-    t.equal(finishOf(parse(framed(...late))), 'tool_calls', 'its name may come with its end')
+    t.equal(finishOf(parse(framed(...late))), 'tool_calls', 'a call’s name may come with its end')
   })
 
-  await t.test('an item that is announced without its type is what its events are about', async (t) => {
+  await t.test('an item that is announced without its type gets the type of its events', async (t) => {
     const at = { output_index: 0, content_index: 0 }
     const delta = { type: 'response.output_text.delta', ...at, delta: 'a' }
     const end = { type: 'response.output_item.done', output_index: 0 }
@@ -404,7 +412,7 @@ t.test('the quirks of the stream', async (t) => {
     ])
   })
 
-  await t.test('a call is unfinished unless the response is complete', async (t) => {
+  await t.test('a call without an end is kept as text unless the response is complete', async (t) => {
     const events = [
       added(0, called('call_a', '', { status: 'in_progress' })),
       { type: 'response.function_call_arguments.delta', output_index: 0, delta: '{"n":1}' },
@@ -414,28 +422,40 @@ t.test('the quirks of the stream', async (t) => {
       response: { incomplete_details: { reason: 'max_output_tokens' } },
     }
     t.match(folded(...events, completed()), [{ arguments: { n: 1 } }])
-    t.match(folded(...events, cut), [{ arguments: EMPTY, arguments_text: '{"n":1}' }], 'it is not run')
+    t.match(
+      folded(...events, cut),
+      [{ arguments: EMPTY, arguments_text: '{"n":1}' }],
+      'the call is kept as text',
+    )
     t.equal(finishOf(parse(framed(...events, cut))), 'length')
-    t.same(folded(added(0, called('call_a', '')), cut), [], 'cut before its first argument it is nothing')
+    t.same(
+      folded(added(0, called('call_a', '')), cut),
+      [],
+      'a call that was cut before its first argument is left out',
+    )
     const broken = item(0, called('call_a', '{"n":', { status: 'completed' }))
     t.match(folded(broken, completed()), [{ arguments: EMPTY, arguments_text: '{"n":' }])
     const silent = item(0, called('call_a', '{"n":1}', { status: null }))
-    t.match(folded(silent, completed()), [{ arguments: { n: 1 } }], 'no status is none to be cut by')
+    t.match(folded(silent, completed()), [{ arguments: { n: 1 } }], 'a call without a status is not cut')
     const nameless = { type: 'response.function_call_arguments.done', output_index: 0, arguments: '{}' }
     t.same(folded(nameless, completed()), [])
   })
 
-  await t.test('arguments that a relay gives as a value are those of the call', async (t) => {
+  await t.test('arguments that a relay gives as a JSON value are read', async (t) => {
     const { arguments: _, ...call } = called('call_a', '')
     const given = (told: unknown) => folded(item(0, { ...call, arguments: told }), completed())
     t.match(given({ n: 1 }), [{ arguments: { n: 1 }, arguments_text: undefined }])
-    t.match(given([1]), [{ arguments: EMPTY, arguments_text: '[1]' }], 'no others are run')
+    t.match(
+      given([1]),
+      [{ arguments: EMPTY, arguments_text: '[1]' }],
+      'arguments that are no object are kept as text',
+    )
     t.match(given(null), [{ arguments: EMPTY, arguments_text: undefined }])
     const done = { type: 'response.function_call_arguments.done', output_index: 0, arguments: { n: 2 } }
     t.match(folded(added(0, called('call_a', '')), done, completed()), [{ arguments: { n: 2 } }])
   })
 
-  await t.test('a refusal is text and a finish reason', async (t) => {
+  await t.test('a refusal becomes text, and the finish is refusal', async (t) => {
     const events = parse(
       framed(
         { type: 'response.refusal.delta', output_index: 0, content_index: 0, delta: 'No' },
@@ -457,7 +477,7 @@ t.test('the quirks of the stream', async (t) => {
     }
   })
 
-  await t.test("a relay's response.done is told by its status", async (t) => {
+  await t.test("a relay's response.done is read by its status", async (t) => {
     const end = (response: Record<string, unknown>) => framed({ type: 'response.done', response })
     t.equal(finishOf(parse(end({}))), 'stop')
     t.equal(finishOf(parse(end({ status: 'incomplete' }))), 'length')
@@ -467,7 +487,7 @@ t.test('the quirks of the stream', async (t) => {
     )
   })
 
-  await t.test('a failure is one, whatever status it states', async (t) => {
+  await t.test('response.failed is a failure, whatever its status', async (t) => {
     for (const status of ['in_progress', null, 5]) {
       const event = { type: 'response.failed', response: { status, error: { code: 'invalid_prompt' } } }
       t.match(
@@ -477,7 +497,7 @@ t.test('the quirks of the stream', async (t) => {
     }
   })
 
-  await t.test('a type may stand in the event line only, and unknown ones pass', async (t) => {
+  await t.test('a type may be in the event line only, and unknown types are skipped', async (t) => {
     const frames: SseFrame[] = [
       ...framed({ type: 'response.teleported', output_index: 0 }, { type: 'keepalive' }),
       ...framed({ type: 'response.custom_tool_call_input.delta', output_index: 0, delta: 'x' }),
@@ -489,10 +509,14 @@ t.test('the quirks of the stream', async (t) => {
     t.same(events, [{ type: 'finish', reason: 'stop' }])
     const told = framed(item(0, message('a')), completed())
     for (const event of [undefined, 'message'])
-      t.match(fold(parse(told.map((frame) => ({ ...frame, event })))), [{ text: 'a' }], `named ${event}`)
+      t.match(
+        fold(parse(told.map((frame) => ({ ...frame, event })))),
+        [{ text: 'a' }],
+        `events named ${event} are read by the type in their data`,
+      )
   })
 
-  await t.test('an image that the vendor made is a part', async (t) => {
+  await t.test('an image that the vendor made becomes a part', async (t) => {
     const made = { type: 'image_generation_call', status: 'completed', output_format: 'webp', result: 'AAAA' }
     t.same(folded(item(0, made), completed()), [{ type: 'image', media_type: 'image/webp', data: 'AAAA' }])
     t.same(folded(item(0, { ...made, result: 'A-8' }), completed()), [
@@ -503,11 +527,11 @@ t.test('the quirks of the stream', async (t) => {
     t.same(
       folded(item(0, { ...made, type: 'file_search_call' }), completed()),
       [],
-      'only an image is content',
+      'only the result of an image call is content',
     )
   })
 
-  await t.test('raw reasoning of an open-weight model is shown, and nothing of it goes back', async (t) => {
+  await t.test('raw reasoning of an open-weight model is kept without a token to send back', async (t) => {
     const delta = { type: 'response.reasoning_text.delta', output_index: 0, content_index: 0, delta: 'hm' }
     const whole = { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: 'hmm' }] }
     const events = parse(framed(delta, item(0, whole), completed()))
@@ -515,7 +539,7 @@ t.test('the quirks of the stream', async (t) => {
     t.same(fold(events), [{ type: 'reasoning', text: 'hmm', provenance: origin }])
   })
 
-  await t.test('errors inside the stream have two shapes', async (t) => {
+  await t.test('errors within the stream are read in each of their shapes', async (t) => {
     const flat = { type: 'error', code: 'rate_limit_exceeded', message: 'Please try again in 1.5s.' }
     t.match(
       thrownBy(() => parse(framed(flat))),
@@ -535,7 +559,7 @@ t.test('the quirks of the stream', async (t) => {
     t.match(
       thrownBy(() => parse([{ event: undefined, data: JSON.stringify(bare), id: undefined }])),
       { code: 'upstream_overloaded', message: /queue is full/ },
-      "and a relay's none",
+      'an error of a relay may have no type',
     )
     const words = 'The upstream is gone.'
     for (const event of [
@@ -545,7 +569,7 @@ t.test('the quirks of the stream', async (t) => {
       t.match(
         thrownBy(() => parse(framed(event))),
         { code: 'upstream_overloaded', details: { upstream: { message: words } } },
-        `${event.type} of words alone`,
+        `${event.type} whose error is only words`,
       )
     }
     t.match(
@@ -561,12 +585,12 @@ t.test('the quirks of the stream', async (t) => {
       t.match(
         thrownBy(() => parse([{ event, data: JSON.stringify(data), id: undefined }])),
         { code: 'upstream_overloaded', details: { upstream: { message: told.message, type: told.type } } },
-        'whatever type it has',
+        'an error is found, whatever its type',
       )
   })
 })
 
-t.test('an answer that comes by its `.done` events alone is whole', async (t) => {
+t.test('an answer that comes only in `.done` events is whole', async (t) => {
   const at = (output_index: number) => ({ output_index, content_index: 0, summary_index: 0 })
   const added = (output_index: number, item: object) => ({
     type: 'response.output_item.added',
@@ -601,6 +625,6 @@ t.test('an answer that comes by its `.done` events alone is whole', async (t) =>
       { type: 'reasoning.delta', index: 1, text: 'Raw.\n\nRare.' },
       { type: 'text.delta', index: 2, text: 'No.' },
     ],
-    'and readers are shown its texts',
+    'its texts are streamed, too',
   )
 })
