@@ -1,23 +1,23 @@
 /**
- * What the emulated models take, written down apart from the adapter's own table so that neither can hide
- * a mistake of the other (wire/anthropic.md 3.2 to 3.5, 4.4, 9).
+ * What the emulated models take. The table is independent of the adapter's, so that neither can hide a mistake of the
+ * other (wire/anthropic.md 3.2 to 3.5, 4.4, 9).
  */
 
 export interface EmulatedModel {
   id: string
   types: ('adaptive' | 'enabled' | 'disabled' | 'between_tools')[]
-  /** Thinks where the request does not say */
+  /** The model thinks if the request does not say */
   unasked: boolean
   efforts: string[]
   /** Highest effort allowed with thinking off; null: no such limit */
   effortWhenOff: 'high' | null
   forced: boolean
   sampling: boolean
-  /** `display` is taken, and what an absent one means */
+  /** The model takes `display`; this is the default */
   display: 'summarized' | 'omitted'
   prefill: boolean
   systemRole: boolean
-  /** Signatures hold only under the prefix that they were made under */
+  /** Signatures hold only under the prefix under which they were made */
   bound: boolean
   window: number
   output: number

@@ -27,10 +27,10 @@ const document = (pages: number) => ({
 })
 const PNG_OF_10_MB = PNG.slice(0, 8) + 'A'.repeat(10 * 1024 * 1024)
 
-/** One case for each thing that is refused of messages. */
+/** One case for each refusal of messages. */
 const REFUSALS: Refused[] = [
   ['no messages', base({ messages: [] }), /at least one message/],
-  ['messages that are missing', { model: 'claude-opus-5', max_tokens: 5 }, /messages: Field required/],
+  ['a body without messages', { model: 'claude-opus-5', max_tokens: 5 }, /messages: Field required/],
   ['an unknown role', base({ messages: [{ role: 'tool', content: 'a' }] }), /messages\.0\.role/],
   [
     'an unknown member of a message',
@@ -38,7 +38,7 @@ const REFUSALS: Refused[] = [
     /messages\.0\.name: Extra/,
   ],
   [
-    'an assistant who begins',
+    'an assistant message first',
     base({ messages: [assistant('a'), user('b')] }),
     /first message must use the "user" role/,
   ],
@@ -62,12 +62,12 @@ const REFUSALS: Refused[] = [
     /messages\.0\.content\.0\.text\.index: Extra/,
   ],
   [
-    'an image of another type',
+    'an image of an unsupported type',
     base({ messages: [user([{ type: 'image', source: { ...png, media_type: 'image/svg+xml' } }])] }),
     /media_type/,
   ],
   [
-    'an image too many',
+    'one image more than the limit',
     base({
       model: 'claude-haiku-4-5',
       messages: [user(Array.from({ length: 101 }, () => ({ type: 'image', source: png })))],
@@ -75,7 +75,7 @@ const REFUSALS: Refused[] = [
     /too many images and documents: 101 \+ 0 > 100/,
   ],
   [
-    'a document beside as many images as there may be',
+    'a document beside the most images that are allowed',
     base({
       model: 'claude-haiku-4-5',
       messages: [user([...Array.from({ length: 100 }, () => ({ type: 'image', source: png })), document(1)])],
@@ -83,22 +83,22 @@ const REFUSALS: Refused[] = [
     /too many images and documents: 100 \+ 1 > 100/,
   ],
   [
-    'documents of too many pages',
+    'documents with too many pages together',
     base({ model: 'claude-haiku-4-5', messages: [user([document(60), document(41)])] }),
     /Too much media: 101 document pages \+ 0 images > 100/,
   ],
   [
-    'an image of too many pixels',
+    'an image with too many pixels',
     base({ messages: [user([{ type: 'image', source: { ...png, data: pngOf(1, 8001) } }])] }),
     /dimensions exceed max allowed size: 8000 pixels/,
   ],
   [
-    'an image of too many bytes',
+    'an image with too many bytes',
     base({ messages: [user([{ type: 'image', source: { ...png, data: PNG_OF_10_MB } }])] }),
     /image exceeds 10 MB maximum/,
   ],
   [
-    'an image of too many pixels for so many images',
+    'an image with too many pixels among more than 20 images',
     base({
       messages: [
         user(
@@ -112,17 +112,17 @@ const REFUSALS: Refused[] = [
     /for many-image requests: 2000 pixels/,
   ],
   [
-    'an image that is no base64',
+    'image data that is no base64',
     base({ messages: [user([{ type: 'image', source: { ...png, data: 'ä' } }])] }),
     /invalid base64/,
   ],
   [
-    'an image of another type than it says',
+    'an image whose bytes have another type than it says',
     base({ messages: [user([{ type: 'image', source: { ...png, data: JPEG } }])] }),
     /appears to be a image\/jpeg image/,
   ],
   [
-    'an image that is none',
+    'image data that is a PDF',
     base({ messages: [user([{ type: 'image', source: { ...png, data: PDF } }])] }),
     /Could not process image/,
   ],
@@ -132,12 +132,12 @@ const REFUSALS: Refused[] = [
     /Could not process image/,
   ],
   [
-    'an image that is not there any more',
+    'an image URL that leads nowhere',
     base({ messages: [user([{ type: 'image', source: { type: 'url', url: 'https://a.invalid/b.png' } }])] }),
     /Unable to download the file/,
   ],
   [
-    'a PDF that is none',
+    'PDF data that is an image',
     base({
       messages: [
         user([{ type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: PNG } }]),
@@ -146,22 +146,22 @@ const REFUSALS: Refused[] = [
     /PDF specified was not valid/,
   ],
   [
-    'an image from nowhere',
+    'an image source of unknown type',
     base({ messages: [user([{ type: 'image', source: { type: 'path' } }])] }),
     /image\.source\.type/,
   ],
   [
-    'an image URL of another scheme',
+    'an image URL that is not HTTPS',
     base({ messages: [user([{ type: 'image', source: { type: 'url', url: 'http://a.example/b.png' } }])] }),
     /Only HTTPS/,
   ],
   [
-    'a document that is no PDF',
+    'a document of another type than PDF',
     base({ messages: [user([{ type: 'document', source: { ...png } }])] }),
     /application\/pdf/,
   ],
   [
-    'a PDF that is no base64',
+    'PDF data that is no base64',
     base({
       messages: [
         user([{ type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: '-' } }]),
@@ -199,7 +199,7 @@ const REFUSALS: Refused[] = [
     /text\/plain/,
   ],
   [
-    'a document from nowhere',
+    'a document source of unknown type',
     base({ messages: [user([{ type: 'document', source: { type: 'path' } }])] }),
     /document\.source\.type/,
   ],
@@ -219,7 +219,7 @@ const REFUSALS: Refused[] = [
     /valid dictionary/,
   ],
   [
-    'a result of another kind',
+    'a result with an unknown kind of content',
     base({
       messages: [user('a'), assistant([use('a')]), user([result('a', { content: [{ type: 'audio' }] })])],
     }),
@@ -237,7 +237,7 @@ const REFUSALS: Refused[] = [
     /must be non-empty/,
   ],
   [
-    'a failed result without a word',
+    'a failed result without content',
     base({
       messages: [user('a'), assistant([use('a')]), user([result('a', { is_error: true, content: '' })])],
     }),
@@ -255,7 +255,7 @@ const REFUSALS: Refused[] = [
     /all content must be type `text` if `is_error` is true/,
   ],
   [
-    'text behind a call',
+    'text after a call',
     base({
       messages: [
         user('a'),
@@ -287,12 +287,12 @@ const REFUSALS: Refused[] = [
     /unexpected `tool_use_id` found/,
   ],
   [
-    'two results of one call',
+    'two results for the same call',
     base({ messages: [user('a'), assistant([use('a')]), user([result('a'), result('a')])] }),
     /must have a single result/,
   ],
   [
-    'one call id twice',
+    'the same call id twice',
     base({
       messages: [
         user('a'),
@@ -305,7 +305,7 @@ const REFUSALS: Refused[] = [
     /`tool_use` ids must be unique/,
   ],
   [
-    'a system message where the model has none',
+    'a system message for a model that takes none',
     base({ messages: [user('a'), { role: 'system', content: 'b' }] }),
     /role 'system' is not supported/,
   ],
@@ -320,7 +320,7 @@ const REFUSALS: Refused[] = [
     ],
   ),
   [
-    'thinking that it never signed',
+    'thinking that the service did not sign',
     base({
       messages: [
         user('a'),
@@ -342,4 +342,4 @@ const REFUSALS: Refused[] = [
   ],
 ]
 
-t.test('refusals', async (t) => refuses(t, await emulate(t), REFUSALS))
+t.test('wrong messages are refused', async (t) => refuses(t, await emulate(t), REFUSALS))

@@ -1,6 +1,6 @@
 /**
- * What the emulated API refuses of `messages`: roles and their order, blocks and their place, tool calls
- * and their results (wire/anthropic.md 3.2, 3.6, 4). Thinking is in anthropic-thinking.ts.
+ * What the emulated API refuses in `messages`: roles and their order, blocks and their place, tool calls and their
+ * results (wire/anthropic.md 3.2, 3.6, 4). Thinking is checked in anthropic-thinking.ts.
  */
 
 import type { EmulatedModel } from './anthropic-models.ts'
@@ -47,9 +47,9 @@ export function checkMessages(messages: unknown, model: EmulatedModel): Turn[] {
 }
 
 /**
- * 100 for a window of 200,000 tokens, else 600: images together with documents (in the words of
- * anthropics/claude-code#24541), and with the documents' pages; of more than 20 images none above 2000 pixels
- * (wire/anthropic.md 3.6, in the words of anthropics/claude-code#2664).
+ * At most 100 images and documents (in the words of anthropics/claude-code#24541), and images and document pages, for a
+ * window of 200,000 tokens, else 600. Among more than 20 images none above 2000 pixels (wire/anthropic.md 3.6, in the
+ * words of anthropics/claude-code#2664).
  */
 function checkMedia(turns: Turn[], { window }: EmulatedModel): void {
   const most = window > 200_000 ? 600 : 100
@@ -131,7 +131,7 @@ const CHECKS: Record<string, (block: Json, path: string) => void> = {
   },
 }
 
-/** A failed call's result: some content, and no other than text. */
+/** A failed call's result must have content, and only text. */
 function checkFailed(content: unknown, path: string): void {
   if (content === '' || (Array.isArray(content) && content.length === 0)) {
     invalid(`${path}.tool_result: content cannot be empty if \`is_error\` is true`)
@@ -174,7 +174,7 @@ function checkImage(source: Json, path: string): void {
   }
 }
 
-/** As the vendor's OpenAPI document bounds it. */
+/** The bounds are those of the vendor's OpenAPI document. */
 function checkTitle(title: unknown, path: string): void {
   if (title === undefined || title === null) return
   const { length } = [...(string(title) ?? '')]
@@ -207,7 +207,10 @@ function checkUrl(source: Json, path: string): void {
   if (isDead(source.url)) invalid('Unable to download the file. Please verify the URL and try again.')
 }
 
-/** Never first, after a user's message, before an assistant's or at the end (wire/anthropic.md 3.2). */
+/**
+ * A system message is never first. It follows a user's message, and precedes an assistant's or is the last
+ * (wire/anthropic.md 3.2).
+ */
 function checkSystemRole(turns: Turn[], model: EmulatedModel): void {
   turns.forEach((turn, i) => {
     if (turn.role !== 'system') return
@@ -224,7 +227,7 @@ function checkSystemRole(turns: Turn[], model: EmulatedModel): void {
 const PREFILL =
   'This model does not support assistant message prefill. The conversation must end with a user message.'
 
-/** In these words wherever it stands (Kilo-Org/kilocode#13748, stacklok/mecatl#1465). */
+/** The API says this wherever the prefill is (Kilo-Org/kilocode#13748, stacklok/mecatl#1465). */
 function checkCallsLast(turns: Turn[]): void {
   for (const { blocks } of mergeRoles(turns)) {
     const last = blocks.findLastIndex(({ type }) => type === 'tool_use')
@@ -242,7 +245,10 @@ function checkLast(turns: Turn[], model: EmulatedModel): void {
   }
 }
 
-/** Every call answered by the very next message, results first, one each (wire/anthropic.md 4.2). */
+/**
+ * Every call must be answered by the next message, with the results first and one result for each call
+ * (wire/anthropic.md 4.2).
+ */
 function checkPairs(turns: Turn[]): void {
   const used = new Set<string>()
   const merged = mergeRoles(turns)

@@ -1,4 +1,4 @@
-/** Requests written by hand, and the emulated Anthropic API that they go to. */
+/** Hand-written requests, and the emulated Anthropic API to which they are sent. */
 
 import type { Test } from 'tap'
 import { type AnthropicEmulator, createAnthropicEmulator } from './anthropic.ts'
@@ -32,7 +32,7 @@ export const base = (patch: Body = {}): Body => ({
   ...patch,
 })
 
-/** Sends a body as it is; the answer's status and its error message, or its body's JSON. */
+/** Sends a body as it is. Gives the answer's status and JSON; `words` is its error message. */
 export async function ask(
   { baseUrl }: AnthropicEmulator,
   body: Body | string,
@@ -53,7 +53,7 @@ export const png = { type: 'base64', media_type: 'image/png', data: PNG }
 export const mark = { cache_control: { type: 'ephemeral' } }
 export const drop = { block_binding: { prefix_mismatch_behavior: 'drop_block' } }
 
-/** What a body is refused with, each case a test of its own. */
+/** A body, and the words with which it is refused. Each case becomes a test of its own. */
 export type Refused = [name: string, body: Body, words: RegExp, headers?: Record<string, string>]
 
 export async function refuses(

@@ -24,7 +24,7 @@ const budget = (budget_tokens: number) => ({
   model: 'claude-haiku-4-5',
 })
 
-/** One case for each thing that is refused. */
+/** One case for each refusal. */
 const REFUSALS: Refused[] = [
   ['an unknown version', base(), /anthropic-version/, { 'anthropic-version': '2024-01-01' }],
   [
@@ -35,7 +35,7 @@ const REFUSALS: Refused[] = [
   ],
   ['no model', { max_tokens: 5, messages: [user('a')] }, /model: Field required/],
   ['no max_tokens', { model: 'claude-opus-5', messages: [user('a')] }, /max_tokens: Field required/],
-  ['max_tokens of nothing', base({ max_tokens: 0 }), /max_tokens/],
+  ['max_tokens of 0', base({ max_tokens: 0 }), /max_tokens/],
   ['max_tokens beyond the model', base({ max_tokens: 200_000 }), /128000, which is the maximum/],
   ['an unknown field', base({ stream_options: {} }), /stream_options: Extra inputs are not permitted/],
   ['a gated field without its beta', base({ context_management: {} }), /context_management: Extra inputs/],
@@ -45,13 +45,13 @@ const REFUSALS: Refused[] = [
     /prompt is too long/,
   ],
   [
-    'sampling under the newer version',
+    'temperature under the newer API version',
     base({ temperature: 1 }),
     /temperature: Extra/,
     { 'anthropic-version': '2026-10-21' },
   ],
   [
-    'sampling on newer models',
+    'temperature on newer models',
     base({ model: 'claude-opus-4-8', temperature: 0.5 }),
     /`temperature` is deprecated/,
   ],
@@ -67,8 +67,8 @@ const REFUSALS: Refused[] = [
   ['a low top_p with thinking', base({ top_p: 0.5, thinking: { type: 'adaptive' } }), /0\.95/],
   ['top_k with thinking', base({ top_k: 5, thinking: { type: 'adaptive' } }), /`top_k` must be unset/],
   ['a blank stop sequence', base({ stop_sequences: ['\n'] }), /non-whitespace/],
-  ['more than an id as metadata', base({ metadata: { email: 'a@b.c' } }), /metadata\.email: Extra/],
-  ['a stream of words', base({ stream: 'yes' }), /stream: Input should be a valid boolean/],
+  ['metadata with more than a user id', base({ metadata: { email: 'a@b.c' } }), /metadata\.email: Extra/],
+  ['stream that is no boolean', base({ stream: 'yes' }), /stream: Input should be a valid boolean/],
   ['a system prompt that is an object', base({ system: {} }), /system: Input should be/],
   [
     'an empty system block',
@@ -85,7 +85,7 @@ const REFUSALS: Refused[] = [
     base(schema({ type: 'object' }, 'a.b')),
     /tools\.0\.custom\.name: String should match/,
   ],
-  ['two tools of one name', base({ tools: [weather, weather] }), /Tool names must be unique/],
+  ['two tools with the same name', base({ tools: [weather, weather] }), /Tool names must be unique/],
   ['an unknown member of a tool', base({ tools: [{ ...weather, parameters: {} }] }), /parameters: Extra/],
   ['an empty description', base({ tools: [{ ...weather, description: '' }] }), /description/],
   ['a schema without type', base(schema({ properties: {} })), /input_schema\.type: Field required/],
@@ -121,12 +121,12 @@ const REFUSALS: Refused[] = [
     /Input tag 'required'/,
   ],
   [
-    'a choice of no tool',
+    'a choice of a tool that is not declared',
     base({ tools: [weather], tool_choice: { type: 'tool', name: 'x' } }),
     /Tool 'x' not found/,
   ],
   [
-    'parallel calls ruled with none',
+    'disable_parallel_tool_use beside tool_choice none',
     base({ tools: [weather], tool_choice: { type: 'none', disable_parallel_tool_use: true } }),
     /Extra/,
   ],
@@ -155,7 +155,7 @@ const REFUSALS: Refused[] = [
     /requires thinking/,
   ],
   [
-    'a high effort between tools',
+    'a high effort with thinking only between tools',
     base({
       model: 'claude-sonnet-5-5',
       thinking: { type: 'between_tools' },
@@ -183,9 +183,13 @@ const REFUSALS: Refused[] = [
     base({ ...budget(1023), max_tokens: 4000 }),
     /greater than or equal to 1024/,
   ],
-  ['a budget of all tokens', base({ ...budget(4000), max_tokens: 4000 }), /`max_tokens` must be greater/],
   [
-    'no budget',
+    'a thinking budget of all max_tokens',
+    base({ ...budget(4000), max_tokens: 4000 }),
+    /`max_tokens` must be greater/,
+  ],
+  [
+    'enabled thinking without a budget',
     base({ model: 'claude-haiku-4-5', thinking: { type: 'enabled' } }),
     /budget_tokens: Field required/,
   ],
@@ -225,17 +229,17 @@ const REFUSALS: Refused[] = [
   ],
 ]
 
-t.test('refusals', async (t) => {
+t.test('wrong requests are refused', async (t) => {
   const emulator = await emulate(t)
   await refuses(t, emulator, REFUSALS)
 
-  await t.test('half of a character, and what is no JSON, is refused', async (t) => {
+  await t.test('a body with half a character, or that is no JSON, is refused', async (t) => {
     const broken = JSON.stringify(base()).replace('hello', 'a\\ud83d')
     t.match(await ask(emulator, broken), { status: 400, words: /surrogates not allowed/ })
     t.match(await ask(emulator, 'no json'), { status: 400, words: /not valid JSON/ })
   })
 
-  await t.test('a request that is too large is refused, whatever is in it', async (t) => {
+  await t.test('a request that is too large is refused before it is read', async (t) => {
     t.match(await ask(emulator, 'x'.repeat(33 * 1024 * 1024)), {
       status: 413,
       json: { error: { type: 'request_too_large' } },
@@ -260,7 +264,7 @@ t.test('refusals', async (t) => {
     t.match(await response.text(), /anthropic-version: header is required/)
   })
 
-  await t.test('one credential that is known opens it, in the header of its kind', async (t) => {
+  await t.test('exactly one known credential is accepted, in the header of its kind', async (t) => {
     const asked = async (headers: Record<string, string>) => {
       const response = await fetch(`${emulator.baseUrl}/v1/models`, { headers: { ...VERSION, ...headers } })
       return `${response.status} ${await response.text()}`
@@ -268,13 +272,21 @@ t.test('refusals', async (t) => {
     const bearer = (token: string) => ({ authorization: `Bearer ${token}` })
     t.match(await asked({}), /^401 .*x-api-key header is required/)
     t.match(await asked({ 'x-api-key': 'something' }), /^401 .*invalid x-api-key/)
-    t.match(await asked({ 'x-api-key': TOKEN, ...OAUTH }), /^401 .*invalid x-api-key/, 'a login as a key')
+    t.match(
+      await asked({ 'x-api-key': TOKEN, ...OAUTH }),
+      /^401 .*invalid x-api-key/,
+      'a login token in the header for keys',
+    )
     t.match(
       await asked({ 'x-api-key': KEY, ...bearer(TOKEN), ...OAUTH }),
       /^401 .*invalid x-api-key/,
-      'both at once',
+      'a key and a login at once',
     )
-    t.match(await asked(bearer(TOKEN)), /^401 .*OAuth authentication is currently not supported/, 'no beta')
+    t.match(
+      await asked(bearer(TOKEN)),
+      /^401 .*OAuth authentication is currently not supported/,
+      'a login without its beta',
+    )
     t.match(await asked({ ...bearer('nonsense'), ...OAUTH }), /^401 .*Invalid bearer token/)
     t.match(
       await asked({ 'x-api-key': KEY, origin: 'https://a.example' }),

@@ -1,14 +1,14 @@
 /**
- * What the emulated API refuses of a request's headers and top-level fields, in the vendor's words where
- * they are known (wire/anthropic.md 2, 3, 5, 8). Deliberately strict: a client that passes here has no
- * field, order or combination left that the API is known to refuse.
+ * What the emulated API refuses in a request's headers and top-level fields, in the vendor's words where they are known
+ * (wire/anthropic.md 2, 3, 5, 8). It is strict on purpose: a client that passes here sends no field, order or
+ * combination that the API is known to refuse.
  */
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import type { EmulatedModel } from './anthropic-models.ts'
 import { hasLoneSurrogate } from './http.ts'
 import { type Json, list, number, object, string } from './json.ts'
 
-/** A request that the emulated API turns down. */
+/** Thrown for a request that the emulated API refuses. */
 export class Refusal extends Error {
   readonly status: number
   readonly type: string
@@ -23,7 +23,7 @@ export function invalid(message: string): never {
   throw new Refusal(400, 'invalid_request_error', message)
 }
 
-/** What the headers say, once they are found in order. */
+/** What the headers say, after they were checked. */
 export interface Head {
   version: string
   betas: ReadonlySet<string>
@@ -90,13 +90,13 @@ const GATED: [field: string, beta: string][] = [
   ['compaction', 'compact-2026-01-12'],
 ]
 
-/** No member but these; `path` is the vendor's, as in `messages.0.content.1.text`. */
+/** Refuses members that are not `allowed`; `path` is written as the vendor does, as in `messages.0.content.1.text`. */
 export function onlyKeys(value: Json, allowed: readonly string[], path: string): void {
   const extra = Object.keys(value).find((key) => !allowed.includes(key))
   if (extra !== undefined) invalid(`${path === '' ? '' : `${path}.`}${extra}: Extra inputs are not permitted`)
 }
 
-/** Checks all but the messages. */
+/** Checks all fields but the messages. */
 export function checkFields(body: Json, head: Head, model: EmulatedModel): void {
   if (hasLoneSurrogate(body))
     invalid('The request body is not valid JSON: str is not valid UTF-8: surrogates not allowed')
@@ -133,14 +133,14 @@ function checkSystem(system: unknown): void {
   })
 }
 
-/** The rules of text blocks, wherever they stand (wire/anthropic.md 4.3). */
+/** The rules of text blocks at any place (wire/anthropic.md 4.3). */
 export function checkText(block: Json, path: string, where: string): void {
   const text = string(block.text)
   if (text === undefined) invalid(`${path}.text: Field required`)
   if (text === '' && block.cache_control)
     invalid(`${path}: cache_control cannot be set for empty text blocks`)
   if (text === '') invalid(`${where}: text content blocks must be non-empty`)
-  // As zoedolan/Vybn#2895 met it; the rest is what Python calls a space.
+  // zoedolan/Vybn#2895 met this refusal; the expression also has what else Python calls a space.
   if (/^[\s\p{Cc}\u200b\u2060]*$/u.test(text))
     invalid(`${where}: text content blocks must contain non-whitespace text`)
 }
@@ -182,7 +182,7 @@ function checkSchema(schema: Json, path: string): void {
   if (badProperty(schema)) {
     invalid(`${path}.properties: Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'`)
   }
-  // Whatever draft a schema names, it is read as 2020-12.
+  // Every schema is read as 2020-12, whatever draft it names.
   const { $schema: _, ...rest } = schema
   if (badPattern(rest) || !schemas.validateSchema(rest)) {
     invalid(
@@ -199,7 +199,7 @@ const badProperty = (schema: unknown): boolean =>
       !Object.keys(object(value)).every((name) => /^[a-zA-Z0-9_.-]{1,64}$/.test(name)),
   )
 
-/** Ajv leaves formats out when it checks a schema, and with them what a regex is. */
+/** Ajv leaves formats out when it checks a schema, and so the format of patterns, too. */
 const badPattern = (schema: unknown): boolean =>
   anyKeyword(
     schema,
@@ -211,7 +211,7 @@ const badPattern = (schema: unknown): boolean =>
 const NAMED = ['properties', 'patternProperties', '$defs', 'definitions', 'dependentSchemas']
 const DATA = ['enum', 'const', 'default', 'examples']
 
-/** Whether a keyword anywhere in the schema is found bad; names of properties and plain data are no keywords. */
+/** Whether `isBad` holds for a keyword anywhere in the schema; names of properties and plain data are no keywords. */
 function anyKeyword(schema: unknown, isBad: (keyword: string, value: unknown) => boolean): boolean {
   if (Array.isArray(schema)) return schema.some((item) => anyKeyword(item, isBad))
   return Object.entries(object(schema)).some(([keyword, value]) => {

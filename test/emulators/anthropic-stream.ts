@@ -1,6 +1,6 @@
 /**
- * A scene as the emulated API tells it: content blocks, then the frames of a stream or one JSON message
- * (wire/anthropic.md 6). Thinking is shown, emptied or left out as the request has it.
+ * A scene in the emulated API's form: content blocks, then the frames of a stream or one JSON message
+ * (wire/anthropic.md 6). Thinking is shown, emptied or left out as the request asks.
  */
 import { createHash } from 'node:crypto'
 import type { Turn } from './anthropic-order.ts'
@@ -9,11 +9,11 @@ import { type Beat, pause, type Reply } from './http.ts'
 import { type Json, list, object } from './json.ts'
 import { type Answer, pieces, type SceneItem } from './scene.ts'
 
-/** What an answer is made of, beside its scene. */
+/** What an answer is made of besides its scene. */
 interface Telling {
   asker: Asker
   turns: readonly Turn[]
-  /** Unique in the emulator; makes the ids */
+  /** Unique in the emulator; ids are made from it */
   serial: number
   cached: { read: number; written: number; fresh: number }
   dropped: readonly Transformation[]
@@ -24,7 +24,7 @@ const idOf = (kind: string, serial: number, n = 0): string =>
 
 export const requestId = (serial: number): string => idOf('req', serial)
 
-/** A block in full, and the beats that stream it. */
+/** A whole block, and the beats that stream it. */
 interface Told {
   block: Json
   deltas: Beat[]
@@ -124,7 +124,10 @@ function blocksOf({ items, ...answer }: Answer, telling: Telling): (Told | Beat)
   })
 }
 
-/** What comes as thinking: thoughts, and with `between_tools` what is said before a call (3.3); undefined: it does not. */
+/**
+ * The item's text if it comes as thinking: a thought, or with `between_tools` a text before a call (3.3). Undefined: it
+ * is no thinking.
+ */
 function thoughtAt(items: readonly SceneItem[], i: number, { body, model }: Asker): string | undefined {
   const item = items[i]
   const mode = modeOf(body, model)
@@ -143,7 +146,7 @@ function tellText(text: string, answer: Manner): Told {
   }
 }
 
-/** Arguments come after an empty first delta; where the length limit cut the answer, only their first half. */
+/** Arguments come after an empty first delta. If the length limit cut the answer, only their first half comes. */
 function tellCall(
   item: Extract<SceneItem, { type: 'call' }>,
   answer: Manner,
@@ -168,7 +171,7 @@ function tellCall(
   }
 }
 
-/** `think redacted` gives an encrypted block; text is only shown where `display` allows. */
+/** `think redacted` gives an encrypted block. The text is only shown if `display` allows. */
 function tellThinking(
   thought: string,
   answer: Manner,
@@ -194,7 +197,7 @@ function tellThinking(
 const displayOf = ({ body, model }: Asker): unknown =>
   modeOf(body, model) === 'between_tools' ? 'summarized' : (object(body.thinking).display ?? model.display)
 
-/** A text in the scene's number of deltas, with its pauses; JSON of the deltas. */
+/** A text as the JSON of the scene's number of deltas, with the scene's pauses. */
 function paced(text: string, { pace }: Manner, delta: (piece: string) => Json, parts?: number): Beat[] {
   return pieces(text, pace?.deltas ?? parts).flatMap((piece, i) => [
     ...(pace && i > 0 && pace.ms > 0 ? [pause(pace.ms)] : []),
@@ -234,7 +237,7 @@ function usageOf({ usage = {} }: Answer, { cached }: Telling, told: (Told | Beat
   }
 }
 
-/** What a prefix cost is remembered at every mark, and found up to twenty blocks before one (wire 8). */
+/** The tokens of a prefix are remembered at every cache mark, and found up to twenty blocks before a mark (wire 8). */
 export function createPromptCache(): (asker: Asker, turns: readonly Turn[]) => Telling['cached'] {
   const known = new Set<string>()
   return ({ body, organization, model }, turns) => {

@@ -1,4 +1,4 @@
-/** Thinking that comes back to the emulated Anthropic API: what it takes, and what it refuses. */
+/** Thinking that is sent back to the emulated Anthropic API: what it takes, and what it refuses. */
 import t, { type Test } from 'tap'
 import {
   ask,
@@ -21,7 +21,7 @@ const opening = (model: string, more: Body = {}): Body => ({
   ...more,
 })
 type Blocks = Body[]
-/** The request after the call was answered, with the assistant's blocks as `change` leaves them. */
+/** The next request, with the call's result and the assistant's blocks as `change` returns them. */
 const next = (body: Body, content: Blocks, change: (blocks: Blocks) => Blocks = (blocks) => blocks): Body => {
   const id = content.find(({ type }) => type === 'tool_use')?.id
   const messages = body.messages as Blocks
@@ -41,7 +41,7 @@ const content = async (t: Test, body: Body) => {
 }
 const enabled = { thinking: { type: 'enabled', budget_tokens: 2000 } }
 
-t.test('thinking goes on unchanged, bound or not, marks or none', async (t) => {
+t.test('unchanged thinking is taken back, also with another call id and a cache mark', async (t) => {
   for (const [model, more] of [
     ['claude-opus-5-5', {}],
     ['claude-opus-5', {}],
@@ -56,7 +56,7 @@ t.test('thinking goes on unchanged, bound or not, marks or none', async (t) => {
   }
 })
 
-t.test('thinking that is changed, reordered, cut or without its head is refused', async (t) => {
+t.test('thinking that is changed, reordered, cut or not at the head is refused', async (t) => {
   const body = opening('claude-haiku-4-5', enabled)
   const blocks = await content(t, body)
   const changed = next(body, blocks, ([a, ...rest]) => [{ ...a, thinking: 'other' }, ...rest])
@@ -98,7 +98,7 @@ t.test('thinking that is changed, reordered, cut or without its head is refused'
   t.match(await ask(emulator, plain), { status: 200 })
 })
 
-t.test('what another model or organization thought is refused', async (t) => {
+t.test('thinking of another model or organization is refused', async (t) => {
   const body = opening('claude-opus-5')
   const blocks = await content(t, body)
   const foreign = { status: 400, words: /bound to a different conversation/ }
@@ -141,7 +141,7 @@ t.test('redacted thinking is taken back', async (t) => {
   t.match(await ask(emulator, broken), { status: 400, words: /Invalid `data` in `redacted_thinking`/ })
 })
 
-t.test('with between_tools what is said before a call is thinking, and goes back as such', async (t) => {
+t.test('with between_tools text before a call is thinking, and is taken back as thinking', async (t) => {
   const body = opening('claude-sonnet-5-5', {
     thinking: { type: 'between_tools' },
     messages: [user('say Looking.\ncall get_weather with {}\nthen\nsay Done.')],

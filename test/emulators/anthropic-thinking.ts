@@ -1,7 +1,7 @@
 /**
- * The emulated API's thinking blocks: it signs what it hands out and, when a block comes back, refuses
- * one that is not its own, was changed, or stands under another prefix (wire/anthropic.md 4.4). The real
- * API drops some of these silently; here only `drop_block` makes it do so, that nothing goes unnoticed.
+ * The emulated API's thinking blocks. It signs each block that it hands out, and refuses a block that comes back if it
+ * is not its own, was changed, or follows another prefix (wire/anthropic.md 4.4). The real API drops some of these
+ * silently; this API drops them only with `drop_block`, so that tests notice.
  */
 import { createHash, createHmac } from 'node:crypto'
 import type { EmulatedModel } from './anthropic-models.ts'
@@ -9,7 +9,7 @@ import { mergeRoles, type Turn } from './anthropic-order.ts'
 import { invalid } from './anthropic-rules.ts'
 import { type Json, object, parseObject, string } from './json.ts'
 
-/** Who asks, and for what. */
+/** Who asks, and the request. */
 export interface Asker {
   model: EmulatedModel
   organization: string
@@ -22,9 +22,9 @@ interface Claim {
   organization: string
   /** Hash of the block's own text */
   text: string
-  /** Hash of system, tools and what comes before the block; empty where the model does not bind */
+  /** Hash of system, tools and all that precedes the block; empty if the model does not bind */
   prefix: string
-  /** The response that it is part of, its place among that response's thinking blocks, and their number */
+  /** The response with the block, the block's place among the response's thinking blocks, and their number */
   response: string
   place: number
   of: number
@@ -41,25 +41,28 @@ export function sign(claim: Claim): string {
 function claimOf(token: string): Claim | null {
   const [payload = '', mac] = token.slice(1).split('.')
   if (mac !== createHmac('sha256', KEY).update(payload).digest('base64')) return null
-  // Only this file signs, so what carries the right mac is a Claim.
+  // Only this file signs, so a payload with the right mac is a Claim.
   return parseObject(Buffer.from(payload, 'base64').toString()) as Claim | null
 }
 
 const isThinking = ({ type }: Json) => type === 'thinking' || type === 'redacted_thinking'
 const tokenOf = (block: Json) => string(block.type === 'thinking' ? block.signature : block.data) ?? ''
 
-/** As JSON. Cache marks are no part of the prefix (litellm's page on preserved thinking), all else is, to the byte. */
+/**
+ * A value as JSON. Cache marks are no part of the prefix (litellm's page on preserved thinking), and all else is, to
+ * the byte.
+ */
 export const bytes = (value: unknown): string =>
   JSON.stringify(value, (key, item) => (key === 'cache_control' ? undefined : item)) ?? ''
 
-/** Hash of all that precedes a block which follows `before` in a message after `turns`. */
+/** Hash of all that precedes a block: `turns`, and `before` in the block's own message. */
 function prefixOf({ body }: Asker, turns: readonly Turn[], before: readonly Json[]): string {
-  // In the block's own message ids are the client's to choose, and what only answers carry may be missing.
+  // In the block's own message the client may choose other ids, and leave out members that only answers have.
   const own = before.map(({ id: _, citations: __, caller: ___, ...block }) => block)
   return hash(bytes([body.system, body.tools, turns.map(({ role, blocks }) => ({ role, blocks })), own]))
 }
 
-/** Signs a block of a response; the text is what the client sees of it. */
+/** What the signature of a response's block vouches for; `text` is what the client sees of the block. */
 export const claimFor = (
   asker: Asker,
   turns: readonly Turn[],
@@ -82,7 +85,7 @@ export interface Transformation {
 
 type Mode = 'on' | 'off' | 'between_tools'
 
-/** Whether the model thinks under this request. */
+/** Whether and when the model thinks under this request. */
 export function modeOf({ thinking }: Json, model: EmulatedModel): Mode {
   const type = object(thinking).type
   if (type === 'between_tools') return 'between_tools'
@@ -90,7 +93,7 @@ export function modeOf({ thinking }: Json, model: EmulatedModel): Mode {
   return type === 'disabled' ? 'off' : 'on'
 }
 
-/** Checks every thinking block that came back; returns those dropped. */
+/** Checks every thinking block that came back. Returns the blocks that are dropped. */
 export function checkReplay(asker: Asker, turns: readonly Turn[]): Transformation[] {
   const { body, model } = asker
   const thinking = object(body.thinking)
@@ -114,7 +117,7 @@ export function checkReplay(asker: Asker, turns: readonly Turn[]): Transformatio
       const reason = mismatch(asker, claim, () =>
         prefixOf(asker, turns.slice(0, turns.indexOf(turn)), turn.blocks.slice(0, i)),
       )
-      // One broken prefix spoils all thinking after it.
+      // After one broken prefix all later thinking is broken, too.
       if (reason === 'prefix_binding_mismatch') broken = true
       const why = reason ?? (broken ? 'prefix_binding_mismatch' : null)
       if (!why) return
@@ -135,7 +138,10 @@ function mismatch({ model, organization }: Asker, claim: Claim, prefix: () => st
   return model.bound && claim.prefix !== prefix() ? 'prefix_binding_mismatch' : null
 }
 
-/** The rules of a tool turn that has not ended: complete, in order, at its head, and not with thinking off. */
+/**
+ * The rules for thinking of a tool turn that has not ended: complete, in order, at the head, and not while thinking is
+ * off.
+ */
 function checkOpenTurn(turns: readonly Turn[], thinking: Json, mode: Mode): void {
   const open = openTurn(turns)
   for (const { blocks, index } of open) {
@@ -168,7 +174,7 @@ function checkOpenTurn(turns: readonly Turn[], thinking: Json, mode: Mode): void
   }
 }
 
-/** The assistant's messages since the last user message that holds no results; none if no call was just answered. */
+/** The assistant's messages since the last user message without results. None if the last message answers no call. */
 function openTurn(turns: readonly Turn[]): Turn[] {
   const open: Turn[] = []
   const merged = mergeRoles(turns.filter(({ role }) => role !== 'system'))

@@ -16,11 +16,11 @@ const failure = (promise: PromiseLike<unknown>): PromiseLike<unknown> =>
     (thrown: unknown) => thrown,
   )
 
-t.test('the vendor SDK talks to it', async (t) => {
+t.test('the emulator answers the vendor’s SDK', async (t) => {
   const emulator = await emulate(t)
   const client = sdk(emulator)
 
-  await t.test('streams text and counts tokens', async (t) => {
+  await t.test('the SDK streams text and reads the counted tokens', async (t) => {
     const stream = client.messages.stream({
       model: 'claude-sonnet-5-5',
       max_tokens: 1000,
@@ -33,7 +33,7 @@ t.test('the vendor SDK talks to it', async (t) => {
     t.ok(message.usage.output_tokens > 0)
   })
 
-  await t.test('answers in one piece when no stream is wanted', async (t) => {
+  await t.test('a request without a stream gets one message', async (t) => {
     const message = await client.messages.create({
       model: 'claude-haiku-4-5',
       max_tokens: 100,
@@ -46,7 +46,7 @@ t.test('the vendor SDK talks to it', async (t) => {
     })
   })
 
-  await t.test('calls tools in parallel and goes on after their results', async (t) => {
+  await t.test('the model calls tools in parallel and goes on after their results', async (t) => {
     const prompt = 'call get_weather with {"place":"Zürich"}\ncall get_weather with {}\nthen\nsay both done'
     const messages: Anthropic.MessageParam[] = [{ role: 'user', content: prompt }]
     const head = { model: 'claude-opus-5', max_tokens: 1000, tools: [weather] }
@@ -64,7 +64,7 @@ t.test('the vendor SDK talks to it', async (t) => {
     t.match(second.content, [{ type: 'text', text: 'both done' }])
   })
 
-  await t.test('calls none where it is told to', async (t) => {
+  await t.test('the model calls no tool with tool_choice none', async (t) => {
     const messages = [{ role: 'user' as const, content: 'call get_weather with {}' }]
     const none = {
       model: 'claude-opus-5',
@@ -76,7 +76,7 @@ t.test('the vendor SDK talks to it', async (t) => {
     t.equal(stop_reason, 'end_turn')
   })
 
-  await t.test('lists its models with their kinds of thinking', async (t) => {
+  await t.test('the list of models names their kinds of thinking', async (t) => {
     const page = await client.models.list({ limit: 1000 })
     const opus = page.data.find(({ id }) => id === 'claude-opus-5-5')
     t.match(opus?.capabilities?.thinking.types, {
@@ -86,7 +86,7 @@ t.test('the vendor SDK talks to it', async (t) => {
     t.equal(opus?.max_tokens, 128_000)
   })
 
-  await t.test('takes a login with its beta', async (t) => {
+  await t.test('a login is accepted with its beta', async (t) => {
     const login = sdk(emulator, { apiKey: null, authToken: TOKEN, defaultHeaders: OAUTH })
     const message = await login.messages.create({
       model: 'claude-sonnet-5',
@@ -96,7 +96,7 @@ t.test('the vendor SDK talks to it', async (t) => {
     t.match(message.content, [{ type: 'text', text: 'hi' }])
   })
 
-  await t.test('shows thinking by default, display and model', async (t) => {
+  await t.test('thinking is shown as the model’s default and `display` say', async (t) => {
     const think = async (model: string, thinking?: Anthropic.ThinkingConfigParam) => {
       const messages = [{ role: 'user' as const, content: 'think one step\nsay done' }]
       const body = { model, max_tokens: 4000, messages, ...(thinking ? { thinking } : {}) }
@@ -117,7 +117,7 @@ t.test('the vendor SDK talks to it', async (t) => {
     t.equal(await think('claude-sonnet-5-5', { type: 'between_tools' }), undefined)
   })
 
-  await t.test('reads from the cache what an earlier request marked', async (t) => {
+  await t.test('the cache has what an earlier request marked', async (t) => {
     const marked = (content: string): Anthropic.MessageParam => ({
       role: 'user',
       content: [{ type: 'text', text: content, cache_control: { type: 'ephemeral' } }],
@@ -134,7 +134,7 @@ t.test('the vendor SDK talks to it', async (t) => {
   })
 })
 
-t.test('scripts and scenes', async (t) => {
+t.test('scripts and scenes decide the answers', async (t) => {
   const emulator = await emulate(t)
   const client = sdk(emulator)
   const run = () =>
@@ -169,7 +169,7 @@ t.test('scripts and scenes', async (t) => {
     await t.rejects(run(), { message: /Overloaded/ })
   })
 
-  await t.test('a stream may be cut, end early, or be chopped anywhere', async (t) => {
+  await t.test('a stream may be cut, end early, or be split anywhere', async (t) => {
     emulator.script(() => ({ ...text('half'), ending: 'cut' }))
     await t.rejects(run())
     emulator.script(() => ({ ...text('half'), ending: 'close' }))

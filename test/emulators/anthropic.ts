@@ -2,8 +2,8 @@
  * An emulated api.anthropic.com for both deployments: /v1/messages and /v1/models, as strict as the vendor is known to
  * be (anthropic-rules.ts, -order.ts, -thinking.ts).
  *
- * Secrets name their organization: `sk-ant-api03-<organization>…` and `sk-ant-oat01-<organization>…`, up
- * to the next dash; thinking made for one organization is worth nothing to another.
+ * Secrets name their organization: `sk-ant-api03-<organization>…` and `sk-ant-oat01-<organization>…`, up to the next
+ * dash. Another organization cannot send back thinking that was made for this one.
  */
 import { readFileSync } from 'node:fs'
 import { MODELS, modelInfo, modelOf } from './anthropic-models.ts'
@@ -18,11 +18,11 @@ import { defaultScene, type SceneInput, type Script } from './scene.ts'
 export interface AnthropicEmulator {
   /** In place of `https://api.anthropic.com` */
   baseUrl: string
-  /** Every request so far, oldest first; the refused ones too. */
+  /** Every request so far, oldest first, refused requests included. */
   requests: Recorded[]
-  /** Settles with the request of that place (from 0) once it has arrived. */
+  /** Settles with the request at this index (from 0) once it has arrived. */
   request(index: number): Promise<Recorded>
-  /** Replaces the default scenes; null goes back to them. */
+  /** Replaces the default scenes; null restores them. */
   script(fn: Script | null): void
   /** Makes a secret fail from now on, in the vendor's words. */
   refuse(secret: string, as: keyof typeof REFUSED): void
@@ -51,7 +51,7 @@ export const anthropicError = (
   body: { type: 'error', error: { details: null, type, message }, request_id: headers['request-id'] ?? null },
 })
 
-/** The invented failure of that name in test/fixtures/anthropic, as a reply. */
+/** The invented failure with this name in test/fixtures/anthropic, as a reply. */
 export function anthropicFixture(name: string): JsonReply {
   const path = new URL(`../../../test/fixtures/anthropic/${name}`, import.meta.url)
   const { status, headers, body } = JSON.parse(readFileSync(path, 'utf8'))
@@ -127,7 +127,7 @@ function authenticate({ headers }: Recorded, refused: ReadonlyMap<string, keyof 
   return organization
 }
 
-/** A message request as the API understands it. Throws a Refusal for what it does not take. */
+/** A message request as the API reads it. Throws a Refusal for a request that the API does not take. */
 function read(text: string, organization: string, head: Head): { asker: Asker; turns: Turn[] } {
   if (Buffer.byteLength(text) > 32 * 1024 * 1024)
     throw new Refusal(413, 'request_too_large', 'Request exceeds the maximum size')
@@ -144,7 +144,7 @@ function read(text: string, organization: string, head: Head): { asker: Asker; t
   return { asker: { model, organization, body }, turns }
 }
 
-/** What the API would say to a rendered request, credentials and signatures aside; null: it takes it. */
+/** The API's refusal of a rendered request, without a look at credentials and signatures; null if the API takes it. */
 export function refusalOf({
   headers,
   body,
@@ -167,7 +167,7 @@ function models(): JsonReply {
   return { status: 200, body }
 }
 
-/** What the scenes may depend on: the turn begins with the last user message that says something. */
+/** What the scenes may depend on. The turn begins with the last user message that has text. */
 function sceneInput(body: Json, sent: readonly Turn[]): SceneInput {
   const turns = mergeRoles(sent.filter(({ role }) => role !== 'system'))
   const begin = turns.findLastIndex(({ role, blocks }) => role === 'user' && userText(blocks) !== '')
@@ -184,7 +184,7 @@ function sceneInput(body: Json, sent: readonly Turn[]): SceneInput {
   }
 }
 
-/** Not the user's own text: the words that Baton itself puts before the media of a failed result. */
+/** The user's own text, without the words that Baton puts before the media of a failed result. */
 function userText(blocks: readonly Json[]): string {
   const answersCalls = blocks.some(({ type }) => type === 'tool_result')
   const isCaption = ({ text }: Json) => answersCalls && String(text).startsWith('[From the result of ')

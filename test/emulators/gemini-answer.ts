@@ -9,14 +9,14 @@ interface Setting {
   model: string
   traits: Traits
   signatures: Signatures
-  /** Tools that the model may call: none in mode NONE */
+  /** Tools that the model may call; in mode NONE there are none */
   callable: readonly string[]
-  /** Summaries are asked for */
+  /** The request asks for summaries of thoughts */
   thoughts: boolean
   promptTokens: number
-  /** Number of the answer: makes ids that differ */
+  /** Number of the answer; ids are made from it */
   serial: number
-  /** The model calls what it may not call */
+  /** Called when the model calls a tool that it may not call */
   onUnexpected?(tool: string): void
 }
 
@@ -70,7 +70,7 @@ const reasonOf = ({ finish }: Answer): Json => {
   return { finishReason: finish === 'refusal' ? 'SAFETY' : 'STOP' }
 }
 
-/** A prompt that is blocked has no candidate at all (6.4). */
+/** A blocked prompt has no candidate at all (6.4). */
 const blocked = (setting: Setting): Json => ({
   promptFeedback: { blockReason: 'PROHIBITED_CONTENT', blockReasonMessage: 'The prompt is blocked.' },
   ...meta(setting),
@@ -88,7 +88,7 @@ function callParts(calls: readonly Call[], { traits, model, signatures, serial }
   })
 }
 
-/** Broken arguments and tools that may not be called: no call comes out, but a finish reason of its own (6.4). */
+/** Broken arguments and forbidden tools make no call, but a finish reason of their own (6.4). */
 function refusedCalls(calls: readonly Call[], setting: Setting): Json | null {
   const stranger = calls.find(({ name }) => !setting.callable.includes(name))
   if (stranger) {
@@ -107,7 +107,7 @@ function refusedCalls(calls: readonly Call[], setting: Setting): Json | null {
   }
 }
 
-/** The last chunk's empty text; it carries the signature of an answer that has no call (4.4). */
+/** The last chunk's empty text. It carries the signature of an answer without a call (4.4). */
 function tail({ items }: Answer, { traits, model, signatures }: Setting): Json {
   const isSigned = traits.signed && !items.some(({ type }) => type === 'call')
   const part = { text: '' }
@@ -129,7 +129,10 @@ function usageOf({ items, usage = {} }: Answer, { promptTokens }: Setting): Json
   return Object.fromEntries(Object.entries(counts).filter(([, tokens]) => tokens > 0))
 }
 
-/** The chunks of a stream as the one answer of `generateContent`: texts of one kind become one part, but for a signed one. */
+/**
+ * A stream's chunks as the one answer of `generateContent`. Texts of the same kind become one part; a signed text stays
+ * apart.
+ */
 export function mergeChunks(chunks: readonly Json[]): Json {
   const end = chunks.at(-1) ?? {}
   if (end.candidates === undefined) return end

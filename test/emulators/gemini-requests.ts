@@ -1,4 +1,4 @@
-/** Requests written by hand, and the emulated Gemini that they go to. */
+/** Hand-written requests, and the emulated Gemini to which they are sent. */
 import type { Content, FunctionDeclaration } from '@google/genai'
 import type { Test } from 'tap'
 import { createGeminiEmulator, type GeminiEmulator, type GeminiOptions } from './gemini.ts'

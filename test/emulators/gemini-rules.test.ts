@@ -1,4 +1,4 @@
-/** The rules of the wire page (wire/gemini.md 3 to 6), each kept by a refusal. */
+/** The rules of the wire page (wire/gemini.md 3 to 6), each enforced by a refusal. */
 import type { Part } from '@google/genai'
 import t from 'tap'
 import { DAMAGED, pdfOf } from './bytes.ts'
@@ -14,7 +14,7 @@ const exchange = (modelParts: unknown[], userParts: unknown[]) => ({
 })
 const thinking = (thinkingConfig: object) => ({ ...hi, generationConfig: { thinkingConfig } })
 
-/** What is sent, to which model (3.8-flash where none is named), and the words of the refusal. */
+/** Name of the case, the body, the words of the refusal, and the model (3.8-flash by default). */
 const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
   ['an unknown field', { ...hi, stream: true }, /Unknown name "stream": Cannot find field/],
   [
@@ -38,12 +38,12 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
   ],
   ['half of a character', { contents: [user('\ud83d')] }, /Invalid JSON payload/],
   [
-    'an image of a kind that it does not read',
+    'an image type that is not supported',
     { contents: [{ parts: [{ inlineData: { mimeType: 'image/gif', data: 'aaaa' } }] }] },
     /Unsupported MIME type: image\/gif/,
   ],
   [
-    'an image that is none',
+    'image data that is no image',
     { contents: [{ parts: [{ inlineData: { mimeType: 'image/png', data: 'aaaa' } }] }] },
     /Unable to process input image/,
   ],
@@ -53,27 +53,27 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /Provided image is not valid/,
   ],
   [
-    'an image that is not there any more',
+    'an image URI that leads nowhere',
     { contents: [{ parts: [{ fileData: { mimeType: 'image/png', fileUri: 'https://a.invalid/b.png' } }] }] },
     /Cannot fetch content/,
   ],
   [
-    'a PDF that is none',
+    'PDF data that is no PDF',
     { contents: [{ parts: [{ inlineData: { mimeType: 'application/pdf', data: 'aaaa' } }] }] },
     /no pages/,
   ],
   [
-    'a PDF of too many pages',
+    'a PDF with too many pages',
     { contents: [{ parts: [{ inlineData: { mimeType: 'application/pdf', data: pdfOf(1001) } }] }] },
     /contains 1001 pages which exceeds the supported page limit of 1000/,
   ],
   [
-    'more output than there is',
+    'maxOutputTokens above the limit',
     { ...hi, generationConfig: { maxOutputTokens: 65_537 } },
     /supported range is from 1/,
   ],
   [
-    'more output than an older model has',
+    'maxOutputTokens above an older model’s limit',
     { ...hi, generationConfig: { maxOutputTokens: 8_193 } },
     /supported range is from 1/,
     'gemini-2.0-flash',
@@ -88,7 +88,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     { contents: [{ parts: [{ text: 'a', inlineData: { mimeType: 'image/png', data: 'aaaa' } }] }] },
     /oneof field 'data' is already set/,
   ],
-  ['another role', { contents: [{ role: 'tool', parts: [{ text: 'a' }] }] }, /valid role: user, model/],
+  ['an unknown role', { contents: [{ role: 'tool', parts: [{ text: 'a' }] }] }, /valid role: user, model/],
   [
     'a model turn first',
     { contents: [{ role: 'model', parts: [{ text: 'a' }] }, user('hi')] },
@@ -133,12 +133,12 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /response turn comes immediately/,
   ],
   [
-    'text behind a response',
+    'text after a response',
     exchange([call('f', SIGNED)], [response('f'), { text: 'a' }]),
     /ending with a model turn/,
   ],
   [
-    'media behind a response',
+    'media after a response',
     exchange([call('f')], [response('f'), { inlineData: { mimeType: 'audio/wav', data: 'aaaa' } }]),
     /ending with a model turn/,
     'gemini-2.5-flash',
@@ -158,8 +158,8 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     },
     /number of function response parts is equal/,
   ],
-  ['a response of another name', exchange([call('f', SIGNED)], [response('g')]), /name and id/],
-  ['a response of another id', exchange([call('f', SIGNED)], [response('f', { id: 'c2' })]), /name and id/],
+  ['a response with another name', exchange([call('f', SIGNED)], [response('g')]), /name and id/],
+  ['a response with another id', exchange([call('f', SIGNED)], [response('f', { id: 'c2' })]), /name and id/],
   [
     'responses out of order',
     exchange([call('f', SIGNED), call('g')], [response('g'), response('f')]),
@@ -176,7 +176,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /is required/,
   ],
   [
-    'sound inside of a response',
+    'sound within a response',
     exchange(
       [call('f', SIGNED)],
       [response('f', { parts: [{ inlineData: { mimeType: 'audio/wav', data: 'aaaa' } }] })],
@@ -184,7 +184,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /Unsupported MIME type/,
   ],
   [
-    'a gif inside of a response',
+    'a gif within a response',
     exchange(
       [call('f', SIGNED)],
       [response('f', { parts: [{ inlineData: { mimeType: 'image/gif', data: 'aaaa' } }] })],
@@ -192,7 +192,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /Unsupported MIME type in a function response: image\/gif/,
   ],
   [
-    'media inside of a response for an older model',
+    'media within a response for an older model',
     exchange(
       [call('f')],
       [response('f', { parts: [{ inlineData: { mimeType: 'image/png', data: 'aaaa' } }] })],
@@ -201,7 +201,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     'gemini-2.5-flash',
   ],
   [
-    'an unsigned call of this turn',
+    'an unsigned call of the open turn',
     exchange([call('f')], [response('f')]),
     /missing a thought_signature.*`default_api:f` , position 2/,
   ],
@@ -216,8 +216,12 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     exchange([call('f', SIGNED)], [response('')]),
     /contents\[2\]\.parts\[0\]\.function_response\.name: Name cannot be empty/,
   ],
-  ['a call by a number', exchange([call('9lives', SIGNED)], [response('9lives')]), /Invalid function name/],
-  ['a system text of no parts', { ...hi, systemInstruction: { parts: [] } }, /parts must not be empty/],
+  [
+    'a call name that begins with a digit',
+    exchange([call('9lives', SIGNED)], [response('9lives')]),
+    /Invalid function name/,
+  ],
+  ['a system text without parts', { ...hi, systemInstruction: { parts: [] } }, /parts must not be empty/],
   [
     'data that is cut in the middle',
     { contents: [{ parts: [{ inlineData: { mimeType: 'audio/wav', data: 'aaaaa' } }] }] },
@@ -230,7 +234,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
   ],
   ['a name with a space', declare({ name: 'read file' }), /Invalid function name/],
   ['a name of 65 characters', declare({ name: 'x'.repeat(65) }), /maximum length of 64/],
-  ['one name twice', declare(READ, READ), /Duplicate function declaration found: files__read/],
+  ['the same tool name twice', declare(READ, READ), /Duplicate function declaration found: files__read/],
   [
     '513 declarations',
     declare(...Array.from({ length: 513 }, (_, i) => ({ name: `f${i}` }))),
@@ -243,7 +247,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /Unknown name "\$ref" at 'tools\[0\]\.function_declarations\[0\]\.parameters\.properties\[a\]'/,
   ],
   [
-    'a schema of no object',
+    'a schema that describes no object',
     declare({ name: 'f', parametersJsonSchema: { type: 'string' } }),
     /describe an object/,
   ],
@@ -263,14 +267,19 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /needs a function/,
   ],
   [
-    'budget and level',
+    'a thinking budget and a thinking level',
     thinking({ thinkingBudget: 1024, thinkingLevel: 'LOW' }),
     /only one of thinking budget/,
   ],
   ['a level that the model lacks', thinking({ thinkingLevel: 'MINIMAL' }), /MINIMAL is not supported/],
   ['a level for 2.5', thinking({ thinkingLevel: 'LOW' }), /LOW is not supported/, 'gemini-2.5-flash'],
-  ['no budget for 2.5 pro', thinking({ thinkingBudget: 0 }), /budget 0 is invalid/, 'gemini-2.5-pro'],
-  ['a budget too small', thinking({ thinkingBudget: 100 }), /between 512 and 24576/, 'gemini-2.5-flash-lite'],
+  ['a budget of 0 for 2.5 pro', thinking({ thinkingBudget: 0 }), /budget 0 is invalid/, 'gemini-2.5-pro'],
+  [
+    'a budget that is too small',
+    thinking({ thinkingBudget: 100 }),
+    /between 512 and 24576/,
+    'gemini-2.5-flash-lite',
+  ],
   [
     'thoughts without thinking',
     thinking({ thinkingBudget: 0, includeThoughts: true }),
@@ -278,7 +287,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     'gemini-2.5-flash',
   ],
   [
-    'thoughts of a model that does not think unasked',
+    'thoughts of a model that thinks only with a budget',
     thinking({ includeThoughts: true }),
     /include_thoughts is only enabled/,
     'gemini-2.5-flash-lite',
@@ -287,7 +296,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
   ['sampling for 3.8', { ...hi, generationConfig: { topP: 0.5 } }, /topP is not supported/],
 ]
 
-t.test('every rule of the wire page is kept by a refusal', async (t) => {
+t.test('a request that breaks a rule of the wire page is refused in Google’s words', async (t) => {
   const emulator = await emulate(t)
   for (const [name, body, words, model = 'gemini-3.8-flash'] of REFUSED) {
     const refused = await post(
@@ -308,7 +317,7 @@ t.test('every rule of the wire page is kept by a refusal', async (t) => {
   )
 })
 
-t.test('snake_case, both spellings of equal declarations and the dummy signature pass', async (t) => {
+t.test('snake_case, both spellings of equal declarations and the dummy signature are accepted', async (t) => {
   const emulator = await emulate(t)
   const { contents } = exchange([call('files__read', SIGNED)], [response('files__read')])
   const body = {
@@ -321,7 +330,7 @@ t.test('snake_case, both spellings of equal declarations and the dummy signature
   t.equal(passed.status, 200, await passed.text())
 })
 
-t.test('a signature holds only for its model, and only on the part that it came on', async (t) => {
+t.test('a signature is valid only for its model and on the part with which it came', async (t) => {
   const emulator = await emulate(t)
   const url = (model: string) => `${emulator.publicBaseUrl}/models/${model}:generateContent`
   const first = await post(url('gemini-3.8-flash'), {
@@ -336,7 +345,11 @@ t.test('a signature holds only for its model, and only on the part that it came 
   t.equal((await post(url('gemini-3.7-flash'), again(part))).status, 400)
   const moved = { ...part, functionCall: { ...part?.functionCall, args: { path: 'other' } } }
   t.equal((await post(url('gemini-3.8-flash'), again(moved))).status, 400)
-  t.equal((await post(url('gemini-2.5-flash'), again(part))).status, 200, 'older models do not look at it')
+  t.equal(
+    (await post(url('gemini-2.5-flash'), again(part))).status,
+    200,
+    'older models do not check signatures',
+  )
 
   const said = await post(url('gemini-3.8-flash'), { contents: [user('say so')] })
   const { candidates: answers } = (await said.json()) as { candidates: { content: { parts: Part[] } }[] }
@@ -346,5 +359,9 @@ t.test('a signature holds only for its model, and only on the part that it came 
   })
   t.match(signed, { text: '', thoughtSignature: /./ })
   t.equal((await post(url('gemini-3.8-flash'), more(''))).status, 200)
-  t.equal((await post(url('gemini-3.8-flash'), more('so'))).status, 400, 'merged with another')
+  t.equal(
+    (await post(url('gemini-3.8-flash'), more('so'))).status,
+    400,
+    'the signed part was merged with another part',
+  )
 })

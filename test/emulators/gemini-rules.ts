@@ -1,15 +1,14 @@
 /**
- * What Gemini's server refuses beyond unknown fields, in its words where they are known (wire/gemini.md
- * 4, 5, 8): order of contents, answers to calls, signatures, tools and settings. Reads bodies that
- * gemini-shape.ts has spelled in camelCase. Its tables are its own, so that an error in the adapter's
- * cannot hide here.
+ * What Gemini's server refuses besides unknown fields, in its words where they are known (wire/gemini.md 4, 5, 8):
+ * order of contents, answers to calls, signatures, tools and settings. Reads bodies that gemini-shape.ts has spelled in
+ * camelCase. The tables are independent of the adapter's, so that an error there cannot hide here.
  */
 import { DAMAGED, isDead, pdfPages, seenAs } from './bytes.ts'
 import { invalid } from './gemini-shape.ts'
 import { isObject, type Json } from './json.ts'
 
 export interface Traits {
-  /** Gemini 3 and newer: call ids, signatures checked, media inside of results */
+  /** Gemini 3 and newer: calls have ids, signatures are checked, results may have media */
   signed: boolean
   /** Refuses sampling fields and a request that ends with a model turn */
   newest: boolean
@@ -40,7 +39,7 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
   [/^gemma-4-/, { levels: ['MINIMAL', 'HIGH'] }],
 ]
 
-/** Null for a model that is not there. */
+/** Null for a model that does not exist. */
 export function traitsOf(model: string): Traits | null {
   const found = MODELS.find(([name]) => name.test(model))?.[1]
   const plain = { signed: false, newest: false, levels: [], budget: null, idle: false, output: 65_536 }
@@ -80,13 +79,13 @@ export interface Request {
   }
 }
 
-/** The signatures that this server has given out; `accepts` is false for any that it did not give. */
+/** The signatures that this server has given out. `accepts` is false for all others. */
 export interface Signatures {
   issue(model: string, on: string): string
   accepts(model: string, on: string, signature: string): boolean
 }
 
-/** A signature belongs to a model and to the part that it came on. */
+/** A signature belongs to a model and to the part with which it came. */
 export function createSignatures(): Signatures {
   const issued = new Set<string>()
   const key = (...names: string[]) => names.join('\n')
@@ -100,7 +99,7 @@ export function createSignatures(): Signatures {
   }
 }
 
-/** What a signature is tied to: its call, or its text. */
+/** What a signature is tied to: its part's call or text. */
 export const signedPart = ({ functionCall, text }: Part): string =>
   functionCall ? `call ${functionCall.name} ${JSON.stringify(functionCall.args ?? {})}` : `text ${text}`
 
@@ -164,7 +163,7 @@ function checkParts(contents: readonly Content[]): void {
   })
 }
 
-/** Of the media whose beginning tells what they are. */
+/** Checks the media whose type can be told from their beginning. */
 function checkBytes({ mimeType = '', data }: { mimeType?: string; data?: string }): void {
   const seen = seenAs(data)
   if (mimeType === 'application/pdf' && seen !== mimeType) throw invalid('The document has no pages.')
@@ -197,8 +196,8 @@ function checkTurns(contents: readonly Content[], { newest }: Traits): void {
     } else if (repeated && hasFunctions(content)) throw invalid(RESPONSE_ORDER)
     if (callsOf(content).length > 0 && roleOf(content) === 'user') throw invalid(CALL_ORDER)
     if (responsesOf(content).length > 0 && roleOf(content) === 'model') throw invalid(RESPONSE_ORDER)
-    // From 3.6 on, and in these words (agentgateway/agentgateway#2811, vellum-ai/vellum-assistant#39495); older models
-    // take it and answer something else (langchain-ai/langchainjs#11477).
+    // Models from 3.6 on say this (agentgateway/agentgateway#2811, vellum-ai/vellum-assistant#39495). Older models take
+    // the request and answer something else (langchain-ai/langchainjs#11477).
     if (responsesOf(content).length > 0 && !content.parts?.every(isResponse)) throw invalid(ENDS_WITH_MODEL)
   })
   const last = contents.at(-1)
@@ -256,7 +255,7 @@ function checkMedia(
   }
 }
 
-/** Google's two documented stand-ins (4.4). */
+/** Google's two documented dummy signatures (4.4). */
 const DUMMIES = ['skip_thought_signature_validator', 'context_engineering_is_the_way_to_go']
 
 function checkSignatures(contents: readonly Content[], model: string, signatures: Signatures): void {

@@ -1,13 +1,13 @@
 /**
- * The proto-JSON side of Gemini's emulator (wire/gemini.md 3.1, 4.2, 5.1): every field that the server
- * knows, in either spelling but not in both; any other name is a 400 in the server's words. What comes out
- * is spelled in camelCase, free-form values untouched. Written from the wire page, not from the adapter.
+ * The proto-JSON side of Gemini's emulator (wire/gemini.md 3.1, 4.2, 5.1). It takes every field that the server knows,
+ * in either spelling but not in both. Any other name is a 400 in the server's words. It returns the body in camelCase,
+ * with free-form values untouched. It is written from the wire page, not from the adapter.
  */
 
 import { hasLoneSurrogate } from './http.ts'
 import { isObject, type Json } from './json.ts'
 
-/** A request that the server turns down; `reason` becomes its ErrorInfo. */
+/** Thrown for a request that the server refuses; `reason` becomes its ErrorInfo. */
 export class Refusal extends Error {
   readonly status: number
   readonly code: string
@@ -162,7 +162,7 @@ export const CODE_ASSIST_REQUEST = message('CodeAssistRequest', () => ({
   model: 'string',
   project: 'string',
   userPromptId: 'string',
-  // Sent by other clients and harmless (3.1).
+  // Other clients send this field, and it is harmless (3.1).
   userAgent: 'string',
   requestId: 'string',
   enabledCreditTypes: list('string'),
@@ -200,7 +200,7 @@ function readMessage(value: Json, shape: Message, path: string): Json {
   return read
 }
 
-/** The one field that is taken in both spellings, if they say the same. */
+/** The one field that may be sent in both spellings, if both have the same value. */
 const mayRepeat = (name: string, one: unknown, other: unknown): boolean =>
   name === 'functionDeclarations' && JSON.stringify(one) === JSON.stringify(other)
 
@@ -235,7 +235,7 @@ function readKind(value: unknown, kind: Kind, path: string): unknown {
 const wrong = (path: string, type: string, value: unknown) =>
   invalid(`Invalid value at '${path}' (${type}), ${JSON.stringify(value)}`)
 
-/** In either alphabet, padded or not; one character alone behind the last four says nothing. */
+/** Base64 in either alphabet, padded or not. One character after the last four encodes nothing. */
 const BASE64 = /^(?:[A-Za-z0-9+/_-]{4})*(?:[A-Za-z0-9+/_-]{2,3}={0,2})?$/
 const SCALARS: Record<Scalar, { type: string; fits(value: unknown): boolean }> = {
   string: { type: 'TYPE_STRING', fits: (value) => typeof value === 'string' },

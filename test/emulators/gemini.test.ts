@@ -1,4 +1,4 @@
-/** The emulated Gemini, driven by the vendor's own SDK and by scripts, at each of its doors. */
+/** The emulated Gemini at each of its endpoints, driven by the vendor's own SDK and by scripts. */
 import { GoogleGenAI, type Part } from '@google/genai'
 import t from 'tap'
 import { gate } from '../waiting.ts'
@@ -63,7 +63,7 @@ t.test(
   },
 )
 
-t.test("the SDK's other calls: one answer at once, the list of models", async (t) => {
+t.test("the SDK's generateContent and list of models are answered", async (t) => {
   const emulator = await emulate(t)
   const ai = sdk(emulator)
   const answer = await ai.models.generateContent({
@@ -78,7 +78,7 @@ t.test("the SDK's other calls: one answer at once, the list of models", async (t
   t.equal(emulator.requests[0]?.path, '/v1beta/models/gemini-2.5-flash:generateContent')
 })
 
-t.test('the public door takes one credential of its own kind', async (t) => {
+t.test('the public endpoint takes exactly one credential, of its own kind', async (t) => {
   const emulator = await emulate(t)
   const url = `${emulator.publicBaseUrl}/models/gemini-3.8-flash:generateContent`
   const answer = async (headers: Record<string, string>) => {
@@ -101,7 +101,7 @@ t.test('the public door takes one credential of its own kind', async (t) => {
   ])
 })
 
-t.test('Code Assist wants its envelope, a bearer token and a project', async (t) => {
+t.test('Code Assist requires its envelope, a bearer token and a project', async (t) => {
   const emulator = await emulate(t, { loadCodeAssist: { ineligibleTiers: [] } })
   const bearer = { authorization: 'Bearer ya29.code-assist' }
   const envelope = { model: 'gemini-2.5-flash', project: 'acme', user_prompt_id: 'p', request: hi }
@@ -133,7 +133,7 @@ t.test('Code Assist wants its envelope, a bearer token and a project', async (t)
   t.match((await ask({}, 'onboardUser')).body, { done: true })
 })
 
-t.test('scripted endings: an error inside the stream, no end, a cut, a silent stream', async (t) => {
+t.test('a script can end a stream with an error, without an end, by a cut, or in silence', async (t) => {
   const emulator = await emulate(t)
   const url = `${emulator.publicBaseUrl}/models/gemini-3.8-flash:streamGenerateContent`
   const play = async (answer: Answer, query = '?alt=sse') => {
@@ -164,7 +164,7 @@ t.test('scripted endings: an error inside the stream, no end, a cut, a silent st
   t.equal(await emulator.requests.at(-1)?.closed, 'aborted')
 })
 
-t.test('a call that cannot be made ends the turn with a reason of its own', async (t) => {
+t.test('a call that cannot be made, and each scripted finish, has its own finish reason', async (t) => {
   const emulator = await emulate(t)
   const url = `${emulator.publicBaseUrl}/models/gemini-3.8-flash:generateContent`
   const finish = async (answer: Answer, body: unknown = declare(READ)) => {
@@ -183,5 +183,5 @@ t.test('a call that cannot be made ends the turn with a reason of its own', asyn
   emulator.script(() => ({ items: [], finish: 'refusal' }))
   const blocked = (await (await post(url, hi)).json()) as Record<string, unknown>
   t.match(blocked, { promptFeedback: { blockReason: 'PROHIBITED_CONTENT' } })
-  t.notOk(blocked.candidates, 'a prompt that is blocked has no candidate')
+  t.notOk(blocked.candidates, 'a blocked prompt has no candidate')
 })

@@ -1,7 +1,7 @@
 /**
- * Google's two doors to Gemini on one loopback server: the public API under `/v1beta` (key or bearer) and
- * Code Assist under `/v1internal` (bearer). As strict as the wire page says the real ones are, so that a
- * request that passes here keeps every documented rule; answers are scenes (scene.ts).
+ * Google's two endpoints for Gemini on one loopback server: the public API under `/v1beta` (key or bearer) and Code
+ * Assist under `/v1internal` (bearer). They are as strict as the wire page says the real ones are, so that a request
+ * that passes here keeps every documented rule. Answers are scenes (scene.ts).
  */
 import { chunksOf, mergeChunks, type Step } from './gemini-answer.ts'
 import {
@@ -26,11 +26,11 @@ export interface GeminiEmulator {
   codeAssistBaseUrl: string
   /** Every request so far, oldest first. */
   requests: Recorded[]
-  /** Settles with the request of that place (from 0) once it has arrived. */
+  /** Settles with the request at this index (from 0) once it has arrived. */
   request(index: number): Promise<Recorded>
   /** Tools that a model called and that its request did not declare, in the order of the answers. */
   unexpected: string[]
-  /** Stands in for the default scenes where it returns one; null: the default again. */
+  /** Replaces the default scenes if it returns a scene; null restores the default. */
   script(play: Script | null): void
   /** From now on this key or token is refused. */
   revoke(secret: string): void
@@ -46,8 +46,8 @@ export interface GeminiOptions {
 }
 
 /**
- * Any key and token is good until it is revoked; a token that holds `code-assist` is one of Gemini CLI's
- * client, which the public API refuses.
+ * Every key and token is good until it is revoked. A token with `code-assist` in it is one of Gemini CLI's client,
+ * which the public API refuses.
  */
 export async function createGeminiEmulator(options: GeminiOptions = {}): Promise<GeminiEmulator> {
   const signatures = createSignatures()
@@ -105,7 +105,7 @@ export async function createGeminiEmulator(options: GeminiOptions = {}): Promise
   }
 }
 
-/** A generation request, whichever door it came through. */
+/** A generation request, through either endpoint. */
 interface Call {
   method: 'streamGenerateContent' | 'generateContent'
   model: string
@@ -118,7 +118,7 @@ type Generate = (request: Recorded, call: Call) => Promise<Reply>
 
 const notFound = () => new Refusal(404, 'NOT_FOUND', 'Requested entity was not found.')
 
-/** A model that has another name at the other door (8.1). */
+/** A model that has another name at the other endpoint (8.1). */
 const NAMES_ELSEWHERE = { codeAssist: 'gemini-3.5-flash', publicApi: 'gemini-3-flash' }
 
 function findModel({ model, codeAssist, method }: Call) {
@@ -141,7 +141,7 @@ async function publicApi(request: Recorded, generate: Generate): Promise<Reply> 
   if (request.method !== 'POST' || name === undefined) throw notFound()
   const model = decodeURIComponent(name)
   if (method !== 'streamGenerateContent' && method !== 'generateContent') throw notFound()
-  // What the shape has been checked for.
+  // gemini-shape.ts has checked this shape.
   const body = readBody(request.body, PUBLIC_REQUEST) as Request
   return generate(request, {
     method,
@@ -189,7 +189,10 @@ async function codeAssist(request: Recorded, generate: Generate, options: Gemini
 
 const denied = (message: string, reason?: string) => new Refusal(403, 'PERMISSION_DENIED', message, reason)
 
-/** One credential, of the kind that the door takes: a key or a token in public, a token at Code Assist. */
+/**
+ * Checks that there is one credential of the endpoint's kind: a key or a token at the public API, a token at Code
+ * Assist.
+ */
 function checkCredentials({ headers }: Recorded, isCodeAssist: boolean, revoked: ReadonlySet<string>): void {
   const key = headers['x-goog-api-key']
   const token = /^Bearer (\S+)$/.exec(headers.authorization ?? '')?.[1]
@@ -220,7 +223,7 @@ const unauthenticated = (reason: string) =>
     reason,
   )
 
-/** The error body of either door (7.1): Code Assist has the older `errors` list beside the details. */
+/** The error body of either endpoint (7.1). Code Assist adds the older `errors` list. */
 function errorBody({ status, code, message, reason }: Refusal, isCodeAssist: boolean): Json {
   const OLD: Record<number, string> = {
     400: 'badRequest',
@@ -254,7 +257,7 @@ function sceneInput(body: Request): SceneInput {
   }
 }
 
-/** Behind results a caption in brackets, which comes with their media, is not the user's own text. */
+/** The user's own text. After results it is without the caption in brackets that precedes their media. */
 const userText = ({ role = 'user', parts = [] }: Content, before: Content = {}): string => {
   if (role !== 'user') return ''
   const answersCalls = resultsOf(before).length > 0
@@ -270,11 +273,11 @@ const resultsOf = ({ parts = [] }: Content): string[] =>
     return [typeof said === 'string' ? said : JSON.stringify(said)]
   })
 
-/** A chunk as this door sends it (3.2). */
+/** A chunk as the call's endpoint sends it (3.2). */
 const enveloped = (chunk: Json, { codeAssist }: Call): string =>
   JSON.stringify(codeAssist ? { response: chunk, traceId: '5c1e9f0a3b7d2e64' } : chunk)
 
-/** Without `alt=sse` the stream is one JSON array; the public door ends its lines with CRLF (6.1). */
+/** Without `alt=sse` the stream is one JSON array. The public API ends its lines with CRLF (6.1). */
 function streamed(answer: Answer, steps: readonly Step[], call: Call): Reply {
   const line = call.codeAssist ? '\n' : '\r\n'
   const frame = (json: string, n: number) => {
@@ -283,7 +286,7 @@ function streamed(answer: Answer, steps: readonly Step[], call: Call): Reply {
   }
   const { ending } = answer
   const chunks = steps.filter((step) => 'chunk' in step).length
-  // The last chunk is the vendor's end of stream, which any other ending stands in for.
+  // The last chunk is the vendor's end of stream, and every scripted ending replaces it.
   const sent = ending === undefined ? chunks : Math.min(answer.after ?? chunks - 1, chunks - 1)
   const beats: Beat[] = []
   let n = 0

@@ -1,6 +1,6 @@
 /**
- * What every vendor's emulator stands on: a loopback server that records what it was asked and answers
- * with JSON or a stream whose pace, chunking and end a test controls. It knows no vendor.
+ * The base of every vendor's emulator: a loopback server that records its requests and answers with JSON or with a
+ * stream, whose pace, chunking and end a test controls. It knows no vendor.
  */
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -9,10 +9,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 /** One request as it came in. */
 export interface Recorded {
   method: string
-  /** With its query. */
+  /** With its query string. */
   path: string
   headers: IncomingHttpHeaders
-  /** Parsed JSON; the text itself where it is none. */
+  /** The parsed JSON, or the text itself if it is no JSON. */
   body: unknown
   text: string
   /** Status of the answer, once it is known */
@@ -27,16 +27,16 @@ export type Beat = string | (() => Promise<unknown>)
 export interface JsonReply {
   status: number
   headers?: Readonly<Record<string, string>>
-  /** A string goes out as it is, everything else as JSON. */
+  /** A string is sent as it is, everything else as JSON. */
   body: unknown
 }
 export interface StreamReply {
-  /** 200 where absent */
+  /** Default: 200 */
   status?: number
-  /** Replaces `content-type: text/event-stream` where it names one; `''` sends none. */
+  /** A `content-type` here replaces `text/event-stream`; `''` sends none. */
   headers?: Readonly<Record<string, string>>
   stream: Iterable<Beat>
-  /** Bytes per write; splits frames and UTF-8 characters anywhere. Absent: a frame a write. */
+  /** Bytes per write, which splits frames and UTF-8 characters anywhere. Absent: one frame per write. */
   chunk?: number
   /** How the body ends after the last beat: a clean end (default), a destroyed socket, or never. */
   ending?: 'end' | 'cut' | 'hang'
@@ -48,7 +48,7 @@ export interface Emulator {
   url: string
   /** Every request so far, oldest first. */
   requests: Recorded[]
-  /** Settles with the request of that place (from 0) once it has arrived. */
+  /** Settles with the request at this index (from 0) once it has arrived. */
   request(index: number): Promise<Recorded>
   /** Ends every open exchange and stops listening. */
   close(): Promise<void>
@@ -56,7 +56,7 @@ export interface Emulator {
 
 export const pause = (ms: number) => () => sleep(ms)
 
-/** Serves `answer` on loopback; port 0 is a free one. A throw in `answer` becomes a 500 that names it. */
+/** Serves `answer` on loopback; port 0 means a free port. An error that `answer` throws becomes a 500 that names it. */
 export async function serve(
   answer: (request: Recorded) => Reply | Promise<Reply>,
   port = 0,
@@ -116,7 +116,7 @@ function parsed(text: string): unknown {
   }
 }
 
-/** Half of a character somewhere in a request: strict decoders of JSON take none. */
+/** Whether a request has half a character somewhere, which strict decoders of JSON refuse. */
 export function hasLoneSurrogate(value: unknown): boolean {
   if (typeof value === 'string') return /\p{Surrogate}/u.test(value)
   if (Array.isArray(value)) return value.some(hasLoneSurrogate)

@@ -1,4 +1,4 @@
-/** Reading requests as an emulator does that judges an adapter: by itself, and nothing trusted to be there. */
+/** Reading requests in emulators, which judge the adapters: with code of their own, and without trust in any member. */
 
 export type Json = Record<string, unknown>
 

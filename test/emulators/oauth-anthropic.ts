@@ -1,6 +1,6 @@
 /**
- * Anthropic's logins emulated: the authorize page and the two token endpoints, that of logins and the API's
- * own for Console profiles and federation (wire/anthropic.md 1).
+ * Anthropic's logins emulated: the authorize page, the token endpoint of logins, and the API's own token endpoint for
+ * Console profiles and federation (wire/anthropic.md 1).
  */
 import type { JsonReply, Recorded } from './http.ts'
 import {
@@ -17,7 +17,7 @@ import {
 export interface AnthropicLogins extends LoginEmulator {
   authorizeUrl: string
   tokenUrl: string
-  /** Federated tokens handed out */
+  /** How many federated tokens were handed out */
   federated(): number
 }
 
@@ -62,7 +62,7 @@ export async function createAnthropicLogins(): Promise<AnthropicLogins> {
   })
 
   function token(request: Recorded): JsonReply {
-    // The endpoint knows the vendor's own client by its name, and does not want it here (1.6).
+    // The endpoint refuses the vendor's own client, which it knows by its name (1.6).
     if (/^claude-(cli|code)\//.test(request.headers['user-agent'] ?? '')) return { status: 404, body: '' }
     const fields = jsonOf(request)
     if (!fields) return invalid('The body must be JSON.')
@@ -74,7 +74,7 @@ export async function createAnthropicLogins(): Promise<AnthropicLogins> {
     return tokens(redeemed)
   }
 
-  /** The API's own endpoint. */
+  /** The API's own token endpoint. */
   function console(request: Recorded): JsonReply {
     const fields = jsonOf(request)
     const betas = String(request.headers['anthropic-beta'] ?? '').split(',')
@@ -118,7 +118,7 @@ const invalid = (message: string): JsonReply => ({
   status: 400,
   body: { type: 'error', error: { type: 'invalid_request_error', message } },
 })
-/** Federation says nothing of the cause. */
+/** Federation does not tell the cause. */
 const OPAQUE: JsonReply = {
   status: 401,
   body: { type: 'error', error: { type: 'authentication_error', message: 'Authentication failed' } },

@@ -1,6 +1,6 @@
 /**
- * Google's logins emulated for a client of one's own, with its secret, and the set-up of Code Assist behind
- * them (wire/gemini.md 1 and 2). Accounts answer as the fixtures of test/fixtures/gemini/ do.
+ * Google's logins emulated for an operator's own client with a secret, and the set-up of Code Assist after a login
+ * (wire/gemini.md 1 and 2). Accounts answer as the fixtures of test/fixtures/gemini/ do.
  */
 import { readFileSync } from 'node:fs'
 import type { JsonReply, Recorded } from './http.ts'
@@ -23,13 +23,13 @@ export interface GoogleLogins extends LoginEmulator {
   codeAssistUrl: string
   /** The account's answer to loadCodeAssist: a fixture's name, or the answer itself */
   account(answer: string | JsonReply): void
-  /** Operations are still under way this many times */
+  /** How many more times an operation is still under way */
   pending(times: number): void
-  /** What the operation answers after that, once */
+  /** What the operation answers next, once */
   operation(answer: JsonReply): void
 }
 
-/** Not in the vendor's form, so that nobody takes it for a real one. */
+/** The secret is not in the vendor's form, so that nobody takes it for a real one. */
 export const SECRET = 'emulated-client-secret'
 export const CLIENT = 'emulated.apps.example.com'
 
@@ -44,10 +44,10 @@ export async function createGoogleLogins(): Promise<GoogleLogins> {
     client: {
       id: CLIENT,
       secret: SECRET,
-      // A desktop client: any port and path of this machine.
+      // A desktop client may be redirected to any port and path of this machine.
       isRedirect: (uri) => /^http:\/\/(127\.0\.0\.1|\[::1\]|localhost):\d+\/[\w/-]*$/.test(uri),
     },
-    // The public API (gemini.ts) takes those with its own scope alone.
+    // The public API (gemini.ts) takes only tokens with its own scope.
     access: (serial, { scope }) =>
       `ya29.emulated-${scope.includes('generative-language') ? 'public' : 'code-assist'}-${serial}`,
     refresh: (serial) => `1//emulated-refresh-${serial}`,

@@ -1,7 +1,7 @@
 /**
- * A login service and the MCP server behind it (MCP 2025-11-25 "Authorization": RFC 9728, 8414, 7591, PKCE),
- * strict where a client can err: exact redirect addresses, S256, codes and refresh tokens used once. Each
- * login is another user's; it keeps which token came with which request.
+ * A login service and the MCP server behind it (MCP 2025-11-25 "Authorization": RFC 9728, 8414, 7591, PKCE). It is
+ * strict where a client can err: exact redirect addresses, S256, codes and refresh tokens that are used once. Each
+ * login is another user's. The service records which user's token came with which request.
  */
 import { createHash, randomUUID } from 'node:crypto'
 import {
@@ -14,7 +14,7 @@ import {
 import type { AddressInfo } from 'node:net'
 
 export interface McpLogins {
-  /** Of the guarded server */
+  /** Address of the guarded server */
   url: string
   origin: string
   /** Requests that passed, with the user whose token they carried */
@@ -25,19 +25,19 @@ export interface McpLogins {
   clients: Record<string, unknown>[]
   /** Secrets that were handed out: tokens and client secrets */
   secrets: string[]
-  /** Access tokens handed out so far are refused from now on, and, with `refresh`, cannot be renewed. */
+  /** From now on the access tokens handed out so far are refused and, with `refresh`, cannot be renewed. */
   revoke(options?: { refresh: boolean }): void
-  /** Clients that registered themselves are unknown from now on, and their tokens cannot be renewed. */
+  /** From now on clients that registered themselves are unknown, and their tokens cannot be renewed. */
   forget(): void
-  /** The next token requests are answered with this status. */
+  /** Token requests are answered with this status from now on; null: as usual. */
   outage(status: number | null): void
-  /** Stands in for the protected resource's metadata. */
+  /** Replaces the protected resource's metadata. */
   metadata(document: Record<string, unknown> | null): void
-  /** What a path is answered with from now on in place of its page; null: its page again. */
+  /** From now on a path is answered with this in place of its page; null: with its page again. */
   instead(path: string, answer: { status: number; body?: string } | null): void
-  /** Changes the next token answers. */
+  /** Changes token answers from now on; null: no longer. */
   told(change: ((answer: Record<string, unknown>) => Record<string, unknown>) | null): void
-  /** From now on answers wait for this: those of the metadata, or of the token endpoint when its work is done. */
+  /** From now on the answers of the metadata, or of the token endpoint after its work, wait for this. */
   hold(what: 'metadata' | 'token', until: (() => Promise<unknown>) | null): void
   close(): Promise<void>
 }
@@ -50,21 +50,21 @@ interface Grant {
 export interface McpLoginsOptions {
   /** The MCP server that is guarded */
   upstream: string
-  /** Seconds that an access token holds */
+  /** Seconds for which an access token is valid */
   expires_in?: number
-  /** No client can register itself; this one is known */
+  /** No client can register itself; only this client is known */
   client?: { client_id: string; client_secret: string }
-  /** It takes clients by their documents, which this reads */
+  /** The service accepts clients by their documents, which this function reads */
   document?(client_id: string): Promise<Record<string, unknown>>
   /** Path of the issuer */
   tenant?: string
-  /** It gives no refresh tokens */
+  /** The service gives no refresh tokens */
   refreshless?: boolean
-  /** What it calls itself, if not its address */
+  /** What the service calls itself, if not by its address */
   named?(address: string): string
   /** Changes the answers to registrations */
   registered?(answer: Record<string, unknown>): Record<string, unknown>
-  /** The server's metadata stand at this path, which only the refusal of a POST tells */
+  /** The server's metadata are at this path, which only the refusal of a POST tells */
   hidden?: string
 }
 
@@ -203,7 +203,9 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     json(response, 201, registered({ ...asked, client_id, client_secret, client_secret_expires_at: 0 }))
   }
 
-  /** A client that is known by its document: the document must be of that very address, and of a client without a secret. */
+  /**
+   * Learns a client from its document, which must name its own address as the client, and a client without a secret.
+   */
   async function meet(client_id: string): Promise<void> {
     if (!options.document || !client_id.startsWith('https:')) return
     const said = await options.document(client_id)
@@ -213,7 +215,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     known.set(client_id, { redirect_uris, secret: null })
   }
 
-  /** Everybody agrees at once, and is a new user. */
+  /** Every person agrees at once, and is a new user. */
   async function authorize(_: IncomingMessage, url: URL, response: ServerResponse): Promise<void> {
     const asked = (name: string) => url.searchParams.get(name) ?? ''
     await meet(asked('client_id'))
@@ -273,7 +275,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     return fits ? { user: found.user, client_id: found.client_id } : null
   }
 
-  /** Without metadata of the resource there is none to name. */
+  /** The resource that token requests must name; none while its metadata are not there. */
   const nameable = () => (instead.get(resource)?.status === 404 ? null : made.url)
 
   function renewed(form: URLSearchParams): Grant | null {

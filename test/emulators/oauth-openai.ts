@@ -13,7 +13,7 @@ import {
 } from './oauth.ts'
 
 export interface OpenAiLogins extends LoginEmulator {
-  /** A person types the code at the device page. */
+  /** A person enters the code at the device page. */
   grantDevice(userCode: string): void
   /** Whether the service offers device logins */
   offerDevices(offered: boolean): void
@@ -22,7 +22,7 @@ export interface OpenAiLogins extends LoginEmulator {
 const CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
 const ACCESS_SECONDS = 864_000
 export const ACCOUNT = '0d1f2e3c-5b6a-4978-8f90-a1b2c3d4e5f6'
-/** The service has 1455 and 1457 registered alone; other programs of this machine may have those. */
+/** The service has only ports 1455 and 1457 registered. Other programs of this machine may use those. */
 const REDIRECT = /^http:\/\/localhost:\d+\/auth\/callback$/
 const DEVICE_REDIRECT = '/deviceauth/callback'
 
@@ -34,12 +34,12 @@ export async function createOpenAiLogins(): Promise<OpenAiLogins> {
     client: { id: CLIENT, isRedirect: (uri) => REDIRECT.test(uri) },
     access: (serial) => jwt(claims(serial)),
     refresh: (serial) => `rt_openai-refresh-${serial}`,
-    // Seen in the field (1.2); only the bare state is what was sent.
+    // The service was seen to do this (1.2): the client sent only the bare state.
     extra: (state) => ({ state: `${state}.onboarding_entrypoint=life_sciences` }),
   })
 
   function authorize(request: Recorded): JsonReply {
-    // A plus is no blank to this service (1.2).
+    // This service does not read a plus as a blank (1.2).
     if (/[?&]scope=[^&]*\+/.test(request.path)) {
       return { status: 400, body: 'unknown scope: blanks must be %20' }
     }
@@ -58,7 +58,7 @@ export async function createOpenAiLogins(): Promise<OpenAiLogins> {
     const fields = form ?? jsonOf(request) ?? {}
     if (fields.grant_type === 'refresh_token') return tokens(issuer.renew(fields, true))
     if (fields.grant_type !== 'authorization_code') throw new Refused('grant_type')
-    // Codes are taken form-encoded only (1.3).
+    // Codes are accepted only form-encoded (1.3).
     if (!form) return { status: 415, body: { error: { message: 'Unsupported content type', code: null } } }
     return tokens(issuer.redeem(form))
   }
@@ -127,7 +127,7 @@ export async function createOpenAiLogins(): Promise<OpenAiLogins> {
   }
 }
 
-/** What both tokens say (1.5). */
+/** The claims of both tokens (1.5). */
 const claims = (serial: number): Record<string, unknown> => ({
   iss: 'https://auth.openai.com',
   exp: Math.floor(Date.now() / 1000) + ACCESS_SECONDS,

@@ -11,16 +11,16 @@ type Fields = Record<string, string>
 const VERIFIER = 'v'.repeat(43)
 const STATE = 's'.repeat(22)
 
-/** A vendor's login as a careful client asks for it. */
+/** A vendor's login with the fields of a correct client. */
 interface Login {
   emulator: LoginEmulator
   authorize: string
   token: string
   encoding: 'json' | 'form'
   query: Fields
-  /** In every call of the token endpoint */
+  /** Fields in every call of the token endpoint */
   client: Fields
-  /** In an exchange beside what all have */
+  /** Fields in a code exchange besides those of every vendor */
   exchange: Fields
 }
 
@@ -44,7 +44,7 @@ function begin({ authorize, query }: Login, change: Fields = {}) {
   return fetch(`${authorize}?${pairs.join('&')}`, { redirect: 'manual' })
 }
 
-/** Redeems a new code; `change` are fields that are wrong. */
+/** Redeems a new code; `change`: fields with wrong values. */
 async function redeem(login: Login, change: Fields = {}, encoding = login.encoding) {
   const { headers } = await begin(login)
   const { searchParams } = new URL(headers.get('location') ?? '')
@@ -79,7 +79,7 @@ const asked = (client_id: string, redirect_uri: string, scope: string, more: Fie
   ...more,
 })
 
-/** What none of them takes, at the authorize page and in an exchange. */
+/** Checks what every vendor refuses at the authorize page and in a code exchange. */
 async function refusesWhatAllRefuse(t: Test, login: Login): Promise<void> {
   const own = Object.keys(login.query).filter((name) => !(name in asked('', '', '', {})))
   const changes: Fields[] = [
@@ -109,17 +109,24 @@ async function refusesWhatAllRefuse(t: Test, login: Login): Promise<void> {
   t.match(
     await redeem(leaked, login.exchange.state ? open : {}),
     { status: /^4/ },
-    'a verifier in the address',
+    'a verifier that was in the address',
   )
   const { fields, json } = await redeem(login)
   t.ok(login.emulator.isLive(json.access_token))
-  t.match(await ask(login.token, login.encoding, fields), { status: 400 }, 'a code that comes twice')
-  t.notOk(login.emulator.isLive(json.access_token), 'ends what it was redeemed for')
+  t.match(
+    await ask(login.token, login.encoding, fields),
+    { status: 400 },
+    'a code that is used twice is refused',
+  )
+  t.notOk(
+    login.emulator.isLive(json.access_token),
+    'a code that is used twice ends the access token that it was redeemed for',
+  )
   t.match(await renew(login, json.refresh_token), { status: /^4/ })
   t.match(await renew(login, 'made-up'), { status: /^4/ })
 }
 
-/** Each refresh token once. */
+/** Checks that each refresh token can be used once. */
 async function rotates(t: Test, login: Login, again: object): Promise<void> {
   const { refresh_token } = (await redeem(login)).json
   const renewed = await renew(login, refresh_token)
@@ -129,7 +136,7 @@ async function rotates(t: Test, login: Login, again: object): Promise<void> {
   t.match(await renew(login, renewed.json.refresh_token, { client_id: 'another' }), { status: 401 })
 }
 
-t.test('logins of OpenAI', async (t) => {
+t.test('logins of OpenAI refuse what the service refuses', async (t) => {
   const emulator = await createOpenAiLogins()
   t.teardown(() => emulator.close())
   const client_id = 'app_EMoamEEZ73f0CkXaXp7hrann'
@@ -151,20 +158,28 @@ t.test('logins of OpenAI', async (t) => {
   await refusesWhatAllRefuse(t, login)
   await rotates(t, login, { status: 401, json: { error: { code: 'refresh_token_reused' } } })
   const plus = await fetch(`${login.authorize}?${new URLSearchParams(login.query)}`, { redirect: 'manual' })
-  t.equal(plus.status, 400, 'a plus is no blank')
+  t.equal(plus.status, 400, 'a plus in the scope is not read as a blank')
 
   const device = (path: string, fields: Fields) =>
     ask(`${emulator.url}/api/accounts/deviceauth/${path}`, 'json', fields)
   t.match(await device('usercode', { client_id: 'another' }), { status: 404 })
   const { device_auth_id, user_code } = (await device('usercode', { client_id })).json
-  t.match(await device('token', { device_auth_id, user_code }), { status: 403 }, 'nobody has granted it')
+  t.match(
+    await device('token', { device_auth_id, user_code }),
+    { status: 403 },
+    'a device code that no person has granted',
+  )
   emulator.grantDevice(user_code)
   t.match(await device('token', { device_auth_id, user_code: 'another' }), { status: 404 })
   t.match(await device('token', { device_auth_id, user_code }), { json: { authorization_code: /./ } })
-  t.match(await device('token', { device_auth_id, user_code }), { status: 404 }, 'once')
+  t.match(
+    await device('token', { device_auth_id, user_code }),
+    { status: 404 },
+    'a device code can be redeemed only once',
+  )
 })
 
-t.test('logins of Anthropic', async (t) => {
+t.test('logins of Anthropic refuse what the service refuses', async (t) => {
   const emulator = await createAnthropicLogins()
   t.teardown(() => emulator.close())
   const login: Login = {
@@ -182,7 +197,7 @@ t.test('logins of Anthropic', async (t) => {
   const disguised = await ask(login.token, 'json', login.client, {
     'user-agent': 'claude-cli/2.1.0 (external)',
   })
-  t.equal(disguised.status, 404, "the name of the vendor's own client")
+  t.equal(disguised.status, 404, "a client with the name of the vendor's own client")
 
   const oauth = 'oauth-2025-04-20'
   const federate = (fields: Fields, betas: string) =>
@@ -199,7 +214,7 @@ t.test('logins of Anthropic', async (t) => {
   t.match(await federate({ ...console, grant_type: 'refresh_token' }, oauth), { status: 200 })
 })
 
-t.test('logins of Google, and the set-up of Code Assist', async (t) => {
+t.test('logins of Google, and the set-up of Code Assist, refuse what the service refuses', async (t) => {
   const emulator = await createGoogleLogins()
   t.teardown(() => emulator.close())
   const kept = { access_type: 'offline', prompt: 'consent' }
@@ -217,7 +232,7 @@ t.test('logins of Google, and the set-up of Code Assist', async (t) => {
   t.match(await redeem(login, { client_secret: 'another' }), { status: 401 })
   const { access_token, refresh_token } = (await redeem(login)).json
   const renewed = await renew(login, refresh_token)
-  t.match([renewed.status, 'refresh_token' in renewed.json], [200, false], 'the old one stays')
+  t.match([renewed.status, 'refresh_token' in renewed.json], [200, false], 'the old refresh token stays')
   t.match(await renew(login, refresh_token), { status: 200 })
   const secretless = { grant_type: 'refresh_token', refresh_token, client_id: GOOGLE }
   t.match(await ask(login.token, 'form', secretless), { status: 400, text: /client_secret is missing/ })

@@ -1,12 +1,12 @@
 /**
- * An authorization server on loopback, the part that every vendor's login has in common: it checks what a
- * client sends as strictly as OAuth 2.1 asks (exact redirect address, PKCE with S256, codes used once), and
- * hands out numbered tokens. The vendors' own addresses, bodies and failures are in oauth-<vendor>.ts.
+ * An authorization server on loopback: the part that every vendor's login has in common. It checks requests as strictly
+ * as OAuth 2.1 asks (exact redirect address, PKCE with S256, codes used once), and hands out numbered tokens. The
+ * vendors' own addresses, bodies and failures are in oauth-<vendor>.ts.
  */
 import { createHash } from 'node:crypto'
 import { type Emulator, type JsonReply, type Recorded, type Reply, serve } from './http.ts'
 
-/** What a vendor answers in its own words. */
+/** The failures that each vendor answers in its own words. */
 export type Failure =
   | 'client'
   | 'client_secret'
@@ -31,7 +31,7 @@ interface Client {
   isRedirect(uri: string): boolean
 }
 
-/** A person's grant: everything that follows from one login. */
+/** A person's grant. All tokens of one login belong to it. */
 interface Grant {
   serial: number
   scope: string
@@ -51,36 +51,36 @@ interface Code {
 }
 
 interface Issuer {
-  /** The redirect with a code, or a 400 page where the client or its address is wrong. */
+  /** The redirect with a code, or a 400 page if the client or its address is wrong. */
   authorize(request: Recorded, check: (query: URLSearchParams) => string | null): JsonReply
   /** Throws Refused. */
   redeem(fields: Readonly<Record<string, unknown>>): Tokens
   /** A new access token for a refresh token, and with `rotate` a new refresh token. Throws Refused. */
   renew(fields: Readonly<Record<string, unknown>>, rotate: boolean): Tokens
-  /** A code with a PKCE pair of the server's own, as device logins have it. */
+  /** A code with a PKCE pair that the server makes, as device logins have it. */
   issueCode(redirect_uri: string): { code: string; challenge: string; verifier: string }
   isLive(access: string): boolean
 }
 
 interface IssuerControl {
-  /** Every authorization from now on is declined; null: granted again. */
+  /** From now on every authorization is declined; null: granted again. */
   decline(error: string | null, description?: string): void
-  /** The refresh token, and what it renewed, are worth nothing from now on. */
+  /** From now on the refresh token, and the tokens that it renewed, are invalid. */
   revoke(refresh: string): void
   /** Marks a refresh token as used, as if its answer had been lost. */
   spend(refresh: string): void
-  /** Refresh tokens that were issued and not used. */
+  /** Refresh tokens that were issued and are not used. */
   live(): string[]
-  /** How often a refresh token was renewed, refusals not counted. */
+  /** How many renewals there were, without refused ones. */
   renewals(): number
 }
 
 interface IssuerOptions {
   client: Client
-  /** In the vendor's form */
+  /** Makes a token in the vendor's form */
   access(serial: number, grant: Grant): string
   refresh(serial: number): string
-  /** Added to the redirect beside code and state */
+  /** Parameters added to the redirect besides code and state */
   extra?(state: string): Record<string, string>
 }
 
@@ -145,7 +145,7 @@ export function createIssuer(options: IssuerOptions): Issuer & IssuerControl {
       const found = codes.get(code)
       if (!found) throw new Refused('code')
       if (found.isUsed) {
-        // A code that comes twice was stolen: what it was redeemed for dies (RFC 6749 section 4.1.2).
+        // A code that is used twice was stolen: its tokens become invalid (RFC 6749 section 4.1.2).
         revoked.add(found.grant)
         throw new Refused('code')
       }
@@ -155,7 +155,7 @@ export function createIssuer(options: IssuerOptions): Issuer & IssuerControl {
       if (!/^[\w.~-]{43,128}$/.test(verifier) || sha256(verifier) !== found.challenge) {
         throw new Refused('verifier')
       }
-      // It was in an address that others may have seen (CVE-2026-34511).
+      // The verifier was in an address that others may have seen (CVE-2026-34511).
       if (verifier === found.grant.state) throw new Refused('verifier')
       return issue(found.grant)
     },
@@ -196,7 +196,7 @@ export function createIssuer(options: IssuerOptions): Issuer & IssuerControl {
   }
 }
 
-/** What is wrong with a well-addressed request: nothing of it may be left out. */
+/** What is wrong with a request of the right client and address. None of these fields may be missing. */
 function problemOf(query: URLSearchParams): string | null {
   if (query.get('response_type') !== 'code') return 'response_type must be code'
   if (query.get('code_challenge_method') !== 'S256') return 'code_challenge_method must be S256'
@@ -216,16 +216,16 @@ export const jsonOf = ({ headers, body }: Recorded): Record<string, unknown> | n
     ? (body as Record<string, unknown>)
     : null
 
-/** A JWT that says this. Its signature is none: nobody here has a key. */
+/** A JWT with these claims. Its signature is made up: nobody here has a key. */
 export const jwt = (claims: Record<string, unknown>): string =>
   [{ alg: 'RS256', typ: 'JWT' }, claims]
     .map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
     .concat('c2lnbmF0dXJl')
     .join('.')
 
-/** What stands in front of the next answers of a token endpoint: each is used once, oldest first. */
+/** Obstacles before the next answers of a token endpoint. Each is used once, oldest first. */
 interface Obstacles {
-  /** In place of an answer; the request is not looked at */
+  /** Answers with this reply, without a look at the request */
   answer(reply: JsonReply): void
   /** The endpoint does its work, and its answer is lost: the socket is cut */
   lose(): void
@@ -248,8 +248,8 @@ export interface LoginEmulator extends IssuerControl, Obstacles {
 const CUT: Reply = { stream: [], ending: 'cut', headers: { 'content-type': 'application/json' } }
 
 /**
- * Serves a vendor's routes, `POST /path` → answer; what one throws as Refused is said in the vendor's words.
- * Obstacles stand before the one at `tokenPath`.
+ * Serves a vendor's routes, `POST /path` → answer. A Refused that a route throws is answered in the vendor's words.
+ * Obstacles are met before the route at `tokenPath`.
  */
 export async function serveLogins(
   issuer: Issuer & IssuerControl,

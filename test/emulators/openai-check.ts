@@ -1,6 +1,6 @@
 /**
- * What the real services refuse, refused with their words (wire/openai.md 3–5, 7.1). Nothing here is taken
- * from the adapter: model families, field lists and schema rules are written down a second time.
+ * Refuses what the real services refuse, in their words (wire/openai.md 3–5, 7.1). Nothing here is taken from the
+ * adapter: model families, field lists and schema rules are written down a second time.
  */
 import { hasLoneSurrogate } from './http.ts'
 import { isObject, type Json } from './json.ts'
@@ -19,7 +19,7 @@ const PUBLIC_FIELDS = new Set([
   ),
 ])
 
-/** Throws a Refusal for the first thing about the body that the service would not take. */
+/** Throws a Refusal for the first fault of the body for which the service would refuse it. */
 export function checkBody(body: unknown, asked: Asked): void {
   if (!isObject(body) || hasLoneSurrogate(body)) {
     refuse('We could not parse the JSON body of your request.')
@@ -59,7 +59,10 @@ function checkModel(model: string, { chatgpt }: Asked): void {
   )
 }
 
-/** In messages and in results; PDF files are read with their pages' images (egoist/chatwise-releases#383). */
+/**
+ * Checks images in messages and in results. PDF files count, since their pages are read as images
+ * (egoist/chatwise-releases#383).
+ */
 function checkVision(model: string, input: unknown[]): void {
   if (!/^(ft:)?(gpt-3|gpt-4(-\d|-32k|$)|o1-(mini|preview)|o3-mini)/.test(model)) return
   const contents = input.flatMap((item) => (isObject(item) ? [item.content, item.output].flat() : []))
@@ -74,7 +77,7 @@ function checkVision(model: string, input: unknown[]): void {
   }
 }
 
-/** `our-…` is a deployment of somebody's own: its name tells nothing of its model. */
+/** `our-…` is an operator's own deployment, whose name does not tell its model. */
 const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5-chat|^our-/.test(model)
 
 function checkSettings(body: Json, asked: Asked): void {
@@ -129,7 +132,9 @@ function checkSettings(body: Json, asked: Asked): void {
   }
 }
 
-/** The first generation has `minimal`, by key alone, and no `none`; every later one the reverse. */
+/**
+ * The first generation has `minimal`, only by key, and no `none`. Every later generation has `none` and no `minimal`.
+ */
 function checkEffort(effort: unknown, model: string, { chatgpt }: Asked): void {
   if (effort === undefined || effort === null) return
   const first = /^gpt-5(-mini|-nano)?(-\d{4}.*)?$/.test(model)
@@ -218,7 +223,7 @@ function schemaFault(schema: unknown, root = false): string | null {
     return `schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.`
   }
   if (root && !isObject(schema.properties)) return 'object schema missing properties.'
-  // One type of several, too (campfirein/byterover-cli#42).
+  // This also holds for an array among several types (campfirein/byterover-cli#42).
   if ([schema.type].flat().includes('array') && schema.items === undefined)
     return 'array schema missing items.'
   // nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358

@@ -3,7 +3,7 @@ import { isDead, seenAs } from './bytes.ts'
 import { isObject, type Json, parseObject } from './json.ts'
 import { type Asked, checkName, refuse, refuseDetail, text } from './openai-refusal.ts'
 
-/** Throws a Refusal for the first item, or the first place in their order, that would not be taken. */
+/** Throws a Refusal for the first item, or the first fault in their order, that the service would refuse. */
 export function checkInput(items: unknown[], asked: Asked): void {
   items.forEach((item, i) => {
     checkItem(item, `input[${i}]`, asked)
@@ -11,7 +11,7 @@ export function checkInput(items: unknown[], asked: Asked): void {
   checkOrder(items.filter(isObject), asked)
 }
 
-/** Fields beside `type`, `id`, `status`; those before the bar are required. */
+/** Fields besides `type`, `id`, `status`: the required ones, then the optional ones. */
 const ITEM_FIELDS: Readonly<Record<string, readonly [required: string[], optional: string[]]>> = {
   message: [['role', 'content'], ['phase']],
   function_call: [
@@ -135,7 +135,7 @@ const withText = (field: string) => (part: Json, at: string) => {
   refuse(`Invalid type for '${at}.${field}': expected a string.`, `${at}.${field}`, 'invalid_type')
 }
 
-/** By a file's ending (developers.openai.com, "File inputs"). */
+/** Files are accepted by their ending (developers.openai.com, "File inputs"). */
 const FILES =
   'pdf txt md json html xml css js ts py c cpp java doc docx rtf odt ppt pptx csv tsv xls xlsx'.split(' ')
 
@@ -180,7 +180,7 @@ const PART_CHECKS: Readonly<Record<string, (part: Json, at: string) => void>> = 
 function checkReasoning(item: Json, at: string, { verify }: Asked): void {
   const { id, summary, encrypted_content: token } = item
   if (!Array.isArray(summary)) refuse(`Invalid type for '${at}.summary'.`, `${at}.summary`, 'invalid_type')
-  // Nothing is ever stored here, so an id leads nowhere and a token must bring everything itself.
+  // Nothing is stored here, so an id refers to nothing and the token must hold all of the reasoning.
   if (id !== undefined || typeof token !== 'string') {
     refuse(
       `Item with id '${String(id ?? 'rs_')}' not found. Items are not persisted when \`store\` is set to false. Try again with \`store\` set to true, or remove this item from your input.`,
@@ -198,7 +198,7 @@ function checkReasoning(item: Json, at: string, { verify }: Asked): void {
   )
 }
 
-/** Every call has one output after it, every output a call before it, and reasoning goes before its item. */
+/** Every call needs one output after it, every output a call before it, and reasoning must precede its item. */
 function checkOrder(items: Json[], asked: Asked): void {
   const open = new Set<string>()
   const seen = new Set<string>()

@@ -1,7 +1,7 @@
-/** How OpenAI's services refuse: two body shapes, thrown by a check and answered by the emulator. */
+/** How OpenAI's services refuse: two body shapes, which a check throws and the emulator answers. */
 import type { JsonReply } from './http.ts'
 
-/** Which service is asked, by whom, and its way to verify a reasoning token that it issued. */
+/** Which service is asked, and how it verifies a reasoning token for this caller. */
 export interface Asked {
   chatgpt: boolean
   verify(token: string, summary: string[]): boolean
@@ -16,7 +16,7 @@ export class Refusal extends Error {
   }
 }
 
-/** The public error shape, which the ChatGPT path uses too for what the model's own API refuses. */
+/** The public error shape. The ChatGPT path uses it, too, for refusals of the model's own API. */
 export function refuse(
   message: string,
   param: string | null = null,

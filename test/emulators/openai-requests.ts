@@ -1,4 +1,4 @@
-/** Requests written by hand, and the emulated services that they go to. */
+/** Hand-written requests, and the emulated services to which they are sent. */
 import type { Test } from 'tap'
 import { createOpenAiEmulator, type OpenAiEmulator } from './openai.ts'
 

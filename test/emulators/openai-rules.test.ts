@@ -16,20 +16,20 @@ const many = Array.from({ length: 129 }, (_, i) => tool(`t${i}`))
 const schema = (parameters: unknown) => ({ tools: [tool('a', parameters)] })
 const object = (properties: Body, extra = {}) => ({ type: 'object', properties, ...extra })
 
-/** What both services refuse, with a word of the message and the status where it is not 400. */
+/** What both services refuse, with words of the message, and the status if it is not 400. */
 const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ['no model', { model: undefined }, /'model'/],
   ['an unknown model', { model: 'missing-1' }, /missing-1/],
   ['sampling of a reasoning model', { top_p: 1 }, /top_p/],
   [
-    'an effort the model has not',
+    'an effort that the model lacks',
     { reasoning: { effort: 'minimal' } },
     /Supported values are: 'none', 'low'/,
   ],
-  ['none where there is none', { model: 'gpt-6-astra', reasoning: { effort: 'none' } }, /'none'/],
-  ['reasoning of a plain model', { model: 'gpt-4.1', reasoning: {} }, /reasoning.effort/],
+  ['effort none for a model without it', { model: 'gpt-6-astra', reasoning: { effort: 'none' } }, /'none'/],
+  ['reasoning for a model without it', { model: 'gpt-4.1', reasoning: {} }, /reasoning.effort/],
   [
-    'encrypted content of a plain model',
+    'encrypted content for a model without reasoning',
     { model: 'gpt-4.1', include: ['reasoning.encrypted_content'] },
     /Encrypted content is not/,
   ],
@@ -39,18 +39,18 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ['a nested function', { tools: [{ type: 'function', function: { name: 'a' } }] }, /'tools\[0\]\.name'/],
   ['a dot in a name', { tools: [tool('a.b')] }, /does not match pattern/],
   ['a long name', { tools: [tool('a'.repeat(65))] }, /maximum length 64/],
-  ['one name twice', { tools: [tool('a'), tool('a')] }, /Duplicate function name/],
+  ['the same tool name twice', { tools: [tool('a'), tool('a')] }, /Duplicate function name/],
   ['no schema', schema(null), /'type: .*None/],
   ['a schema of another type', schema({ type: 'string' }), /got 'type: .*string/],
   ['a combinator at the root', schema(object({}, { anyOf: [] })), /top level/],
   ['an object without properties', schema({ type: 'object' }), /missing properties/],
   [
-    'an expression that looks around',
+    'a pattern with a lookaround',
     schema({ type: 'object', properties: { a: { type: 'string', pattern: '^(?!b)' } } }),
     /lookaround is not supported/,
   ],
   [
-    'an expression that is none of Python',
+    'a pattern that Python cannot read',
     schema({ type: 'object', properties: { a: { type: 'string', pattern: '\\p{L}' } } }),
     /is not a 'regex'/,
   ],
@@ -66,7 +66,7 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ],
   ['an array without items', schema(object({ a: { anyOf: [{ type: 'array' }] } })), /missing items/],
   [
-    'a loose schema that is not said to be',
+    'a loose schema without strict: false',
     { tools: [{ ...tool(), strict: undefined }] },
     /additionalProperties/,
   ],
@@ -77,12 +77,12 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ],
   ['a forced choice without tools', { tool_choice: 'required' }, /must be specified with 'tools'/],
   [
-    'a choice of a stranger',
+    'a choice of a tool that is not declared',
     { tools: [tool()], tool_choice: { type: 'function', name: 'b' } },
     /not found in/,
   ],
-  ['an item that is none', input('x'), /'input\[1\]'/],
-  ['an unknown item', input({ type: 'thought' }), /'thought'/],
+  ['an item that is no object', input('x'), /'input\[1\]'/],
+  ['an item of an unknown type', input({ type: 'thought' }), /'thought'/],
   ['an item without its fields', input({ type: 'function_call', call_id: 'c' }), /'input\[1\]\.name'/],
   ['an unknown field of an item', input({ ...call, mood: 1 }, output), /'input\[1\]\.mood'/],
   ['a foreign id', input({ ...call, id: 'item_1' }, output), /begins with 'fc'/],
@@ -94,26 +94,26 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ['an unknown role', { input: [{ ...user('x'), role: 'tool' }] }, /'tool'/],
   ['a message without content', { input: [{ ...user('x'), content: [] }] }, /content\[0\]/],
   [
-    'input text of an assistant',
+    'input_text in an assistant message',
     input(answer([{ type: 'input_text', text: 'x' }])),
     /'output_text' and 'refusal'/,
   ],
   [
-    'output text of a user',
+    'output_text in a user message',
     { input: [{ ...user('x'), content: [{ type: 'output_text', text: 'x' }] }] },
     /'input_text'/,
   ],
   [
-    'a text that is none',
+    'a text that is no string',
     { input: [{ ...user('x'), content: [{ type: 'input_text', text: 1 }] }] },
     /expected a string/,
   ],
   ['an image as an object', picture({ url: 'https://x/y.png' }), /image_url/],
-  ['an image that is none but says so', picture('data:image/png;base64,AAAA'), /valid image/],
+  ['PNG data that is no image', picture('data:image/png;base64,AAAA'), /valid image/],
   ['an image that is damaged', picture(`data:image/png;base64,${DAMAGED}`), /valid image/],
-  ['an image that is not there any more', picture('https://a.invalid/b.png'), /Error while downloading/],
-  ['an image that is none', picture('data:image/svg+xml;base64,AAAA'), /valid image/],
-  ['a phase of a user', { input: [{ ...user('x'), phase: 'commentary' }] }, /'commentary'/],
+  ['an image URL that leads nowhere', picture('https://a.invalid/b.png'), /Error while downloading/],
+  ['an image of an unsupported type', picture('data:image/svg+xml;base64,AAAA'), /valid image/],
+  ['a phase on a user message', { input: [{ ...user('x'), phase: 'commentary' }] }, /'commentary'/],
   ['an unknown phase', input(answer([{ type: 'output_text', text: 'x' }], { phase: 'draft' })), /'draft'/],
   ['a call with arguments that are no JSON', input({ ...call, arguments: '{' }, output), /arguments/],
   ['a call with arguments as an object', input({ ...call, arguments: {} }, output), /arguments/],
@@ -123,7 +123,7 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ['a call without its result', input(call), /No tool output found for function call call_1/],
   ['a result without its call', input(output), /No tool call found .* call_1/],
   ['a result before its call', input(output, call), /No tool call found/],
-  ['one call id twice', input(call, output, call, output), /Duplicate call_id/],
+  ['the same call id twice', input(call, output, call, output), /Duplicate call_id/],
   [
     'reasoning by reference',
     input({ type: 'reasoning', id: 'rs_1', summary: [] }, answer([])),
@@ -132,7 +132,7 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ],
   ['reasoning without a token', input({ type: 'reasoning', summary: [] }, call, output), /not found/, 404],
   [
-    'reasoning of someone else',
+    'reasoning with a foreign token',
     input({ type: 'reasoning', summary: [], encrypted_content: 'gAAAAAforeign' }, call, output),
     /could not be verified/,
   ],
@@ -140,19 +140,23 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
 
 const REFUSED_WITH_KEY: typeof REFUSED = [
   [
-    'an image for a model that sees none',
+    'an image for a model that cannot see',
     { ...picture(`data:image/png;base64,${PNG}`), model: 'o3-mini' },
     /only supported by certain models/,
   ],
   ['an unknown field', { teleport: 1 }, /Unknown parameter: 'teleport'/],
   ['no input', { input: undefined }, /'input'/],
   ['too many tools', { tools: many }, /maximum length 128/],
-  ['parallel calls of no tools', { parallel_tool_calls: false }, /only allowed when 'tools'/],
-  ['a low limit', { max_output_tokens: 15 }, />= 16/],
-  ['a high limit', { max_output_tokens: 128_001 }, /<= 128000/],
-  ['a high limit of a smaller model', { model: 'gpt-4.1', max_output_tokens: 32_769 }, /<= 32768/],
-  ['half of a character', { input: [user('\ud83d')] }, /could not parse/],
-  ['a stored response', { previous_response_id: 'resp_1' }, /resp_1/],
+  ['parallel_tool_calls without tools', { parallel_tool_calls: false }, /only allowed when 'tools'/],
+  ['max_output_tokens below the least', { max_output_tokens: 15 }, />= 16/],
+  ['max_output_tokens above the most', { max_output_tokens: 128_001 }, /<= 128000/],
+  [
+    'max_output_tokens above a smaller model’s most',
+    { model: 'gpt-4.1', max_output_tokens: 32_769 },
+    /<= 32768/,
+  ],
+  ['half a character', { input: [user('\ud83d')] }, /could not parse/],
+  ['previous_response_id', { previous_response_id: 'resp_1' }, /resp_1/],
   [
     'a nameless file',
     {
@@ -175,7 +179,7 @@ const REFUSED_WITH_KEY: typeof REFUSED = [
     /supported format/,
   ],
   [
-    'a PDF that is none',
+    'PDF data that is no PDF',
     {
       input: [
         {
@@ -197,7 +201,7 @@ const REFUSED_WITH_LOGIN: typeof REFUSED = [
     ],
   ),
   [
-    'the least effort, also of a model that has it by key',
+    'effort minimal, also for a model that has it by key',
     { model: 'gpt-5', reasoning: { effort: 'minimal' } },
     /Supported values are: 'low'/,
   ],
@@ -221,20 +225,20 @@ const REFUSED_WITH_LOGIN: typeof REFUSED = [
   ],
 ]
 
-t.test('it refuses what the services refuse', async (t) => {
+t.test('the emulator refuses what the services refuse', async (t) => {
   const emulator = await emulate(t)
   const refused = async (t: Test, response: Response, words: RegExp, status: number, what: string) => {
     t.equal(response.status, status, what)
     t.match(await response.text(), words, what)
   }
-  await t.test('with a key', async (t) => {
+  await t.test('a request with a key is refused in the vendor’s words', async (t) => {
     for (const [what, extra, words, status = 400] of [...REFUSED, ...REFUSED_WITH_KEY]) {
       const expected = what === 'an unknown model' ? 404 : status
       await refused(t, await onKey(emulator, { ...PUBLIC, ...extra }), words, expected, what)
     }
     await refused(t, await onKey(emulator, '{"model":'), /could not parse/, 400, 'broken JSON')
   })
-  await t.test('with a login', async (t) => {
+  await t.test('a request with a login is refused in the vendor’s words', async (t) => {
     for (const [what, extra, words, status = 400] of [...REFUSED, ...REFUSED_WITH_LOGIN]) {
       await refused(t, await onLogin(emulator, { ...CHATGPT, ...extra }), words, status, what)
     }
@@ -243,7 +247,7 @@ t.test('it refuses what the services refuse', async (t) => {
     const plain = await onLogin(emulator, CHATGPT, { 'content-type': 'text/plain' })
     await refused(t, plain, /Unsupported Media Type/, 415, 'no JSON')
   })
-  await t.test('but not what they accept', async (t) => {
+  await t.test('the emulator accepts what the services accept', async (t) => {
     const accepted: Body[] = [
       { input: 'a string' },
       { input: [{ role: 'system', content: 'x' }, user('y')] },
@@ -260,7 +264,7 @@ t.test('it refuses what the services refuse', async (t) => {
       await response.text()
     }
     const tools = await onLogin(emulator, { ...CHATGPT, tools: many })
-    t.equal(tools.status, 200, 'no limit of tools is known with a login')
+    t.equal(tools.status, 200, 'with a login no limit of tools is known')
     await tools.text()
   })
 })
@@ -297,7 +301,7 @@ t.test('reasoning is bound to the account, the model and the summary that it was
       'a merged summary',
       await again({ ...reasoning, summary: [{ type: 'summary_text', text: 'one\n\ntwo' }] }),
     ],
-    ['the token of the first event', await again({ ...reasoning, encrypted_content: early })],
+    ['the token of the item’s first event', await again({ ...reasoning, encrypted_content: early })],
   ] as const) {
     t.equal(response.status, 400, what)
     t.match(await response.json(), { error: { code: 'invalid_encrypted_content' } }, what)

@@ -1,9 +1,9 @@
-/** A scene as a Responses stream, or as the one JSON object of a call that does not stream (wire/openai.md 6). */
+/** A scene as a Responses stream, or as the one JSON object of a request without a stream (wire/openai.md 6). */
 import { type Beat, pause, type StreamReply } from './http.ts'
 import { isObject, type Json } from './json.ts'
 import { type Answer, pieces, type SceneItem, type SceneUsage } from './scene.ts'
 
-/** One response to make: what was asked, what shall happen, and the service's own tokens and ids. */
+/** One response to make: the request, the scene to play, and the service's own tokens and ids. */
 export interface Play {
   body: Json
   chatgpt: boolean
@@ -11,11 +11,11 @@ export interface Play {
   usage: SceneUsage
   issue(segments: string[]): string
   id(prefix: string): string
-  /** Id of the response, the same in all events */
+  /** Id of the response, which is the same in all events */
   response: string
 }
 
-/** The whole stream, up to the ending that the scene asks for. */
+/** The stream of a scene, with the ending that the scene asks for. */
 export function streamReply(play: Play, headers: Record<string, string>): StreamReply {
   const { scene } = play
   const ending = typeof scene.ending === 'string' ? END_OF_BODY[scene.ending] : 'end'
@@ -29,7 +29,7 @@ export function streamReply(play: Play, headers: Record<string, string>): Stream
 
 const END_OF_BODY = { close: 'end', cut: 'cut', hang: 'hang' } as const
 
-/** The same response without a stream; what the scene holds back, it waits for. */
+/** The same response without a stream. It waits for what the scene holds back. */
 export async function wholeResponse(play: Play): Promise<Json> {
   let last: Json = {}
   for (const beat of frames(play)) {
@@ -39,7 +39,7 @@ export async function wholeResponse(play: Play): Promise<Json> {
   return isObject(last.response) ? last.response : {}
 }
 
-/** Frames are numbered where they are sent; only `codex.*` ones carry no number. */
+/** Frames are numbered as they are sent; only `codex.*` frames have no number. */
 function* allBeats(play: Play): Generator<Beat> {
   let sequence = 0
   for (const frame of frames(play)) {
@@ -48,7 +48,9 @@ function* allBeats(play: Play): Generator<Beat> {
   }
 }
 
-/** The stream without its terminal event, or cut after so many frames; then the in-stream error, if any. */
+/**
+ * The stream without its terminal event, or cut after the scene's number of frames. Then the in-stream error, if any.
+ */
 function* brokenBeats(play: Play): Generator<Beat> {
   const { after = Number.POSITIVE_INFINITY, ending } = play.scene
   let sent = 0
@@ -118,7 +120,7 @@ function ended(play: Play, response: Json, output: Json[]): Json {
       ...response,
       status: cut ? 'incomplete' : 'completed',
       incomplete_details: cut ? { reason: 'max_output_tokens' } : null,
-      // The ChatGPT backend leaves it empty even on success (wire/openai.md 6.3).
+      // The ChatGPT backend leaves `output` empty even on success (wire/openai.md 6.3).
       output: play.chatgpt ? [] : output,
       ...(play.chatgpt || play.scene.goesOn ? { end_turn: !play.scene.goesOn } : {}),
       usage: {
@@ -213,7 +215,7 @@ function* playReasoning(play: Play, { parts }: Item<'reasoning'>, output_index: 
   const item_id = play.id('rs')
   const { reasoning, include } = play.body
   const asked = isObject(reasoning) && reasoning.summary ? parts : []
-  // The token of the first event is another one and of no use (wire/openai.md 4).
+  // The item's first event has another token, which is of no use (wire/openai.md 4).
   const item = { id: item_id, type: 'reasoning' }
   yield added(output_index, { ...item, summary: [], encrypted_content: 'gAAAAAnotyet' })
   const summary: Json[] = []
@@ -256,7 +258,7 @@ const done = (output_index: number, item: Json): Json => ({
   item,
 })
 
-/** At the scene's pace; `obfuscation` pads every delta to a length that tells nothing. */
+/** The deltas of a text at the scene's pace. `obfuscation` pads each delta to a length that tells nothing. */
 function* deltas(play: Play, text: string, head: Json, count?: number): Generator<Step> {
   const { pace } = play.scene
   for (const [i, delta] of pieces(text, pace?.deltas ?? count).entries()) {

@@ -5,18 +5,18 @@ import { gate } from '../waiting.ts'
 import { CHATGPT, emulate, LOGIN, onKey, onLogin, PUBLIC, tool, user } from './openai-requests.ts'
 import { text } from './scene.ts'
 
-/** What a promise rejects with; null where it does not. */
+/** The error with which a promise rejects; null if it does not reject. */
 const thrown = (promise: Promise<unknown>): Promise<unknown> =>
   promise.then(
     () => null,
     (error) => error,
   )
 
-t.test('the official SDK reads what it answers', async (t) => {
+t.test('the official SDK reads the emulator’s answers', async (t) => {
   const emulator = await emulate(t)
   const sdk = new OpenAI({ apiKey: 'sk-test', baseURL: emulator.keyBaseUrl, maxRetries: 0 })
 
-  await t.test('a text, streamed and whole', async (t) => {
+  await t.test('the SDK reads a text, streamed and whole', async (t) => {
     const types: string[] = []
     let said = ''
     for await (const event of await sdk.responses.create({
@@ -36,7 +36,7 @@ t.test('the official SDK reads what it answers', async (t) => {
     t.ok((whole.usage?.input_tokens ?? 0) > 0)
   })
 
-  await t.test('reasoning and parallel calls, and the turn goes on with their results', async (t) => {
+  await t.test('the SDK reads reasoning and parallel calls, and goes on with their results', async (t) => {
     const input: OpenAI.Responses.ResponseInputItem[] = [
       {
         role: 'user',
@@ -75,7 +75,7 @@ t.test('the official SDK reads what it answers', async (t) => {
     )
   })
 
-  await t.test('errors: of the request, of the key, and inside a stream', async (t) => {
+  await t.test('the SDK reads errors of the request, of the key, and within a stream', async (t) => {
     const refused = sdk.responses.create({ model: 'gpt-5.6-sol', input: 'x', temperature: 1 })
     t.match(await thrown(refused), { status: 400, param: 'temperature', code: 'unsupported_parameter' })
     const stranger = new OpenAI({ apiKey: 'eyJ', baseURL: emulator.keyBaseUrl, maxRetries: 0 })
@@ -92,7 +92,7 @@ t.test('the official SDK reads what it answers', async (t) => {
       last = event.type === 'response.failed' ? `${event.type}: ${event.response.error?.message}` : event.type
     }
     t.equal(last, 'response.failed: broke')
-    t.equal(ids.size, 1, 'it is one response from its beginning to its failure')
+    t.equal(ids.size, 1, 'all events have the same response id, up to the failure')
     emulator.script(() => ({ ...text('x'), ending: { code: 'server_is_overloaded', message: 'busy' } }))
     const stream = await sdk.responses.create({ model: 'gpt-5.6-sol', input: 'x', stream: true })
     const drained = async () => {
@@ -110,14 +110,14 @@ t.test('the official SDK reads what it answers', async (t) => {
     t.equal((await sdk.responses.create({ model: 'gpt-5.6-sol', input: 'again' })).output_text, 'again')
   })
 
-  await t.test('the list of models', async (t) => {
+  await t.test('the SDK reads the list of models', async (t) => {
     const ids: string[] = []
     for await (const { id } of sdk.models.list()) ids.push(id)
     t.same(ids, ['gpt-5.6-sol', 'gpt-4.1'])
   })
 })
 
-t.test('the scene language plays on a stream', async (t) => {
+t.test('the scene language decides the stream', async (t) => {
   const emulator = await emulate(t)
   const said = async (words: string) => (await onKey(emulator, { ...PUBLIC, input: [user(words)] })).text()
 
@@ -170,7 +170,7 @@ t.test('the scene language plays on a stream', async (t) => {
     emulator.script(null)
   })
 
-  await t.test('a conversation finds its own prompt cached', async (t) => {
+  await t.test('a conversation’s former prompt counts as cached', async (t) => {
     const cached = async (input: unknown[]) => {
       const answer = await onKey(emulator, { ...PUBLIC, stream: false, prompt_cache_key: 'ses_1', input })
       const { usage } = (await answer.json()) as {
@@ -183,7 +183,7 @@ t.test('the scene language plays on a stream', async (t) => {
   })
 })
 
-t.test('the ChatGPT path answers a login in its own way', async (t) => {
+t.test('the ChatGPT path answers only logins, with events and models of its own', async (t) => {
   const emulator = await emulate(t)
   const answer = await (await onLogin(emulator, CHATGPT)).text()
   t.match(answer, /event: codex\.rate_limits\ndata: \{"type":"codex\.rate_limits"(?!.*sequence_number)/)

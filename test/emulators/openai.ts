@@ -15,9 +15,9 @@ export interface OpenAiEmulator {
   keyBaseUrl: string
   chatgptBaseUrl: string
   requests: Recorded[]
-  /** Settles with the request of that place (from 0) once it has arrived. */
+  /** Settles with the request at this index (from 0) once it has arrived. */
   request(index: number): Promise<Recorded>
-  /** A test's own behaviour, after the checks; null brings the default scene back. */
+  /** A test's own behaviour, after the checks; null restores the default scene. */
   script(play: Script | null): void
   /** From now on this token or key is answered with a 401. */
   revoke(token: string): void
@@ -28,11 +28,11 @@ interface World {
   script: Script | null
   revoked: Set<string>
   ids: number
-  /** Last prompt of every cache key: what the next one has in common with it is cached. */
+  /** Last prompt of every cache key. What the next prompt has in common with it counts as cached. */
   prompts: Map<string, string>
 }
 
-/** What a caller proved to be: reasoning tokens are bound to it. */
+/** Who the caller proved to be. Reasoning tokens are bound to this identity. */
 interface Caller {
   chatgpt: boolean
   account: string
@@ -69,7 +69,7 @@ async function route(world: World, request: Recorded): Promise<Reply> {
   const key = `${request.method} ${path.replace(/^\/(v1|backend-api\/codex)\//, '')}`
   if (key === 'GET models') {
     authenticate(world, request, chatgpt)
-    // Filtered by it (wire/openai.md 9).
+    // The list is filtered by this version (wire/openai.md 9).
     if (chatgpt && !request.path.includes('client_version=')) refuseDetail('client_version is required')
     return { status: 200, body: chatgpt ? CHATGPT_MODELS : PUBLIC_MODELS }
   }
@@ -132,7 +132,7 @@ async function notStreamed(play: Play): Promise<JsonReply> {
   return { status: 500, body: { error: { ...ending, type: 'server_error', param: null } } }
 }
 
-/** A token that only this account and model can send back, with the summary it came with. */
+/** A token that only this account and model can send back, and only with the summary with which it came. */
 function sealed({ chatgpt, account }: Caller, model: string, segments: string[]): string {
   const bound = JSON.stringify([chatgpt, account, model, segments])
   return `gAAAAAB${createHmac('sha256', 'emulated').update(bound).digest('base64url')}`
@@ -152,7 +152,9 @@ function replyHeaders({ chatgpt, id }: Play): Record<string, string> {
   }
 }
 
-/** About four characters a token; cached is what the conversation's last prompt began with too. */
+/**
+ * Counts about four characters per token. The common beginning with the conversation's last prompt counts as cached.
+ */
 function counted(world: World, body: Json, scene: Answer): SceneUsage {
   const items = Array.isArray(body.input) ? body.input : [body.input]
   const prompt = [body.tools, body.instructions, ...items].map((part) => JSON.stringify(part)).join('\n')

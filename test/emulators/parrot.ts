@@ -2,7 +2,7 @@ import { createServer, type IncomingHttpHeaders } from 'node:http'
 import type { Test } from 'tap'
 import { listening } from '../listening.ts'
 
-/** A server, and a token endpoint, that quotes whatever secret it is sent in its refusals. */
+/** A server and token endpoint that quotes every secret that it is sent in its refusals. */
 export async function startParrot(
   t: Test,
 ): Promise<{ url: string; heard: (IncomingHttpHeaders | string)[] }> {
@@ -11,7 +11,7 @@ export async function startParrot(
     const { headers } = request
     const body = (await request.toArray()).join('')
     heard.push(headers, body)
-    // As they are, as forms have them, and without the word that tells a token.
+    // The secrets as they were sent, form-encoded, and without the scheme before a token.
     const bare = headers.authorization?.split(' ').at(-1)
     const words = `Not ${encodeURIComponent(body)} or ${bare} with ${JSON.stringify(headers)} and ${body}`
     response.writeHead(400).end(JSON.stringify({ error: 'invalid_grant', error_description: words }))

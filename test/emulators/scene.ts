@@ -18,7 +18,7 @@ export type SceneItem =
   | { type: 'text'; text: string }
   /** `parts`: the readable summary, in the segments that the vendor has; may be empty. */
   | { type: 'reasoning'; parts: string[] }
-  /** `name` is an exposed name; a string as `arguments` goes out as it is, valid JSON or not. */
+  /** `name` is an exposed name. A string as `arguments` is sent as it is, valid JSON or not. */
   | { type: 'call'; name: string; arguments: Record<string, unknown> | string }
   /** Holds the stream here until the promise settles. */
   | { type: 'wait'; until: Promise<unknown> }
@@ -33,24 +33,24 @@ export interface SceneUsage {
 export interface Answer {
   items: SceneItem[]
   usage?: Partial<SceneUsage>
-  /** Absent: `stop`, or the vendor's word for tool calls where there are any. */
+  /** Absent: `stop`, or the vendor's word for tool calls if there are any. */
   finish?: 'stop' | 'length' | 'refusal'
-  /** OpenAI's alone: the model is not done, though it calls nothing. */
+  /** Only for OpenAI: the model is not done, although it calls no tool. */
   goesOn?: true
-  /** Text and arguments go out in this many deltas, this many milliseconds apart. */
+  /** Text and arguments are sent in this many deltas, this many milliseconds apart. */
   pace?: { deltas: number; ms: number }
   /**
-   * In place of the vendor's end of stream: `close` ends the body cleanly, `cut` destroys the socket,
-   * `hang` keeps it open and silent; an object is an error that the vendor sends inside the stream.
+   * Replaces the vendor's end of stream: `close` ends the body cleanly, `cut` destroys the socket, `hang` keeps it open
+   * and silent. An object is an error that the vendor sends within the stream.
    */
   ending?: 'close' | 'cut' | 'hang' | { code: string; message: string }
-  /** Frames sent before that ending; absent: all but the vendor's end of stream. */
+  /** Number of frames before this ending; absent: all but the vendor's end of stream. */
   after?: number
-  /** Bytes per write; absent: a frame a write. */
+  /** Bytes per write; absent: one frame per write. */
   chunk?: number
 }
 
-/** A plain reply stands in place of a model's answer: an error body, a page of the edge. */
+/** A plain reply replaces a model's answer: an error body, or a page of the vendor's edge. */
 export type Scene = Answer | JsonReply
 
 /** What a scene may depend on, read from the vendor's body by its emulator. */
@@ -59,7 +59,7 @@ export interface SceneInput {
   tools: readonly string[]
   /** Text of the last user message. */
   user: string
-  /** Requests of this turn that were answered by tool results since that message. */
+  /** How many requests of this turn were answered by tool results since this message. */
   step: number
   /** Texts of the tool results that the request ends with. */
   results: readonly string[]
@@ -142,7 +142,7 @@ const COMMANDS: { pattern: RegExp; play(match: string[], stage: Stage): void }[]
   },
 ]
 
-/** JSON as an object; anything else stays text, so that a test can make a model send broken arguments. */
+/** JSON as an object. Anything else stays text, so that a test can make a model send broken arguments. */
 function argumentsOf(json: string): Record<string, unknown> | string {
   try {
     const value: unknown = JSON.parse(json)
@@ -150,12 +150,12 @@ function argumentsOf(json: string): Record<string, unknown> | string {
       return value as Record<string, unknown>
     }
   } catch {
-    // Sent as it is.
+    // The text is sent as it is.
   }
   return json
 }
 
-/** Cuts a text into `count` pieces of whole characters (fewer where it is shorter); absent: into words. */
+/** Cuts a text into `count` pieces of whole characters (fewer if the text is shorter); without `count`, into words. */
 export function pieces(value: string, count?: number): string[] {
   if (count === undefined) return value.match(/\S+\s*|\s+/gu) ?? []
   const characters = [...value]

@@ -1,4 +1,4 @@
-/** The emulated vendors all together, and the settings that lead Baton to them. */
+/** All emulated vendors together, and the settings that point Baton to them. */
 import { type AnthropicEmulator, createAnthropicEmulator } from './anthropic.ts'
 import { createGeminiEmulator, type GeminiEmulator } from './gemini.ts'
 import { createOpenAiEmulator, type OpenAiEmulator } from './openai.ts'
