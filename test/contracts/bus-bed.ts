@@ -4,11 +4,11 @@ import type { Bus, BusEvent, LoggedEvent, LogLimits, ReadItem, ReadOptions } fro
 import { encodeEvent } from '../../src/sse.ts'
 
 export interface BusBed {
-  /** A bus on a backend of its own; closed when the test ends. */
+  /** A bus on a backend of its own, which is closed when the test ends. */
   open(t: Test, limits?: Partial<LogLimits>): Promise<Bus>
-  /** Another replica's view of the same backend; the same one where there are no replicas. */
+  /** Another replica's bus on the same backend; the same bus if there are no replicas. */
   another(t: Test, bus: Bus, limits?: Partial<LogLimits>): Promise<Bus>
-  /** Everything that the bus kept is gone (flush, restart): the bus that clients meet then. */
+  /** Loses everything that the bus kept (flush, restart). Gives the bus that clients meet afterwards. */
   lose(t: Test, bus: Bus): Promise<Bus>
 }
 
@@ -29,7 +29,7 @@ export const wholeTurn = (turn: string, deltas = 5): BusEvent[] => [
 
 interface Reading {
   items: ReadItem[]
-  /** Settles when this many events have come, or a `gap`, `lagged` or end was met after `items`. */
+  /** Settles when this many events have come. Rejects if the read ends before. */
   events(count: number): Promise<LoggedEvent[]>
   item(count: number): Promise<ReadItem>
   ended: Promise<void>
@@ -88,7 +88,7 @@ export const bytes = (events: LoggedEvent[]): string =>
   events.map(({ cursor, type, data }) => encodeEvent(type, data, cursor)).join('')
 export const textsOf = (events: LoggedEvent[]): unknown[] => events.map(({ data }) => JSON.parse(data).text)
 
-/** Appends, and finds the events' cursors in the log, where nobody else may speak meanwhile. */
+/** Appends the events, and finds their cursors in the log. Nobody else may append meanwhile. */
 export async function appended(bus: Bus, session: string, events: BusEvent[]): Promise<string[]> {
   await bus.append(session, events)
   const { signal } = new AbortController()
@@ -100,7 +100,7 @@ export async function appended(bus: Bus, session: string, events: BusEvent[]): P
 }
 
 let marks = 0
-/** What a read holds up to the end of what is there now, which an own event marks. */
+/** What a read gives up to the log's present end, which an event of this function marks. */
 export async function readAll(bus: Bus, options: Partial<ReadOptions> = {}, session = SESSION) {
   const abort = new AbortController()
   const mark = event('mark', ++marks, options.turn ?? null)

@@ -17,7 +17,7 @@ import {
   wholeTurn,
 } from './bus-bed.ts'
 
-/** Milliseconds and counter of a cursor. */
+/** The milliseconds and the counter of a cursor. */
 const orderOf = (cursor: string) => (/^(\d+)-(\d+)\./.exec(cursor) ?? []).slice(1).map(Number)
 function ascends(cursors: string[]): boolean {
   return cursors.every((cursor, i) => {
@@ -27,9 +27,9 @@ function ascends(cursors: string[]): boolean {
   })
 }
 
-/** One order for all, and a gap where anything is lost. */
+/** All readers see one order, and a gap where events were lost. */
 export function logContract(t: Test, bed: BusBed): void {
-  t.test('an event comes out as it went in, to early and late readers alike', async (t) => {
+  t.test('early and late readers get an event exactly as it was appended', async (t) => {
     const bus = await bed.open(t)
     const early = start(t, bus)
     const said = [event('turn.created'), delta('Grüße, 世界 🌍 "\\n"'), event('tools.changed', 'x', null)]
@@ -41,10 +41,10 @@ export function logContract(t: Test, bed: BusBed): void {
     )
     t.equal(new Set(got.map(({ cursor }) => cursor)).size, 3)
     t.equal(bytes(eventsOf(await readAll(bus))), bytes(got))
-    t.same(await readAll(bus, {}, 'ses_other'), [], 'another session has none of it')
+    t.same(await readAll(bus, {}, 'ses_other'), [], 'another session has no events of this one')
   })
 
-  t.test('all readers see one order, in which every writer’s own order is kept', async (t) => {
+  t.test('all readers see the same order, which keeps the order of each writer', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const readers = [start(t, bus), start(t, other), start(t, other, { after: 'now' })]
@@ -70,7 +70,7 @@ export function logContract(t: Test, bed: BusBed): void {
     t.equal(bytes(eventsOf(await readAll(other))), bytes(one ?? []))
   })
 
-  t.test('a reader that comes back after any event gets exactly the rest, live or not', async (t) => {
+  t.test('a reader that resumes after any event gets exactly the rest, live or not', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const script = [...wholeTurn(TURN, 6), event('tools.changed', '', null), ...wholeTurn('turn_two', 6)]
@@ -88,7 +88,7 @@ export function logContract(t: Test, bed: BusBed): void {
     }
   })
 
-  t.test('a turn’s read starts at its first event, holds no others, and ends with its end', async (t) => {
+  t.test('a read of a turn has only the turn’s events, from its first to its terminal one', async (t) => {
     const bus = await bed.open(t)
     const waiting = start(t, bus, { turn: TURN })
     await bus.append(SESSION, [event('tools.changed', '', null), ...wholeTurn('turn_before')])
@@ -113,13 +113,13 @@ export function logContract(t: Test, bed: BusBed): void {
     t.same(atEnd.items, [])
   })
 
-  t.test('`now` skips what there is, `start` does not', async (t) => {
+  t.test('a read after `now` skips kept events, a read after `start` does not', async (t) => {
     const bus = await bed.open(t)
     await bus.append(SESSION, [delta('old')])
     const now = start(t, bus, { after: 'now' })
     const all = start(t, bus)
     await all.events(1)
-    // A read begins with its first `next`; the mark of a second reader shows that it has.
+    // A read begins with its first `next`. Events are appended until both reads have begun.
     const probe = start(t, bus, { after: 'now' })
     for (let i = 0; probe.items.length === 0 || now.items.length === 0; i++) {
       await bus.append(SESSION, [delta(`new${i}`)])
@@ -129,7 +129,7 @@ export function logContract(t: Test, bed: BusBed): void {
     t.equal(textsOf(await all.events(2))[0], 'old')
   })
 
-  t.test('a former owner’s words are dropped, and all of a turn’s after its end', async (t) => {
+  t.test('events of a former owner are dropped, and all events of a turn after its end', async (t) => {
     const bus = await bed.open(t)
     const said = (epoch: number, one: BusEvent): BusEvent => ({ ...one, epoch })
     await bus.append(SESSION, [said(1, event('turn.created')), said(1, delta('first'))])
@@ -141,7 +141,7 @@ export function logContract(t: Test, bed: BusBed): void {
     t.same(textsOf(await reading.events(6)), ['', 'first', 'second', 'of nobody', 'end', 'next'])
   })
 
-  t.test('a turn’s last words are heard, however early the next one’s owner speaks', async (t) => {
+  t.test('a turn’s last events are kept although a later turn’s owner has spoken before', async (t) => {
     const bus = await bed.open(t)
     const said = (epoch: number, turn: string, type: string): BusEvent => ({
       ...event(type, type, turn),
@@ -150,7 +150,7 @@ export function logContract(t: Test, bed: BusBed): void {
     await bus.append(SESSION, [said(1, 'turn_1', 'turn.created')])
     await bus.append(SESSION, [said(3, 'turn_3', 'turn.created'), said(3, 'turn_3', 'turn.started')])
     await bus.append(SESSION, [said(1, 'turn_1', 'step.completed'), said(1, 'turn_1', 'turn.completed')])
-    // As fast a turn, of whose beginning nothing had come yet.
+    // A turn of which no event had come yet when the later turn began.
     await bus.append(SESSION, [said(2, 'turn_2', 'turn.created'), said(2, 'turn_2', 'turn.completed')])
     const types = (reading: ReturnType<typeof start>, count: number) =>
       reading.events(count).then((events) => events.map(({ type }) => type))
@@ -165,12 +165,12 @@ export function logContract(t: Test, bed: BusBed): void {
     t.same(
       (await types(start(t, bus), 8)).slice(3),
       ['step.completed', 'turn.completed', 'turn.created', 'turn.completed', 'usage'],
-      'nothing of a turn that is over, or of whose beginning nobody knows',
+      'no event of a turn that is over or whose beginning is unknown is kept',
     )
   })
 
   t.test(
-    'what others say of a turn is of the session alone before its first event and after its last',
+    'an event of others about a turn belongs to the session before the turn’s first and after its last event',
     async (t) => {
       const bus = await bed.open(t)
       const mine = start(t, bus, { turn: TURN })
@@ -204,12 +204,12 @@ export function logContract(t: Test, bed: BusBed): void {
       t.same(
         eventsOf(again).map(({ type }) => type),
         own,
-        'and from its first event, without a gap',
+        'a read from the turn’s first event has no gap',
       )
     },
   )
 
-  t.test('a repeat under a known key is dropped', async (t) => {
+  t.test('an event with a known key is dropped', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const keyed = (key: string, text: string): BusEvent => ({ ...delta(text), once: key })
@@ -218,17 +218,21 @@ export function logContract(t: Test, bed: BusBed): void {
     await bus.append(SESSION, [keyed('d', 'd'), keyed('d', 'd again')])
     t.same(textsOf(eventsOf(await readAll(other))), ['a', 'b', 'c', 'd'])
     await bus.append('ses_other', [keyed('a', 'a')])
-    t.same(textsOf(eventsOf(await readAll(bus, {}, 'ses_other'))), ['a'], 'keys belong to their session')
+    t.same(
+      textsOf(eventsOf(await readAll(bus, {}, 'ses_other'))),
+      ['a'],
+      'keys count only within their session',
+    )
   })
 
-  t.test('a place that is no longer kept is a gap, and live events follow it', async (t) => {
+  t.test('a read after a place that is no longer kept gives a gap and then live events', async (t) => {
     const limits = { maxEvents: 20 }
     const bus = await bed.open(t, limits)
     const cursors: string[] = []
     for (let i = 0; i < 50; i++) cursors.push(...(await appended(bus, SESSION, [delta(i)])))
     for (const [i, after] of cursors.slice(0, -1).entries()) {
       const item = await start(t, bus, { after }).item(0)
-      if ('events' in item) t.equal(textsOf(item.events)[0], i + 1, 'the very next one, or a gap')
+      if ('events' in item) t.equal(textsOf(item.events)[0], i + 1, 'the read gives the next event, or a gap')
       else t.match(item, { gap: true })
     }
     for (const after of [cursors[0] ?? '', cursors[20] ?? '']) {
@@ -241,16 +245,20 @@ export function logContract(t: Test, bed: BusBed): void {
         [next],
       )
       const resumed = start(t, bus, { after: 'cursor' in gap ? gap.cursor : '' })
-      t.same(await resumed.events(1), await reading.events(1), 'the gap’s own cursor is a place')
+      t.same(
+        await resumed.events(1),
+        await reading.events(1),
+        'a read can be resumed at the gap’s own cursor',
+      )
     }
     const kept = start(t, bus, { after: cursors[45] ?? '' })
     t.same(textsOf(await kept.events(6)), [46, 47, 48, 49, 'live', 'live'])
     const oldest = eventsOf(await readAll(bus))
-    t.ok(oldest.length <= 22 && oldest.length >= 15, `${oldest.length} are kept`)
+    t.ok(oldest.length <= 22 && oldest.length >= 15, `${oldest.length} events are kept`)
     t.same(textsOf(oldest).slice(-3), [49, 'live', 'live'])
   })
 
-  t.test('behind a gap a step under way is told from its beginning, where that is kept', async (t) => {
+  t.test('after a gap the running step is told from its beginning if this is kept', async (t) => {
     const bus = await bed.open(t, { maxEvents: 20 })
     const [lost = ''] = await appended(bus, SESSION, [event('turn.created')])
     const behind = async () => {
@@ -261,36 +269,40 @@ export function logContract(t: Test, bed: BusBed): void {
       while (textsOf(eventsOf(reading.items)).at(-1) !== 'live') await reading.item(reading.items.length)
       const told = eventsOf(reading.items)
       const again = start(t, bus, { after: 'cursor' in gap ? gap.cursor : '', turn: TURN })
-      t.same(await again.events(told.length), told, 'the gap’s own cursor is the place before')
+      t.same(await again.events(told.length), told, 'the gap’s own cursor is the place before these events')
       return textsOf(told)
     }
     for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta(i)])
-    t.same(await behind(), ['live'], 'its beginning was never here')
+    t.same(await behind(), ['live'], 'its beginning was never in the log')
     await bus.append(SESSION, [event('step.started', 'begins'), delta('a'), delta('b')])
     t.same(await behind(), ['begins', 'a', 'b', 'live'])
     await bus.append(SESSION, [event('message', 'whole')])
-    t.same(await behind(), ['live'], 'what is committed stands in the snapshot')
+    t.same(await behind(), ['live'], 'a committed step is in the snapshot, and is not told')
     await bus.append(SESSION, [event('step.started', 'begins')])
     for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta(i)])
-    t.same(await behind(), ['live'], 'its beginning is no longer kept')
+    t.same(await behind(), ['live'], 'the step’s beginning is no longer kept')
   })
 
-  t.test('a log is bounded in bytes too', async (t) => {
+  t.test('a log is bounded in bytes, too', async (t) => {
     const bus = await bed.open(t, { maxBytes: 100_000 })
     for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta('x'.repeat(10_000))])
     const kept = eventsOf(await readAll(bus))
-    t.ok(kept.length >= 5 && kept.length <= 10, `${kept.length} are kept`)
+    t.ok(kept.length >= 5 && kept.length <= 10, `${kept.length} events are kept`)
     const live = start(t, bus)
     const { length } = await live.events(kept.length + 1)
     await bus.append(SESSION, [delta('y'.repeat(200_000))])
-    t.equal((await live.events(length + 1)).length, length + 1, 'who waits hears what is larger than that')
+    t.equal(
+      (await live.events(length + 1)).length,
+      length + 1,
+      'a live reader gets an event that is larger than the log',
+    )
     const gap = await start(t, bus, { after: kept[0]?.cursor ?? '' }).item(0)
     await bus.append(SESSION, [delta('after')])
     const behind = start(t, bus, { after: 'cursor' in gap ? gap.cursor : '' })
     t.same(textsOf(await behind.events(1)), ['after'])
   })
 
-  t.test('a turn whose first event is gone is a gap; a turn not begun is waited for', async (t) => {
+  t.test('a turn’s read gives a gap if its first event is gone, and waits if it has not begun', async (t) => {
     const bus = await bed.open(t, { maxEvents: 20 })
     await bus.append(SESSION, [event('turn.created'), ...Array.from({ length: 40 }, (_, i) => delta(i))])
     t.match(await start(t, bus, { turn: TURN }).item(0), { gap: true })
@@ -301,16 +313,20 @@ export function logContract(t: Test, bed: BusBed): void {
     await bus.append(SESSION, [event('turn.failed')])
     const ended = start(t, bus, { turn: TURN })
     await ended.ended
-    t.match(ended.items, [{ gap: true }], 'after the gap of an ended turn nothing comes')
+    t.match(ended.items, [{ gap: true }], 'nothing follows the gap of an ended turn')
     await bus.append(SESSION, [delta('first known', 'turn_half')])
-    t.match(await start(t, bus, { turn: 'turn_half' }).item(0), { gap: true }, 'its beginning was never here')
+    t.match(
+      await start(t, bus, { turn: 'turn_half' }).item(0),
+      { gap: true },
+      'its beginning was never in the log',
+    )
   })
 
-  t.test('after a loss every old cursor is a gap, and nothing old counts as known', async (t) => {
+  t.test('after a loss every old cursor gives a gap, and no old key is known', async (t) => {
     const bus = await bed.open(t)
     const cursors = await appended(bus, SESSION, wholeTurn(TURN, 3))
     await bus.append(SESSION, [{ ...delta('once'), once: 'key' }])
-    // No loss is over within the millisecond by which cursors are ordered.
+    // Cursors are ordered by milliseconds, and no real loss is over within one.
     await sleep(2)
     const after = await bed.lose(t, bus)
     const empty = start(t, after, { after: cursors[1] ?? '' })
@@ -318,17 +334,17 @@ export function logContract(t: Test, bed: BusBed): void {
     const [again] = await appended(after, SESSION, [{ ...delta('once'), once: 'key' }])
     t.same(textsOf(await empty.events(1)), ['once'])
     t.ok(ascends([...cursors, again ?? '']), 'cursors stay ordered')
-    // As long as the old one was: what it numbered is there again, and is something else.
+    // The new log is as long as the old one: the old numbers are there again, for other events.
     await after.append(SESSION, wholeTurn(TURN, 9))
     t.match(
       await start(t, after, { after: cursors[1] ?? '' }).item(0),
       { gap: true },
-      'also once there is a new log',
+      'an old cursor gives a gap in the new log, too',
     )
     t.equal(await after.pastEnd(SESSION, TURN, cursors[4] ?? '', true), false)
   })
 
-  t.test('pastEnd tells the terminal event’s cursor and later ones from earlier ones', async (t) => {
+  t.test('pastEnd is true for the cursors of the terminal event and later ones only', async (t) => {
     const bus = await bed.open(t)
     const cursors = await appended(bus, SESSION, [...wholeTurn(TURN, 2), event('tools.changed', '', null)])
     const answers = await Promise.all(cursors.map((cursor) => bus.pastEnd(SESSION, TURN, cursor, true)))
@@ -336,21 +352,29 @@ export function logContract(t: Test, bed: BusBed): void {
     t.equal(await bus.pastEnd(SESSION, 'turn_unknown', cursors[4] ?? '', false), false)
   })
 
-  t.test('a place after the end of a turn that the log has forgotten is past it', async (t) => {
+  t.test('pastEnd is true for a kept place after the end of a turn that the log has forgotten', async (t) => {
     const bus = await bed.open(t, { maxEvents: 20 })
     const [begin = ''] = await appended(bus, SESSION, wholeTurn(TURN, 2))
     await bus.append(SESSION, [event('turn.created', '', 'turn_2')])
     const many = Array.from({ length: 40 }, (_, i) => delta(i, 'turn_2'))
     const [kept = ''] = (await appended(bus, SESSION, many)).slice(-1)
     t.equal(await bus.pastEnd(SESSION, TURN, kept, true), true)
-    t.equal(await bus.pastEnd(SESSION, TURN, kept, false), false, 'one that is not over may come yet')
-    t.equal(await bus.pastEnd(SESSION, TURN, begin, true), false, 'what lies after it is a gap')
-    t.equal(await bus.pastEnd(SESSION, 'turn_2', kept, true), false, 'its end is not said yet')
+    t.equal(
+      await bus.pastEnd(SESSION, TURN, kept, false),
+      false,
+      'a turn that has not ended may still begin here',
+    )
+    t.equal(
+      await bus.pastEnd(SESSION, TURN, begin, true),
+      false,
+      'a place before the kept events gives a gap',
+    )
+    t.equal(await bus.pastEnd(SESSION, 'turn_2', kept, true), false, 'the turn’s end is not in the log yet')
     const ahead = kept.replace(/^\d+/, (ms) => String(Number(ms) + 1_000_000))
-    t.equal(await bus.pastEnd(SESSION, TURN, ahead, true), false, 'a place of the future was lost')
+    t.equal(await bus.pastEnd(SESSION, TURN, ahead, true), false, 'a place beyond the log’s end was lost')
   })
 
-  t.test('a cursor that is none, or another session’s, is refused', async (t) => {
+  t.test('an invalid cursor, or one of another session, is refused', async (t) => {
     const bus = await bed.open(t)
     const [cursor = ''] = await appended(bus, SESSION, [delta(1)])
     const { signal } = new AbortController()
@@ -362,7 +386,11 @@ export function logContract(t: Test, bed: BusBed): void {
     await t.rejects(bus.pastEnd('ses_other', TURN, cursor, false), { code: 'invalid_cursor' })
     for (const number of [/^\d+/, /(?<=-)\d+/]) {
       const ahead = cursor.replace(number, (digits) => String(Number(digits) + 1_000_000))
-      t.match(await start(t, bus, { after: ahead }).item(0), { gap: true }, 'one of the future was lost')
+      t.match(
+        await start(t, bus, { after: ahead }).item(0),
+        { gap: true },
+        'a cursor beyond the log’s end gives a gap',
+      )
     }
   })
 }

@@ -1,4 +1,4 @@
-/** What every bus must do, whatever it stands on. */
+/** What every bus must do, on every backend. */
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import type { Test } from 'tap'
@@ -20,7 +20,7 @@ import { logContract } from './bus-logs.ts'
 setFlagsFromString('--expose-gc')
 const collect: () => void = runInNewContext('gc')
 
-/** What the heap holds, without what only waits for the collector. */
+/** The bytes that the heap holds after a collection. */
 function heldBytes(): number {
   collect()
   return process.memoryUsage().heapUsed
@@ -29,7 +29,7 @@ function heldBytes(): number {
 export function busContract(t: Test, bed: BusBed): void {
   logContract(t, bed)
 
-  t.test('a reader too slow for its buffer is told, and loses nothing by coming back', async (t) => {
+  t.test('a reader too slow for its buffer is told so, and loses nothing when it resumes', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const abort = new AbortController()
@@ -60,7 +60,7 @@ export function busContract(t: Test, bed: BusBed): void {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const reading = start(t, bus, { maxBuffer: 1000 })
-    // The first may come from the log, and lie in the buffer, too, until the next one is heard.
+    // The first event may come from the log, and stay in the buffer, too, until the next event comes.
     for (let i = 1; i < 3; i++) {
       await other.append(SESSION, [delta(i)])
       await reading.events(i)
@@ -71,7 +71,7 @@ export function busContract(t: Test, bed: BusBed): void {
     }
   })
 
-  t.test('history longer than the buffer is no lag', async (t) => {
+  t.test('history longer than the buffer does not count as lag', async (t) => {
     const bus = await bed.open(t)
     for (let i = 0; i < 30; i++) {
       await bus.append(
@@ -81,17 +81,17 @@ export function busContract(t: Test, bed: BusBed): void {
     }
     const reading = start(t, bus, { maxBuffer: 1000 })
     t.equal((await reading.events(1500)).length, 1500)
-    t.ok(reading.items.length > 1, 'in pages')
+    t.ok(reading.items.length > 1, 'the history comes in pages')
   })
 
-  t.test('history with an event larger than a page is read on, past it', async (t) => {
+  t.test('history with an event larger than a page is read to its end', async (t) => {
     const bus = await bed.open(t)
     const large = 'x'.repeat(600 << 10)
     await bus.append(SESSION, [delta(1), delta(large), delta(large), delta(2)])
     t.same(textsOf(await start(t, bus).events(4)), [1, large, large, 2])
   })
 
-  t.test('a thousand idle readers cost little, and one event wakes only its own', async (t) => {
+  t.test('a thousand idle readers cost little, and an event wakes only its session’s reader', async (t) => {
     const bus = await bed.open(t)
     const sessions = Array.from({ length: 1000 }, (_, i) => `ses_${i}`)
     const before = heldBytes()
@@ -101,12 +101,12 @@ export function busContract(t: Test, bed: BusBed): void {
     await bus.append('ses_500', [delta('for one')])
     await readings[500]?.events(1)
     const each = (heldBytes() - before) / 1000
-    t.ok(each < 16_000, `${Math.round(each)} bytes each`)
+    t.ok(each < 16_000, `each reader takes ${Math.round(each)} bytes`)
     t.equal(readings.filter(({ items }) => items.length > 0).length, 2)
     await Promise.all(readings.map((reading) => reading.stop()))
   })
 
-  t.test('a dropped session ends its reads and keeps nothing', async (t) => {
+  t.test('dropping a session ends its reads and its log', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const [cursor = ''] = await appended(bus, SESSION, [event('turn.created')])
@@ -138,7 +138,7 @@ export function busContract(t: Test, bed: BusBed): void {
     bus.subscribe('control', on('a'))
     other.subscribe('control', on('b'))
     other.subscribe('queue', on('queue'))
-    // Subscribing is under way; a message is repeated until both have it.
+    // The subscriptions may still be under way. The message is repeated until both subscribers have it.
     while (!heard.includes('a:ready') || !heard.includes('b:ready')) {
       await bus.publish('control', 'ready')
       await new Promise((resolve) => setTimeout(resolve, 5))
@@ -146,7 +146,7 @@ export function busContract(t: Test, bed: BusBed): void {
     await new Promise((resolve) => setTimeout(resolve, 20))
     heard.length = 0
     const publishing = other.publish('control', 'one')
-    t.same(heard, [], 'never inside of the publisher')
+    t.same(heard, [], 'no subscriber is called within `publish`')
     await publishing
     await until(2)
     await bus.publish('queue', 'ses_1')
@@ -154,7 +154,7 @@ export function busContract(t: Test, bed: BusBed): void {
     t.same(heard.sort(), ['a:one', 'b:one', 'queue:ses_1'])
   })
 
-  t.test('replicas count together, each name apart, and forget', async (t) => {
+  t.test('replicas share the count of each name, and forget it after its time', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     await Promise.all([bus.ready(), other.ready()])
@@ -163,7 +163,7 @@ export function busContract(t: Test, bed: BusBed): void {
     t.same(counts.sort(), [1, 2, 3, 4])
     t.equal(await other.tally(`${name}-other`, 1), 1)
     await new Promise((resolve) => setTimeout(resolve, 1_050))
-    t.equal(await bus.tally(`${name}-other`, 1), 1, 'its second is over')
+    t.equal(await bus.tally(`${name}-other`, 1), 1, 'the count begins anew after its second')
     t.equal(await bus.tally(name, 60), 5)
   })
 

@@ -1,10 +1,10 @@
-/** What both databases owe the store: transactions, refusals, values. */
+/** What the store needs of both databases: transactions, refusals, values. */
 import type { Test } from 'tap'
 import { type Db, QueryFailure, value } from '../../src/store/db.ts'
 import { rejection } from './store-rows.ts'
 
 export async function databaseContract(t: Test, db: Db): Promise<void> {
-  await t.test('a transaction is whole or nothing, and keeps others out of it', async (t) => {
+  await t.test('a transaction is done wholly or not at all, and other queries stay out of it', async (t) => {
     await db.query('create table port_test (n int primary key)')
     t.teardown(() => db.query('drop table port_test'))
     const failed = await rejection(
@@ -26,23 +26,23 @@ export async function databaseContract(t: Test, db: Db): Promise<void> {
     t.match(duplicate, { code: '23505', constraint: 'port_test_pkey' })
   })
 
-  await t.test('a full disk is told as a store that is away, its own words as the cause', async (t) => {
+  await t.test('a full disk counts as a store that is away, with its own words as cause', async (t) => {
     const full = `do $$ begin raise 'No space left on device' using errcode = 'disk_full'; end $$`
     const refused = await rejection(db.query(full))
     const cause = { message: /No space left on device/ }
     t.match(refused, { code: 'unavailable', status: 503, retryAfter: 2, cause })
-    t.equal(await value(db, 'select 1'), 1, 'and it goes on')
+    t.equal(await value(db, 'select 1'), 1, 'the database answers the next query')
   })
 
   await t.test(
-    'an answer beyond what the server can put together is told as a history that is too long',
+    'an answer larger than the server can build counts as a history that is too long',
     async (t) => {
       const long = `do $$ begin raise 'out of memory' using errcode = 'program_limit_exceeded'; end $$`
       t.match(await rejection(db.query(long)), { code: 'context_too_long', status: 422 })
     },
   )
 
-  await t.test('values come back as they went', async (t) => {
+  await t.test('values come back as they were written, except NUL in text', async (t) => {
     const [row] = await db.query(
       `select $1::text as t, $2::bytea as b, $3::json as j, $4::boolean as f, $5::text[] as a, $6::float8 as n`,
       ['a\0b', new Uint8Array([0, 255]), '{"b":"\\u0000","a":1}', false, ['x', 'y,"z\\'], 1.5],

@@ -12,9 +12,13 @@ export async function migrationContract(t: Test, open: (t: Test) => Promise<Db>)
     return thrown instanceof BatonError ? `${thrown.code}: ${thrown.message}` : thrown
   }
 
-  await t.test('are applied once, by whoever comes first', async (t) => {
+  await t.test('migrations are applied once, by the replica that comes first', async (t) => {
     const [one, two] = [await open(t), await open(t)]
-    t.match(await why(assertCurrent(one, migrations)), /schema_migration|unavailable/, 'nothing is there yet')
+    t.match(
+      await why(assertCurrent(one, migrations)),
+      /schema_migration|unavailable/,
+      'no migration is applied yet',
+    )
     const applied = await Promise.all([migrate(one, migrations), migrate(two, migrations)])
     t.strictSame(
       applied.sort((a, b) => a.length - b.length),
@@ -37,7 +41,7 @@ export async function migrationContract(t: Test, open: (t: Test) => Promise<Db>)
     t.match(await why(assertCurrent(demoted, migrations)), /^unavailable: .*read-only/)
   })
 
-  await t.test('refuse to start on a schema that is newer than the code', async (t) => {
+  await t.test('migrating refuses a schema that is newer than the code', async (t) => {
     const db = await open(t)
     t.strictSame(await migrate(db, [...migrations, next]), [next.name])
     t.match(await why(migrate(db, migrations)), /^internal: .*9999_add_column\.sql.*newer version/)
@@ -47,11 +51,11 @@ export async function migrationContract(t: Test, open: (t: Test) => Promise<Db>)
     t.match(
       await why(assertCurrent(db, [...migrations, next])),
       /^unavailable: /,
-      'one of the new code is not',
+      'a running replica of the new code is not ready',
     )
   })
 
-  await t.test('refuse a file that was changed, or one that comes too late', async (t) => {
+  await t.test('migrating refuses a file that was changed or comes before an applied one', async (t) => {
     const db = await open(t)
     const [first, ...rest] = migrations
     if (!first) throw new Error('there is a first migration')
@@ -63,7 +67,7 @@ export async function migrationContract(t: Test, open: (t: Test) => Promise<Db>)
     t.match(await why(migrate(db, [early, ...migrations])), /^internal: .*0000_too_late\.sql comes before/)
   })
 
-  await t.test('leave nothing behind when one fails', async (t) => {
+  await t.test('migrations leave nothing behind if one of them fails', async (t) => {
     const db = await open(t)
     const broken = { ...next, name: '9999_broken.sql', sql: 'create table half (); select nonsense' }
     t.ok((await rejection(migrate(db, [...migrations, next, broken]))) instanceof QueryFailure)

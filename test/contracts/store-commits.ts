@@ -1,4 +1,4 @@
-/** What a turn reads and commits as it goes, and whose writes count. */
+/** What a running turn reads and commits, and whose writes count. */
 import type { Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import { type Fence, StaleOwner, type Step, type Store } from '../../src/store/store.ts'
@@ -24,13 +24,13 @@ import {
 } from './store-rows.ts'
 
 export async function commitContract(t: Test, store: Store): Promise<void> {
-  await t.test('reading and committing', (t) => stepContract(t, store))
-  await t.test('fencing and taking over', (t) => fencingContract(t, store))
+  await t.test('an owner reads and commits its turn', (t) => stepContract(t, store))
+  await t.test('only a turn’s owner writes, and others take over', (t) => fencingContract(t, store))
 }
 
 async function stepContract(t: Test, store: Store): Promise<void> {
   await t.test(
-    'a step tells its connectors as the turn’s start does, until one of them is changed',
+    'a step’s connectors have the same mark as at the turn’s start until one is changed',
     async (t) => {
       const scope = owner()
       const session = await newSession(store, scope)
@@ -44,13 +44,13 @@ async function stepContract(t: Test, store: Store): Promise<void> {
       const before = await bound()
       t.equal(opened.start?.bound, before)
       const [first] = opened.start?.bindings ?? []
-      if (!first) return t.fail('nothing is bound')
+      if (!first) return t.fail('no connector is bound')
       await store.connectors.update(scope, first.connector, { require_approval: 'always' })
       t.not(await bound(), before)
     },
   )
 
-  await t.test('a commit of calls tells the revision of the tools that they are held against', async (t) => {
+  await t.test('a commit of calls returns the current revision of the session’s tools', async (t) => {
     const { session, turn, fence } = await runningTurn(store, owner())
     await store.registry.put([{ session_id: session.id, expected: 0, tools: [] }])
     const call = { step: 0, call_id: 'call_1', tool: 'a.b', connector: null, arguments: {} }
@@ -63,7 +63,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     t.ok((await rejection(store.turns.commit(stale, { turn_id: turn.id, executions }))) instanceof StaleOwner)
   })
 
-  await t.test('a step reads what is new, the registry if it moved, and a wish to cancel', async (t) => {
+  await t.test('a step reads new messages, the registry if it changed, and a wish to cancel', async (t) => {
     const scope = owner()
     const { session, turn, fence, message: input } = await runningTurn(store, scope)
     const first = await store.turns.readStep(fence, turn.id, 0, -1)
@@ -86,7 +86,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     })
   })
 
-  await t.test('a commit writes its step, messages and the turn together', async (t) => {
+  await t.test('a commit writes step, messages and turn together', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
     const answer = message('\0', { role: 'assistant', turn_id: turn.id, incomplete: true })
@@ -127,7 +127,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, null)
   })
 
-  await t.test('a commit whose answer was lost is made again by its owner, and is there once', async (t) => {
+  await t.test('a commit that its owner makes again is written once', async (t) => {
     const { session, turn, fence } = await runningTurn(store, owner())
     const said = message('answer', { role: 'assistant', turn_id: turn.id })
     const write = () => store.turns.commit(fence, { turn_id: turn.id, step: step(0), messages: [said] })
@@ -137,28 +137,28 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     await endTurn(store, fence, turn.id)
   })
 
-  await t.test('an end or a wait without messages may be said again by whoever said it', async (t) => {
+  await t.test('an owner may commit its end or wait again, until another owner has the turn', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
     const park = () => store.turns.commit(fence, { turn_id: turn.id, state: 'awaiting_input' })
     await park()
     t.strictSame(await park(), { messages: [], has_queued: false })
     const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
-    if (!resumed) return t.fail('not resumed')
-    t.ok((await rejection(park())) instanceof StaleOwner, 'another has it')
+    if (!resumed) return t.fail('the turn was not resumed')
+    t.ok((await rejection(park())) instanceof StaleOwner, 'another owner has the turn')
     await store.turns.commit(resumed.fence, { turn_id: turn.id, state: 'awaiting_input' })
-    t.ok((await rejection(park())) instanceof StaleOwner, 'that it waits is another’s word')
+    t.ok((await rejection(park())) instanceof StaleOwner, 'another owner committed the wait')
     const again = await store.turns.resumeAwaiting(turn.id, LEASE)
-    if (!again) return t.fail('not resumed')
+    if (!again) return t.fail('the turn was not resumed')
     await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
     const end = () => endTurn(store, again.fence, turn.id)
     await end()
     t.strictSame(await end(), { messages: [], has_queued: true })
     await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
-    t.ok((await rejection(end())) instanceof StaleOwner, 'the next turn runs')
+    t.ok((await rejection(end())) instanceof StaleOwner, 'the session’s next turn runs')
   })
 
-  await t.test('usage adds up in the turn and the session, once for a step written twice', async (t) => {
+  await t.test('usage adds up in turn and session, and a step written twice counts once', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
     const other = await runningTurn(store, scope)
@@ -182,7 +182,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
       step(1, { attempt: 2, usage: usage(1, 1), discarded: true }),
     ])
     t.strictSame((await store.sessions.get(scope, session.id))?.usage, sum)
-    t.strictSame(await others(), before, 'another turn’s stays as it is')
+    t.strictSame(await others(), before, 'another turn’s usage stays as it is')
     await endTurn(store, fence, turn.id)
     const next = await store.turns.open(scope, openRequest(session.id))
     if (next?.kind !== 'running') return t.fail(`${next?.kind}`)
@@ -190,13 +190,13 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.sessions.get(scope, session.id))?.usage.input_tokens, 42)
   })
 
-  await t.test('announcements of the last commit are kept until they are known to be said', async (t) => {
+  await t.test('announcements of the last commit are kept until they are forgotten', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
     const [one, two] = [announced(turn.id, session.id, 'one \0'), announced(turn.id, session.id, 'two')]
     await store.turns.commit(fence, { turn_id: turn.id, announce: [one] })
     const unsaid = () => unsaidOf(store, turn.id)
-    t.equal(await unsaid(), null, 'those of a running turn are its owner’s')
+    t.equal(await unsaid(), null, 'announcements of a running turn are left to its owner')
     await store.turns.commit(fence, { turn_id: turn.id, attempt: 2, announce: [one, two] })
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
     const left = { session_id: session.id, turn_id: turn.id, epoch: null, events: [one, two] }
@@ -205,7 +205,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     t.equal(await unsaid(), null)
   })
 
-  await t.test('and are not forgotten for what was said of a wait that is over', async (t) => {
+  await t.test('announcements are not forgotten by a note about an earlier wait', async (t) => {
     const { session, turn, fence } = await runningTurn(store, owner())
     const wait = ({ epoch }: Fence) => announced(turn.id, session.id, `wait ${epoch}`)
     const unsaid = async () => (await unsaidOf(store, turn.id))?.events
@@ -214,17 +214,17 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     await park(fence)
     t.equal((await unsaidOf(store, turn.id))?.epoch, fence.epoch)
     const again = (await store.turns.resumeAwaiting(turn.id, LEASE))?.fence
-    if (!again) return t.fail('it was not resumed')
+    if (!again) return t.fail('the turn was not resumed')
     await store.turns.forgetAnnouncements([turn.id], fence.epoch)
     await park(again)
     await store.turns.forgetAnnouncements([turn.id], fence.epoch)
     t.strictSame(await unsaid(), [wait(again)])
     await store.turns.forgetAnnouncements([turn.id], null)
-    t.strictSame(await unsaid(), [wait(again)], 'it has not ended')
+    t.strictSame(await unsaid(), [wait(again)], 'a note about the end does not count before the end')
     await store.turns.forgetAnnouncements([turn.id], again.epoch)
     t.equal(await unsaid(), undefined)
     const last = (await store.turns.resumeAwaiting(turn.id, LEASE))?.fence
-    if (!last) return t.fail('it was not resumed')
+    if (!last) return t.fail('the turn was not resumed')
     const end = announced(turn.id, session.id, 'end')
     await store.turns.commit(last, { turn_id: turn.id, end: COMPLETED, announce: [end] })
     await store.turns.forgetAnnouncements([turn.id], again.epoch)
@@ -235,11 +235,15 @@ async function stepContract(t: Test, store: Store): Promise<void> {
 
 async function fencingContract(t: Test, store: Store): Promise<void> {
   await t.test(
-    'a heartbeat tells of a cancel, and an owner that does not act on it loses the turn',
+    'a heartbeat tells of a cancel, and the lease of an owner that ignores it can be broken',
     async (t) => {
       const scope = owner()
       const { session, turn, fence } = await runningTurn(store, scope, LEASE)
-      t.equal(await store.turns.breakLease(turn.id, fence.epoch), false, 'nobody asked for its end')
+      t.equal(
+        await store.turns.breakLease(turn.id, fence.epoch),
+        false,
+        'nobody has asked to cancel the turn',
+      )
       await store.turns.requestCancel(scope, turn.id)
       t.strictSame(await store.turns.heartbeat(LEASE.owner, [session.id], 60), [
         { session_id: session.id, cancelled_turn: turn.id },
@@ -251,21 +255,25 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
         (one) => one.turn.id === turn.id,
       )
       t.match(taken, { turn: { recoveries: 0, cancel_requested: true }, fence: { epoch: 2 } })
-      t.equal(await store.turns.breakLease(turn.id, fence.epoch), false, 'who has it since is ending it')
+      t.equal(
+        await store.turns.breakLease(turn.id, fence.epoch),
+        false,
+        'the new owner’s lease is not broken',
+      )
       if (taken) await endTurn(store, taken.fence, turn.id)
-      t.equal(await store.turns.breakLease(turn.id, 2), false, 'it has ended')
+      t.equal(await store.turns.breakLease(turn.id, 2), false, 'the turn has ended')
       const next = await store.turns.open(scope, openRequest(session.id))
       t.equal(next?.kind, 'running')
       t.strictSame(
         await store.turns.heartbeat(LEASE.owner, [session.id], 60),
         [{ session_id: session.id, cancelled_turn: null }],
-        'nobody asked for the end of the next one',
+        'nobody has asked to cancel the next turn',
       )
       if (next?.kind === 'running') await endTurn(store, next.fence, next.turn.id)
     },
   )
 
-  await t.test('a former owner’s write fails and leaves nothing', async (t) => {
+  await t.test('a former owner’s write fails and writes nothing', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope, LAPSED)
     const [taken] = (await recoverAll(store, { owner: 'replica-2', seconds: 60 })).filter(
@@ -278,7 +286,8 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     })
     const before = [await store.turns.get(scope, turn.id), await store.messages.after(session.id, 0)]
     const late = message('too late', { role: 'assistant', turn_id: turn.id })
-    // The last one is of a process that lost the session and got it back: its name fits, its lease is over.
+    // The last fence is of a process that lost the session and got it back: the owner's name fits, but the lease is an
+    // old one.
     const stale = [fence, { ...fence, epoch: 2 }, { ...fence, owner: 'replica-2' }]
     const writes = stale.flatMap((former): Promise<unknown>[] => [
       store.turns.commit(former, {
@@ -298,12 +307,12 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     t.strictSame(
       await store.turns.heartbeat('replica-2', [session.id], 60),
       [{ session_id: session.id, cancelled_turn: null }],
-      'nor gives it away',
+      'a former owner cannot hand the session over',
     )
     if (taken) await endTurn(store, taken.fence, turn.id)
   })
 
-  await t.test('a lapsed lease that nobody took is still its owner’s', async (t) => {
+  await t.test('an owner keeps a lapsed lease that nobody took', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope, LAPSED)
     await store.turns.commit(fence, {
@@ -316,13 +325,13 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     const taken = await recoverAll(store, { owner: 'replica-2', seconds: 60 })
     t.notOk(
       taken.some((one) => one.turn.id === turn.id),
-      'and prolonged it cannot be taken',
+      'a prolonged lease cannot be taken',
     )
     await endTurn(store, fence, turn.id)
   })
 
   await t.test(
-    'an ended turn, or one of another session, cannot be written under a good lease',
+    'a valid lease does not allow writes to an ended turn or to a turn of another session',
     async (t) => {
       const scope = owner()
       const one = await runningTurn(store, scope)
@@ -336,32 +345,32 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
         turn_id: one.turn.id,
         end: { state: 'cancelled', finish_reason: null, error: null },
       })
-      t.ok((await rejection(late)) instanceof StaleOwner, 'the end gave the lease back')
+      t.ok((await rejection(late)) instanceof StaleOwner, 'the turn’s end gave the lease back')
       t.strictSame(await store.turns.heartbeat(LEASE.owner, [one.session.id], 60), [])
       const next = await store.turns.open(scope, openRequest(one.session.id))
       if (next?.kind !== 'running') return t.fail(`${next?.kind}`)
       t.ok(
         (await rejection(endTurn(store, next.fence, one.turn.id))) instanceof StaleOwner,
-        'under the lease of the turn after it',
+        'the lease of the next turn does not allow it',
       )
       await endTurn(store, next.fence, next.turn.id)
       await endTurn(store, other.fence, other.turn.id)
       t.equal(await store.sessions.delete(scope, other.session.id), 'deleted')
       t.ok(
         (await rejection(endTurn(store, other.fence, other.turn.id))) instanceof StaleOwner,
-        'a deleted session',
+        'the session is deleted',
       )
     },
   )
 
-  await t.test('two that recover at once get each lost turn once, with what may be unsaid', async (t) => {
+  await t.test('replicas that recover at once get each lost turn once, with its announcements', async (t) => {
     const scope = owner()
     const lost = await Promise.all(Array.from({ length: 12 }, () => runningTurn(store, scope, LAPSED)))
     const [first] = lost
     if (!first) return t.fail()
     const event = announced(first.turn.id, first.session.id, 'unsaid')
     await store.turns.commit(first.fence, { turn_id: first.turn.id, announce: [event] })
-    // As a step that is discarded: what is left unsaid stays.
+    // Like a commit of a discarded step: it keeps the announcements.
     await store.turns.commit(first.fence, { turn_id: first.turn.id, attempt: 2 })
     const both = ['replica-2', 'replica-3'].map((name) => recoverAll(store, { owner: name, seconds: 60 }))
     const taken = (await Promise.all(both)).flat()
@@ -372,7 +381,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     for (const one of taken) await endTurn(store, one.fence, one.turn.id)
   })
 
-  await t.test('a turn that is handed over can be taken at once, and that is no recovery', async (t) => {
+  await t.test('a turn that is handed over can be taken at once, which counts as no recovery', async (t) => {
     const scope = owner()
     const { turn, fence } = await runningTurn(store, scope)
     await store.turns.handOver(fence)
@@ -381,7 +390,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     const others = await recoverAll(store, lease, [turn.id])
     t.notOk(
       others.some((one) => one.turn.id === turn.id),
-      'not by one that does not want it',
+      'a replica that excludes the turn does not get it',
     )
     const taken = [...others, ...(await recoverAll(store, lease))]
     const mine = taken.find((one) => one.turn.id === turn.id)
@@ -394,10 +403,10 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     for (const one of taken) await endTurn(store, one.fence, one.turn.id)
   })
 
-  await t.test('a turn that waits for input is resumed by one owner', async (t) => {
+  await t.test('a turn that waits for input is resumed by one owner only', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
-    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'it does not wait')
+    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'a running turn cannot be resumed')
     t.equal(await store.turns.resumeAwaiting('turn_none', LEASE), null)
     const event = announced(turn.id, session.id, 'awaiting')
     await store.turns.commit(fence, { turn_id: turn.id, state: 'awaiting_input', announce: [event] })
@@ -408,14 +417,14 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     t.ok((await store.turns.unannounced(1000)).some((left) => left.turn_id === turn.id))
     t.notOk(
       (await recoverAll(store, LEASE)).some((one) => one.turn.id === turn.id),
-      'it is not lost',
+      'a turn that waits does not count as lost',
     )
     const queued = openRequest(session.id, { on_busy: 'enqueue' })
     t.equal((await store.turns.open(scope, queued))?.kind, 'queued')
     t.equal(
       await store.turns.startQueued(session.id, { id: id('msg') }, LEASE),
       null,
-      'nothing runs beside it',
+      'no queued turn starts beside it',
     )
     t.notOk((await store.turns.idleQueues(1000)).includes(session.id))
     const resumed = await Promise.all(
@@ -426,8 +435,12 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     const [mine, ...more] = resumed.filter((one) => one !== null)
     t.match(mine, { turn: { id: turn.id, state: 'running' }, fence: { session_id: session.id, epoch: 2 } })
     t.equal(more.length, 0)
-    t.match(await store.turns.get(scope, other.turn.id), { state: 'awaiting_input' }, 'another one waits on')
-    t.strictSame(mine?.announce, [event], 'with what may not be said yet')
+    t.match(
+      await store.turns.get(scope, other.turn.id),
+      { state: 'awaiting_input' },
+      'another waiting turn stays',
+    )
+    t.strictSame(mine?.announce, [event], 'the resumed turn comes with its announcements')
     t.ok((await rejection(endTurn(store, fence, turn.id))) instanceof StaleOwner)
     if (mine) await endTurn(store, mine.fence, turn.id)
   })

@@ -1,4 +1,4 @@
-/** Connectors, what sessions bind of them, and the registry of a session's tools. */
+/** Connectors, their bindings to sessions, and the registry of a session's tools. */
 import type { Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import type { RegistryTool, Store } from '../../src/store/store.ts'
@@ -19,12 +19,12 @@ import {
 
 export async function connectorContract(t: Test, store: Store): Promise<void> {
   await t.test('connectors', (t) => rowContract(t, store))
-  await t.test('bindings, lists and pins', (t) => bindingContract(t, store))
-  await t.test('the registry', (t) => registryContract(t, store))
+  await t.test('bindings, lists and pins of connectors', (t) => bindingContract(t, store))
+  await t.test('the registry of a session’s tools', (t) => registryContract(t, store))
 }
 
 async function rowContract(t: Test, store: Store): Promise<void> {
-  await t.test('are stored as given, named once per owner, and seen by their owner', async (t) => {
+  await t.test('connectors are stored as given, named once per owner, and seen by their owner', async (t) => {
     const scope = owner()
     const given = connector(scope, 'files')
     const made = await store.connectors.create(given)
@@ -35,18 +35,18 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.type(
       await store.connectors.create(connector(owner(), 'files')),
       'object',
-      'another owner may have the name',
+      'another owner may use the name',
     )
     t.strictSame(await store.connectors.get(scope, made.id), made)
     t.strictSame(await store.connectors.find(scope, 'files'), made)
     t.strictSame(await store.connectors.find(scope, made.id), made)
     t.equal(await store.connectors.get(STRANGER, made.id), null)
     t.equal(await store.connectors.find(STRANGER, 'files'), null)
-    t.equal(await store.connectors.find(STRANGER, made.id), null, 'nor by its id')
+    t.equal(await store.connectors.find(STRANGER, made.id), null, 'a stranger does not find it by its id')
     t.equal(
       await store.connectors.find({ ...ADMIN, owner: STRANGER.owner }, made.id),
       null,
-      'nor an admin’s own',
+      'an admin does not find it among their own',
     )
     t.equal(await store.connectors.find(scope, 'other'), null)
     t.strictSame(await store.connectors.get(ADMIN, made.id), made)
@@ -56,7 +56,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.match(bare, { secret: null, url: null, default_tool_config: null })
   })
 
-  await t.test('change and go, for those who own them', async (t) => {
+  await t.test('connectors are changed and deleted only by their owner', async (t) => {
     const scope = owner()
     const given = connector(scope, 'one')
     const made = await store.connectors.create(given)
@@ -76,20 +76,32 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       config_revision: 2,
       name: 'one',
     })
-    if (typeof changed === 'string' || !changed) return t.fail('not changed')
+    if (typeof changed === 'string' || !changed) return t.fail('the connector was not changed')
     t.strictSame(changed.secret, secret)
     t.equal(await store.connectors.update(scope, changed, { name: 'two' }), 'name_taken')
     t.equal(await store.connectors.update(STRANGER, changed, { name: 'stolen' }), null)
-    t.equal(await store.connectors.update(scope, made, { pin: 'block' }), null, 'it was changed since')
+    t.equal(
+      await store.connectors.update(scope, made, { pin: 'block' }),
+      null,
+      'the connector was changed since it was read',
+    )
     t.ok(await store.connectors.claim(given.id, 'a replica', 60))
     t.equal(await store.connectors.keep(changed, new Uint8Array([10])), true)
-    t.equal(await store.connectors.keep(changed, new Uint8Array([11])), false, 'it was renewed since')
+    t.equal(
+      await store.connectors.keep(changed, new Uint8Array([11])),
+      false,
+      'the login was renewed since it was read',
+    )
     t.equal(
       await store.connectors.keep({ ...made, secret: new Uint8Array([10]) }, secret),
       false,
-      'it was changed',
+      'the connector was changed',
     )
-    t.equal(await store.connectors.update(scope, changed, { pin: 'block' }), null, 'its login was renewed')
+    t.equal(
+      await store.connectors.update(scope, changed, { pin: 'block' }),
+      null,
+      'the connector’s login was renewed since',
+    )
     t.match(await store.connectors.get(scope, given.id), { pin: 'warn', secret: { 0: 10 } })
     t.equal(await store.connectors.delete(STRANGER, given.id), false)
     t.equal(await store.connectors.delete(scope, given.id), true)
@@ -101,7 +113,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     )
   })
 
-  await t.test('are listed newest first, in pages, to their owner and to admins', async (t) => {
+  await t.test('connectors are listed newest first, in pages, to their owner and to admins', async (t) => {
     const scope = owner()
     const made: string[] = []
     for (const name of ['one', 'two', 'three']) {
@@ -116,7 +128,11 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     const mine = await seenBy(scope)
     t.strictSame(mine.slice(0, 3), made)
     const cut = await allPages((page) => store.connectors.list(scope, { ...page, bytes: 1 }), 100)
-    t.strictSame([cut.rows.map(({ id }) => id), cut.pages], [mine, mine.length], 'large ones one by one')
+    t.strictSame(
+      [cut.rows.map(({ id }) => id), cut.pages],
+      [mine, mine.length],
+      'large connectors come one per page',
+    )
     const all = await seenBy(ADMIN)
     t.strictSame(
       all.filter((id) => mine.includes(id)),
@@ -124,7 +140,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     )
   })
 
-  await t.test('of the configuration follow it, keep their ids, and are everyone’s to see', async (t) => {
+  await t.test('the configuration’s connectors follow it, keep their ids, and are seen by all', async (t) => {
     const scope = owner()
     const config = { owner: 'config', admin: false }
     const older = connector(owner(), 'older')
@@ -149,7 +165,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.strictSame(
       rows.map((row) => row.id),
       [newer.id, ...[a.id, b.id].sort().reverse()],
-      'those of the configuration come last, as the oldest',
+      'connectors of the configuration come last, as if oldest',
     )
     for (const by of [scope, config, ADMIN]) {
       t.equal(
@@ -160,9 +176,13 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     }
     const secret = new Uint8Array([7])
     const [same] = await store.connectors.syncConfig([{ ...a, id: id('con'), secret }])
-    t.match(same, { id: a.id, config_revision: 1 }, 'unchanged but for its seal')
+    t.match(same, { id: a.id, config_revision: 1 }, 'only the secret changed, which makes no new revision')
     t.strictSame(same?.secret, secret)
-    t.equal(await store.connectors.get(scope, b.id), null, 'what is left out goes')
+    t.equal(
+      await store.connectors.get(scope, b.id),
+      null,
+      'a connector that the configuration leaves out is deleted',
+    )
     const [moved] = await store.connectors.syncConfig([{ ...a, url: 'https://new.test/' }])
     t.match(moved, { id: a.id, config_revision: 2, url: 'https://new.test/' })
     const own = connector(scope, 'mine')
@@ -173,16 +193,23 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.strictSame(
       twice[0]?.map((row) => row.id),
       twice[1]?.map((row) => row.id),
-      'two replicas that start agree',
+      'two replicas that start at once get the same ids',
     )
-    t.equal((await store.connectors.find(scope, 'mine'))?.id, own.id, 'the owner’s own comes first')
+    t.equal(
+      (await store.connectors.find(scope, 'mine'))?.id,
+      own.id,
+      'an owner’s own connector comes before the configuration’s',
+    )
     t.strictSame(await store.connectors.syncConfig([]), [])
-    t.ok(await store.connectors.get(scope, own.id), 'and stays when those go')
+    t.ok(
+      await store.connectors.get(scope, own.id),
+      'an owner’s own connector stays when the configuration’s go',
+    )
   })
 }
 
 async function bindingContract(t: Test, store: Store): Promise<void> {
-  await t.test('sessions bind while a replica starts, whatever the order of its file', async (t) => {
+  await t.test('sessions can bind connectors while a replica writes the configuration’s', async (t) => {
     const scope = owner()
     const config = { owner: 'config', admin: false }
     const file = ['one', 'two', 'three', 'four']
@@ -201,7 +228,7 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     await t.resolves(Promise.all(binding))
     await store.connectors.syncConfig([])
   })
-  await t.test('a session’s connectors, in the order of their binding', async (t) => {
+  await t.test('a session’s connectors come in the order in which they were bound', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
     const [one, two] = [connector(scope, 'one'), connector(scope, 'two')]
@@ -224,14 +251,22 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     await store.connectors.switchTool(session, one.id, 'c', false)
     await store.connectors.switchTool(session, one.id, 'c', true)
     t.strictSame(await off(), [[], ['a b']])
-    t.equal(await store.connectors.bind(session, one.id, 'alias'), true, 'its own name is not taken')
-    t.strictSame(await off(), [[], ['a b']], 'under a new alias too')
+    t.equal(
+      await store.connectors.bind(session, one.id, 'alias'),
+      true,
+      'a connector may be bound again under its own alias',
+    )
+    t.strictSame(await off(), [[], ['a b']], 'binding again keeps the tools that are off')
     t.strictSame(bound[1]?.connector, await store.connectors.get(scope, one.id))
     const renamed = async (of: { id: string }, name: string) => {
       const now = await store.connectors.get(scope, of.id)
       return now && (await store.connectors.update(scope, now, { name }))
     }
-    t.match(await renamed(two, 'alias'), { name: 'alias' }, 'an alias stands in for its name')
+    t.match(
+      await renamed(two, 'alias'),
+      { name: 'alias' },
+      'a connector with an alias may take another’s alias as its name',
+    )
     t.equal(await store.connectors.bind(session, two.id, null), false)
     t.match(await renamed(two, 'two'), { name: 'two' })
     t.equal(await store.connectors.bind(session, two.id, null), true)
@@ -244,7 +279,11 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     t.equal(await renamed(one, 'two'), 'name_beside')
     const later = await newSession(store, scope)
     await store.connectors.bind(later.id, one.id, null)
-    t.strictSame(await store.connectors.sessionsOf(one.id, 9), [later.id, session], 'newest use first')
+    t.strictSame(
+      await store.connectors.sessionsOf(one.id, 9),
+      [later.id, session],
+      'the newest session comes first',
+    )
     t.strictSame(await store.connectors.sessionsOf(one.id, 1), [later.id])
     t.equal(await store.connectors.unbind(session, one.id), true)
     t.strictSame(await store.connectors.sessionsOf(one.id, 9), [later.id])
@@ -262,7 +301,7 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     t.strictSame(codes, ['connector_not_found', 'session_not_found'])
   })
 
-  await t.test('of those who take a name in a session at once one gets it', async (t) => {
+  await t.test('of two connectors that take a name in a session at once one gets it', async (t) => {
     const scope = owner()
     for (let i = 0; i < 10; i++) {
       const { id: session } = await newSession(store, scope)
@@ -271,18 +310,18 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
       const bound = await Promise.all([one, two].map(({ id }) => store.connectors.bind(session, id, 'same')))
       t.strictSame([...bound].sort(), [false, true])
       const read = await store.connectors.get(scope, one.id)
-      if (!read) return t.fail('it is gone')
+      if (!read) return t.fail('the connector is gone')
       const later = (await newSession(store, scope)).id
       await store.connectors.bind(later, one.id, null)
       const [renamed, isBound] = await Promise.all([
         store.connectors.update(scope, read, { name: `new-${i}` }),
         store.connectors.bind(later, two.id, `new-${i}`),
       ])
-      t.equal(renamed === 'name_beside', isBound, 'one of the two')
+      t.equal(renamed === 'name_beside', isBound, 'either the rename or the binding gets the name')
     }
   })
 
-  await t.test('a connection’s last tools and a tool’s accepted definition', async (t) => {
+  await t.test('a connection’s last list and a tool’s accepted definition are kept', async (t) => {
     const scope = owner()
     const one = connector(scope, 'one')
     await store.connectors.create(one)
@@ -299,24 +338,27 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     t.equal(
       JSON.stringify(await store.connectors.loadList(key)),
       JSON.stringify(list),
-      'key order of a schema stays',
+      'the key order of a schema is kept',
     )
     const first = await store.connectors.get(scope, one.id)
     const unpinned = first && (await store.connectors.update(scope, first, { url: 'https://mcp.test/2' }))
-    if (!unpinned || typeof unpinned === 'string') return t.fail('it was not changed')
+    if (!unpinned || typeof unpinned === 'string') return t.fail('the connector was not changed')
     await store.connectors.saveList(`${one.id}@2`, one.id, list)
-    t.equal(await store.connectors.loadList(key), null, 'a revision that is no more leaves none')
+    t.equal(await store.connectors.loadList(key), null, 'a former revision’s list is gone')
     await store.connectors.saveList(key, one.id, list)
     t.strictSame(
       await store.connectors.loadList(`${one.id}@2`),
       list,
-      'nor does a late word of it cost the present one',
+      'a late list of a former revision does not replace the current list',
     )
     await new Promise((resolve) => setTimeout(resolve, 2))
     await store.connectors.pin(one.id, 'x', 'h1', { v: 1 }, 'first seen')
     const pinned = await store.connectors.get(scope, one.id)
-    t.ok((pinned?.updated_at ?? '') > unpinned.updated_at, 'whoever binds it hears of an acceptance')
-    t.equal(pinned?.config_revision, 2, 'and keeps the connection')
+    t.ok(
+      (pinned?.updated_at ?? '') > unpinned.updated_at,
+      'accepting a tool touches the connector, so that sessions notice',
+    )
+    t.equal(pinned?.config_revision, 2, 'accepting a tool keeps the connection')
     await store.connectors.pin(one.id, 'a', 'h2', { v: 2 }, 'first seen')
     await store.connectors.pin(one.id, 'x', 'h3', { v: 3 }, 'ann')
     const news = await store.connectors.pinFirst(one.id, [
@@ -329,12 +371,16 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
       { tool: 'b', hash: 'h5', definition: { v: '\0' } },
       { tool: 'x', hash: 'h3', definition: { v: 3 } },
     ])
-    t.strictSame(await store.connectors.get(ADMIN, beside.id), beside, 'another hears of nothing')
-    t.strictSame(await store.connectors.loadList(beside.id), [], 'and keeps its list')
+    t.strictSame(
+      await store.connectors.get(ADMIN, beside.id),
+      beside,
+      'another owner’s connector is not touched',
+    )
+    t.strictSame(await store.connectors.loadList(beside.id), [], 'another owner’s connector keeps its list')
     await store.connectors.delete(scope, one.id)
     t.strictSame([await store.connectors.pins(one.id), await store.connectors.loadList(key)], [[], null])
     await store.connectors.saveList(key, one.id, list)
-    t.equal(await store.connectors.loadList(key), null, 'nothing is kept for a connector that went')
+    t.equal(await store.connectors.loadList(key), null, 'no list is kept for a deleted connector')
   })
 }
 
@@ -372,11 +418,11 @@ async function registryContract(t: Test, store: Store): Promise<void> {
   t.strictSame(
     both.sort((a, b) => a.length - b.length),
     [[], [{ session_id: session, turn_id: null }]],
-    'of two changes one came first',
+    'of two changes of the same revision one is written',
   )
   const row = await store.registry.get(session)
   t.equal(row.revision, 1)
-  t.equal(JSON.stringify(row.tools), JSON.stringify([tool]), 'the declarations’ bytes stay')
+  t.equal(JSON.stringify(row.tools), JSON.stringify([tool]), 'the declarations’ bytes are kept')
   t.equal((await put(session, 1, [])).length, 1)
   t.equal((await store.sessions.get(scope, session))?.tools_revision, 2)
   t.strictSame(await put('ses_none', 0, []), [])
@@ -409,7 +455,7 @@ async function registryContract(t: Test, store: Store): Promise<void> {
     )
     const open = openRequest(other)
     const opened = await store.turns.open(scope, open)
-    if (opened?.kind !== 'running') return t.fail('it was not opened')
+    if (opened?.kind !== 'running') return t.fail('the turn was not opened')
     const change = (session_id: string, expected: number) => ({
       session_id,
       expected,
@@ -435,7 +481,7 @@ async function registryContract(t: Test, store: Store): Promise<void> {
     t.equal(
       (await Promise.all(overlapping)).flat().length,
       2,
-      'each is written once, and nobody waits for ever',
+      'each change is written once, and no writer waits forever',
     )
   })
 }

@@ -14,9 +14,9 @@ import {
 } from './store-rows.ts'
 
 export async function credentialContract(t: Test, store: Store): Promise<void> {
-  await t.test('a turn opens at once where a credential is surely there', (t) => sureContract(t, store))
-  await t.test('rows', (t) => rowContract(t, store))
-  await t.test('renewing and re-encrypting', (t) => secretContract(t, store))
+  await t.test('a turn opens at once if it surely has a credential', (t) => sureContract(t, store))
+  await t.test('credentials are kept and chosen', (t) => rowContract(t, store))
+  await t.test('credentials are renewed and sealed anew', (t) => secretContract(t, store))
 }
 
 export const credential = (scope: Scope, rest: Partial<NewCredential> = {}): NewCredential => ({
@@ -36,7 +36,7 @@ export const credential = (scope: Scope, rest: Partial<NewCredential> = {}): New
 })
 
 async function rowContract(t: Test, store: Store): Promise<void> {
-  await t.test('are stored as given and are their owner’s alone', async (t) => {
+  await t.test('credentials are stored as given, and only for their owner', async (t) => {
     const scope = owner()
     const given = credential(scope, { name: 'mine' })
     const made = await store.credentials.create(given)
@@ -55,7 +55,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
   })
 
   await t.test(
-    'one at most is an owner’s default for a provider, however many are made so at once',
+    'an owner has at most one default for a provider, however many are made default at once',
     async (t) => {
       const scope = owner()
       const many = Array.from({ length: 6 }, () => credential(scope, { is_default: true }))
@@ -72,7 +72,10 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       t.equal(more.length, 0)
       t.equal((await store.credentials.preferred(scope.owner, 'acme'))?.id, only?.id)
       for (const { id } of [other, foreign]) {
-        t.ok((await store.credentials.get(ADMIN, id))?.is_default, 'of another provider, or another owner')
+        t.ok(
+          (await store.credentials.get(ADMIN, id))?.is_default,
+          'a default of another provider or another owner stays',
+        )
       }
       t.equal(
         (await store.credentials.update(scope, only?.id ?? '', { is_default: false }))?.is_default,
@@ -81,12 +84,12 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       t.equal(
         await store.credentials.preferred(scope.owner, 'acme'),
         null,
-        'of several active ones none is chosen',
+        'of several active credentials none is chosen',
       )
     },
   )
 
-  await t.test('a default stays one where its successor is deleted as it is made so', async (t) => {
+  await t.test('a default stays if its successor is deleted while it is made default', async (t) => {
     const scope = owner()
     const kept = await store.credentials.create(credential(scope, { is_default: true }))
     const lost = []
@@ -104,7 +107,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
   })
 
   await t.test(
-    'the preferred one is the default, else the only active one, else the one to log in again',
+    'the preferred credential is the default, else the only active one, else one that needs a login',
     async (t) => {
       const scope = owner()
       const preferred = async () => (await store.credentials.preferred(scope.owner, 'acme'))?.id
@@ -113,30 +116,34 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       await store.credentials.create(one)
       t.equal(await preferred(), one.id)
       await store.credentials.fail(one.id, 1, 'revoked')
-      t.equal(await preferred(), one.id, 'so that its state can be told')
+      t.equal(
+        await preferred(),
+        one.id,
+        'a credential that needs a login is chosen, so that its state can be told',
+      )
       await store.credentials.create(two)
       t.equal(await preferred(), two.id)
       await store.credentials.create(three)
       await store.credentials.fail(three.id, 1, 'revoked')
-      t.equal(await preferred(), two.id, 'an active one before newer logins that ended')
+      t.equal(await preferred(), two.id, 'an active credential comes before newer ones that need a login')
       for (const { id } of [one, three]) {
         await store.credentials.update(scope, id, { is_default: true })
-        t.equal(await preferred(), id, 'a default counts though it needs a new login')
+        t.equal(await preferred(), id, 'a default counts although it needs a new login')
       }
       await store.credentials.update(scope, three.id, { state: 'disabled' })
-      t.equal(await preferred(), two.id, 'a disabled default is passed over')
+      t.equal(await preferred(), two.id, 'a disabled default is skipped')
       await store.credentials.update(scope, three.id, { state: 'active' })
       await store.credentials.fail(three.id, 1, 'revoked')
       await store.credentials.update(scope, three.id, { is_default: false })
       await store.credentials.update(scope, two.id, { state: 'disabled' })
-      t.equal(await preferred(), three.id, 'the newest of several to log in again')
+      t.equal(await preferred(), three.id, 'of several that need a login the newest is chosen')
       for (const { id } of [one, three]) await store.credentials.update(scope, id, { state: 'disabled' })
       t.equal(await preferred(), undefined)
       t.equal(await store.credentials.preferred(STRANGER.owner, 'acme'), null)
     },
   )
 
-  await t.test('a turn’s ground: the session, its own credential and the preferred one', async (t) => {
+  await t.test('a turn’s ground has the session, its named credential and the preferred one', async (t) => {
     const scope = owner()
     const { id: session, provider } = await newSession(store, scope)
     const ground = async (other: string | null = null) => {
@@ -151,7 +158,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await ground(), [named, own, own])
     t.strictSame(await ground('other'), [named, own, other])
     const lent = await store.sessions.update(scope, session, { credential_id: foreign.id })
-    t.strictSame(await ground(), [lent, null, own], 'another owner’s is none of the session’s')
+    t.strictSame(await ground(), [lent, null, own], 'another owner’s credential is not the session’s')
     t.equal(await store.turns.ground(STRANGER, session, null), null)
     t.equal(await store.turns.ground(ADMIN, 'ses_none', null), null)
     t.strictSame((await store.turns.ground(ADMIN, session, null))?.session, lent)
@@ -166,7 +173,11 @@ async function sureContract(t: Test, store: Store): Promise<void> {
     const opened = await store.turns.openSurely(scope, request, environment)
     if (opened?.kind === 'unsure') {
       t.strictSame(opened.ground, await store.turns.ground(scope, session, other))
-      t.equal(await store.turns.get(scope, request.turn.id), null, 'nothing is written')
+      t.equal(
+        await store.turns.get(scope, request.turn.id),
+        null,
+        'nothing is written if the credential is unsure',
+      )
     } else if (opened?.kind === 'running') await endTurn(store, opened.fence, opened.turn.id)
     return opened?.kind
   }
@@ -174,7 +185,7 @@ async function sureContract(t: Test, store: Store): Promise<void> {
   const disable = (id: string) => store.credentials.update(scope, id, { state: 'disabled' })
   const name = (id: string) => store.sessions.update(scope, session, { credential_id: id })
 
-  await t.test('of the provider, in the store or in the environment', async (t) => {
+  await t.test('a credential of the provider in the store or the environment is enough', async (t) => {
     t.equal(await opens(), 'unsure')
     t.equal(await opens([provider]), 'running')
     t.equal(await opens([provider], 'other'), 'unsure')
@@ -185,7 +196,7 @@ async function sureContract(t: Test, store: Store): Promise<void> {
     t.equal(await opens(), 'unsure')
   })
 
-  await t.test('a login whose token has ended is looked at closer', async (t) => {
+  await t.test('a login whose token has ended is left to a closer look', async (t) => {
     const at = (seconds: number) => new Date(Date.now() + seconds * 1000).toISOString()
     const login = (seconds: number) => add({ provider, kind: 'oauth', expires_at: at(seconds) })
     const lasting = await login(600)
@@ -203,7 +214,7 @@ async function sureContract(t: Test, store: Store): Promise<void> {
   })
 
   await t.test(
-    'a default that needs a new login is looked at closer, whatever the environment holds',
+    'a default that needs a new login is left to a closer look, whatever the environment has',
     async (t) => {
       const preferred = await add({ provider, is_default: true })
       t.equal(await opens(), 'running')
@@ -211,11 +222,11 @@ async function sureContract(t: Test, store: Store): Promise<void> {
       t.equal(await opens([provider]), 'unsure')
       await disable(preferred.id)
       t.equal(await opens(), 'unsure')
-      t.equal(await opens([provider]), 'running', 'a disabled one is passed over')
+      t.equal(await opens([provider]), 'running', 'a disabled default is skipped')
     },
   )
 
-  await t.test('the session’s own counts alone, for its provider', async (t) => {
+  await t.test('for its provider only the credential that the session names counts', async (t) => {
     const own = await add({ provider })
     await name(own.id)
     t.equal(await opens(), 'running')
@@ -230,7 +241,7 @@ async function sureContract(t: Test, store: Store): Promise<void> {
 }
 
 async function secretContract(t: Test, store: Store): Promise<void> {
-  await t.test('logins whose token ends soon are found, unless somebody renews them', async (t) => {
+  await t.test('logins whose token ends soon are found unless a replica has claimed them', async (t) => {
     const { credentials } = store
     const provider = id('vendor')
     const make = async (seconds: number | null, rest: Partial<NewCredential> = {}) => {
@@ -252,7 +263,7 @@ async function secretContract(t: Test, store: Store): Promise<void> {
 
   const next = { secret: new Uint8Array([4]), hint: 'next', expires_at: null, facts: { b: '1' } }
 
-  await t.test('a renewal is claimed by one and stored by version', async (t) => {
+  await t.test('a renewal is claimed by one replica and stored by version', async (t) => {
     const scope = owner()
     const { id: login, updated_at } = await store.credentials.create(credential(scope))
     const claims = await Promise.all(
@@ -262,25 +273,29 @@ async function secretContract(t: Test, store: Store): Promise<void> {
     t.equal(held.length, 1)
     await new Promise((resolve) => setTimeout(resolve, 2))
     t.equal(await store.credentials.rotate(login, 1, next), true)
-    t.equal(await store.credentials.rotate(login, 1, next), false, 'the version has moved')
+    t.equal(await store.credentials.rotate(login, 1, next), false, 'the version has changed')
     const rotated = await store.credentials.get(scope, login)
     t.match(rotated, { version: 2, hint: 'next', expires_at: null, facts: { b: '1' }, state: 'active' })
     t.strictSame(rotated?.secret, next.secret)
-    t.ok((rotated?.updated_at ?? '') > updated_at, 'its token’s age counts from here')
+    t.ok((rotated?.updated_at ?? '') > updated_at, 'updated_at is the time of the rotation')
     for (const by of ['r1', 'r2', 'r3']) await store.credentials.release(login, by)
     const released = await store.credentials.claim(login, 'r4', 0)
     t.match(released, { row: { version: 2 }, hasLapsed: false }, 'released')
     t.match(
       await store.credentials.claim(login, 'r5', 60),
       { hasLapsed: true },
-      'and one that lapsed is free',
+      'a lapsed claim can be claimed',
     )
     await store.credentials.release(login, 'r4')
-    t.equal(await store.credentials.claim(login, 'r6', 60), null, 'another’s claim is not released')
+    t.equal(
+      await store.credentials.claim(login, 'r6', 60),
+      null,
+      'a replica cannot release another replica’s claim',
+    )
   })
 
   await t.test(
-    'a failed renewal asks for a new login, a rotation ends that, a person’s will stands',
+    'a failed renewal needs a new login, a rotation ends this, and a disabled one stays disabled',
     async (t) => {
       const scope = owner()
       const { id: login } = await store.credentials.create(credential(scope))
@@ -305,7 +320,7 @@ async function secretContract(t: Test, store: Store): Promise<void> {
     },
   )
 
-  await t.test('a token ends by the store’s clock', async (t) => {
+  await t.test('whether a token has ended is decided by the store’s clock', async (t) => {
     const scope = owner()
     const fails = async (expires_at: string | null) => {
       const { id: login } = await store.credentials.create(credential(scope, { expires_at }))
@@ -316,7 +331,7 @@ async function secretContract(t: Test, store: Store): Promise<void> {
     t.equal(await fails('2020-01-01T00:00:00.000Z'), true)
   })
 
-  await t.test('every secret is found page by page and sealed anew where nobody else wrote', async (t) => {
+  await t.test('every secret is found page by page and sealed anew if nobody else wrote it', async (t) => {
     const scope = owner()
     const login = await store.credentials.create(credential(scope))
     const server = connector(scope, 'sealed')
@@ -344,11 +359,11 @@ async function secretContract(t: Test, store: Store): Promise<void> {
     t.equal(
       await store.credentials.rotate(login.id, 1, next),
       true,
-      'a renewal under way still finds its version',
+      'sealing anew keeps the version for a renewal under way',
     )
   })
 
-  await t.test('what was written since it was read is not sealed over', async (t) => {
+  await t.test('sealing anew does not overwrite a secret that was written since it was read', async (t) => {
     const scope = owner()
     const login = await store.credentials.create(credential(scope))
     const server = connector(scope, 'renewed')

@@ -1,4 +1,4 @@
-/** The gateway's keys, the audit, and the installation's own values. */
+/** The gateway's keys, the audit, and the installation's settings. */
 import type { Test } from 'tap'
 import type { Store } from '../../src/store/store.ts'
 import { credential } from './store-credentials.ts'
@@ -44,18 +44,22 @@ export async function keyContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.keys.revoke(STRANGER, given.id, 'eve'), null)
     t.equal(await store.keys.revoke(scope, given.id, 'ann'), true)
     const entry = { owner: 'ann', act: 'key.revoke', subject: given.id, details: {} }
-    t.match((await store.audit.list({ limit: 1 })).data, [entry], 'written down with it')
+    t.match((await store.audit.list({ limit: 1 })).data, [entry], 'the revocation is in the audit')
     const revoked = await store.keys.byHash(`hash of ${given.id}`)
-    t.match(revoked, { revoked_at: /Z$/ }, 'it is still found, whatever its state')
+    t.match(revoked, { revoked_at: /Z$/ }, 'a revoked key is still found')
     t.equal(await store.keys.revoke(ADMIN, given.id, 'eve'), false)
-    t.strictSame(await store.keys.byHash(`hash of ${given.id}`), revoked, 'the first time counts')
-    t.match((await store.audit.list({ limit: 1 })).data, [entry], 'and is written down alone')
+    t.strictSame(await store.keys.byHash(`hash of ${given.id}`), revoked, 'the first revocation counts')
+    t.match((await store.audit.list({ limit: 1 })).data, [entry], 'only the first revocation is in the audit')
     await store.keys.used([given.id])
     const last = await store.keys.byHash(`hash of ${given.id}`)
-    t.equal(last?.last_used_at, revoked?.revoked_at, 'a use that is told of late was before the end')
+    t.equal(
+      last?.last_used_at,
+      revoked?.revoked_at,
+      'a use that is noted after the revocation does not count as later',
+    )
   })
 
-  await t.test('a change and its entry are written together, or neither is', async (t) => {
+  await t.test('a change and its audit entry are written together or not at all', async (t) => {
     const scope = owner()
     const did = (act: string, subject: string) => ({ owner: scope.owner, act, subject, details: { a: '\0' } })
     const written = async () =>
@@ -99,10 +103,14 @@ export async function keyContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.connectors.delete(scope, made.id, change), false)
     await store.connectors.create(server, did('connector.create', server.id))
     t.equal(await store.connectors.create({ ...server, id: id('con') }, change), 'name_taken')
-    t.strictSame(await written(), ['connector.create', ...acts], 'what was not done is not written down')
+    t.strictSame(
+      await written(),
+      ['connector.create', ...acts],
+      'a change that was not made has no audit entry',
+    )
   })
 
-  await t.test('an act is written down', async (t) => {
+  await t.test('an act is written to the audit', async (t) => {
     const entry = { owner: 'ann', act: 'key.create', subject: 'key_1', details: { a: '\0' } }
     t.equal(await store.audit.write(entry), undefined)
     await store.audit.write({ ...entry, subject: 'key_2' })
@@ -113,10 +121,10 @@ export async function keyContract(t: Test, store: Store): Promise<void> {
     t.ok(String(before.data[0]?.id) < String(data[0]?.id), 'ids sort by time')
   })
 
-  await t.test('a setting is initialised by one and can be replaced', async (t) => {
+  await t.test('a setting is initialised once and can be replaced', async (t) => {
     const name = id('setting')
     const both = await Promise.all(['a', 'b', 'c'].map((value) => store.settings.init(name, value)))
-    t.equal(new Set(both).size, 1, 'everyone reads the same')
+    t.equal(new Set(both).size, 1, 'all callers read the same value')
     t.equal(await store.settings.init(name, 'late'), both[0])
     await store.settings.set(name, 'new')
     t.equal(await store.settings.init(name, 'ignored'), 'new')

@@ -76,7 +76,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
       approval: null,
     })
     t.equal(JSON.stringify(started?.arguments), JSON.stringify(one.arguments))
-    t.equal(await store.executions.output(scope, one.id), null, 'no output yet')
+    t.equal(await store.executions.output(scope, one.id), null, 'there is no output yet')
     t.equal(await store.executions.decide(scope, turn.id, one.call_id, approve), 'not_awaiting')
     await store.executions.settle(fence, settlement(one, { error: 'it said \0' }))
     await store.executions.begin(fence, one.id)
@@ -103,7 +103,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     await endTurn(store, fence, turn.id)
   })
 
-  await t.test('settlements travel with a commit as well, and only under a good lease', async (t) => {
+  await t.test('settlements may come with a commit, too, and count only under a valid lease', async (t) => {
     const scope = owner()
     const { turn, fence } = await runningTurn(store, scope)
     const [one, two] = [execution(turn.id), execution(turn.id)]
@@ -113,7 +113,11 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     await store.turns.commit(other.fence, { turn_id: other.turn.id, executions: [namesake] })
     await store.executions.begin(fence, namesake.id)
     await store.executions.settle(fence, settlement(namesake))
-    t.match(await store.executions.get(scope, namesake.id), { state: 'awaiting_approval' }, 'not its lease’s')
+    t.match(
+      await store.executions.get(scope, namesake.id),
+      { state: 'awaiting_approval' },
+      'a call of another turn’s lease is not settled',
+    )
     await store.executions.settle(other.fence, settlement(namesake))
     const said = message('', { role: 'tool', turn_id: turn.id, parts: [resultOf(one.call_id)] })
     await store.turns.commit(fence, {
@@ -131,10 +135,10 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     )
     t.ok(
       (await store.executions.ofTurn(other.turn.id))[0]?.result,
-      'another turn’s call of that id waits still',
+      'another turn’s call with the same id keeps its result',
     )
     await endTurn(store, fence, turn.id)
-    t.equal(other.fence.epoch, fence.epoch, 'that replica has another lease, as old as this one was')
+    t.equal(other.fence.epoch, fence.epoch, 'the other turn’s lease has the same epoch as this one')
     const former = { ...other.fence, epoch: other.fence.epoch - 1 }
     const late = [
       store.executions.settle(fence, settlement(two)),
@@ -145,7 +149,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     await endTurn(store, other.fence, other.turn.id)
   })
 
-  await t.test('a call that waits is decided once, and its turn goes on when none is open', async (t) => {
+  await t.test('a waiting call is decided once, and its turn can go on when no call is open', async (t) => {
     const scope = owner()
     const { turn, fence } = await runningTurn(store, scope)
     const waiting = { state: 'awaiting_approval' as const, lapses_in: 60 }
@@ -175,10 +179,10 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     ])
     t.strictSame(both.sort(), ['decided', 'not_awaiting'])
     const resumable = async () => (await store.turns.resumable(1000)).includes(turn.id)
-    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'one is still open')
+    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'one call is still open')
     t.notOk(await resumable())
     t.equal(await store.executions.decide(ADMIN, turn.id, two.call_id, deny), 'decided')
-    t.ok(await resumable(), 'should whoever decided die now, a scan finds it')
+    t.ok(await resumable(), 'a scan finds the turn, in case the process that decided dies')
     const [approved, denied] = await store.executions.ofTurn(turn.id)
     t.match(approved, {
       approved_by: 'ann',
@@ -186,7 +190,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
       approval: { decision: 'approve', reason: null },
     })
     t.strictSame(approved?.approval?.sealed_arguments, sealed_arguments)
-    t.strictSame(approved?.arguments, edited.arguments, 'what runs is what is shown')
+    t.strictSame(approved?.arguments, edited.arguments, 'the arguments that are shown are the edited ones')
     t.strictSame(denied?.arguments, two.arguments)
     t.strictSame(
       await store.sealed.arguments(before, 2),
@@ -194,33 +198,33 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
         { id: one.id, sealed: sealed_arguments },
         { id: two.id, sealed: null },
       ],
-      'a page of the sealed is of rows, whatever they hold',
+      'a page of sealed arguments has rows without arguments, too',
     )
     t.match(denied, {
       approved_by: null,
       approval: { decision: 'deny', reason: 'no \ufffd', sealed_arguments: null },
     })
     const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
-    if (!resumed) return t.fail('it was not resumed')
-    t.notOk(await resumable(), 'it waits no more')
-    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'and is its owner’s')
+    if (!resumed) return t.fail('the turn was not resumed')
+    t.notOk(await resumable(), 'the turn no longer waits')
+    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'a resumed turn cannot be resumed again')
     await store.executions.begin(resumed.fence, one.id)
     t.match(await store.executions.get(scope, one.id), { state: 'started', started_at: /Z$/ })
     t.match(
       await store.executions.get(scope, two.id),
       { state: 'awaiting_approval' },
-      'and no other has begun',
+      'no other call has begun',
     )
     const beside = await store.executions.get(ADMIN, namesake.id)
     t.match(
       beside,
       { state: 'awaiting_approval', approval: null },
-      'nor is one of that id in another turn decided',
+      'a call with the same id in another turn is not decided',
     )
     await endTurn(store, resumed.fence, turn.id)
   })
 
-  await t.test('a lapsed approval can only expire; a wish to cancel resumes without it', async (t) => {
+  await t.test('a lapsed approval can only expire, and a cancelled turn resumes without one', async (t) => {
     const scope = owner()
     const { turn, fence } = await runningTurn(store, scope)
     const [late, open] = [
@@ -247,7 +251,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     readingContract(t, store),
   )
 
-  await t.test('a call that took no time, since it was not made, counts in no percentile', async (t) => {
+  await t.test('calls that were not made count in no percentile of made calls', async (t) => {
     const scope = owner()
     const { turn, fence } = await runningTurn(store, scope)
     const calls = [execution(turn.id), execution(turn.id), execution(turn.id)]
@@ -276,7 +280,7 @@ async function readingContract(t: Test, store: Store): Promise<void> {
     execution(two.turn.id, { state: 'awaiting_approval' }),
   ]
   const [first, second, third, fourth] = rows
-  if (!first || !second || !third || !fourth) throw new Error('there are four')
+  if (!first || !second || !third || !fourth) throw new Error('there are four rows')
   await store.turns.commit(one.fence, { turn_id: one.turn.id, executions: rows.slice(0, 2) })
   await store.turns.commit(two.fence, { turn_id: two.turn.id, executions: rows.slice(2) })
   await store.executions.settle(one.fence, settlement(first, { duration_ms: 10 }))
@@ -292,7 +296,7 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   const listed = async (filter: Parameters<Store['executions']['list']>[1], by = scope) =>
     (await store.executions.list(by, filter, { limit: 50 })).data.map((row: ShownExecution) => row.id)
   const all = rows.map((row) => row.id).reverse()
-  t.strictSame(await listed({}), all, 'newest first')
+  t.strictSame(await listed({}), all, 'the newest call comes first')
   t.strictSame(await listed({}, STRANGER), [])
   t.strictSame(await listed({ session_id: one.session.id }, ADMIN), [second.id, first.id])
   t.strictSame(await listed({ session_id: one.session.id }, STRANGER), [])
@@ -303,11 +307,15 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   await new Promise((resolve) => setTimeout(resolve, 5))
   await store.executions.begin(two.fence, fourth.id)
   const at = (await store.executions.get(scope, fourth.id))?.started_at ?? ''
-  t.strictSame(await listed({ since: at, until: at }), [fourth.id], 'cut by the start that it shows')
+  t.strictSame(
+    await listed({ since: at, until: at }),
+    [fourth.id],
+    '`since` and `until` compare with the start that is shown',
+  )
   const paged = await allPages((page) => store.executions.list(scope, {}, page), 3)
   t.strictSame([paged.rows.map((row) => row.id), paged.pages], [all, 2])
   const cut = await allPages((page) => store.executions.list(scope, {}, { ...page, bytes: 1 }), 100)
-  t.strictSame([cut.rows, cut.pages], [paged.rows, all.length], 'large ones one by one')
+  t.strictSame([cut.rows, cut.pages], [paged.rows, all.length], 'large calls come one per page')
 
   t.strictSame(
     await store.executions.stats(scope, 'tool', {}),
@@ -316,14 +324,14 @@ async function readingContract(t: Test, store: Store): Promise<void> {
       { key: 'now', count: 1, failures: 1, p50_ms: 20, p95_ms: 20, max_ms: 20 },
       { key: 'web.get', count: 1, failures: 1, p50_ms: 33, p95_ms: 33, max_ms: 33 },
     ],
-    'what is not settled does not count',
+    'calls that are not settled do not count',
   )
   const bySession = await store.executions.stats(scope, 'session', { session_id: one.session.id })
   t.match(bySession, [{ key: one.session.id, count: 2, failures: 1, p50_ms: 22, p95_ms: 32, max_ms: 33 }])
   t.strictSame(
     (await store.executions.stats(scope, 'session', {})).map(({ key }) => key),
     [one.session.id, two.session.id],
-    'those with most calls first',
+    'groups with most calls come first',
   )
   const byConnector = await store.executions.stats(scope, 'connector', {})
   t.strictSame(byConnector.map((group) => group.key).sort(), ['builtin', 'files', 'web'])
@@ -337,11 +345,15 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   await endTurn(store, one.fence, one.turn.id)
   await store.turns.commit(two.fence, { turn_id: two.turn.id, state: 'awaiting_input' })
   await store.executions.prune(-60)
-  t.strictSame(await listed({}), all.slice(0, 2), 'what a turn may yet need stays, though it waits for long')
+  t.strictSame(
+    await listed({}),
+    all.slice(0, 2),
+    'calls that a turn may still need are not pruned, however long it waits',
+  )
   const back = await store.turns.resumeAwaiting(two.turn.id, LEASE)
   await endTurn(store, back?.fence ?? two.fence, two.turn.id)
   await store.executions.prune(-60)
-  t.strictSame(await listed({}), [all[0]], 'pruned are the settled ones')
+  t.strictSame(await listed({}), [all[0]], 'only settled calls are pruned')
   await store.sessions.delete(scope, two.session.id)
-  t.strictSame(await listed({}), [], 'a ledger goes with its session')
+  t.strictSame(await listed({}), [], 'a ledger is deleted with its session')
 }

@@ -1,4 +1,4 @@
-/** Logins on their way, as any Store must keep them. */
+/** Logins that are under way, as every Store must keep them. */
 import type { Test } from 'tap'
 import type { NewOAuthLogin, Store } from '../../src/store/store.ts'
 import { id, owner } from './store-rows.ts'
@@ -17,7 +17,7 @@ const login = (rest: Partial<NewOAuthLogin> = {}): NewOAuthLogin => ({
 export async function loginContract(t: Test, store: Store): Promise<void> {
   const { logins } = store
 
-  await t.test('one is kept as given, and only so many of an owner wait at once', async (t) => {
+  await t.test('a login is kept as given, and an owner has only so many waiting at once', async (t) => {
     const given = login()
     const { seconds, ...stored } = given
     const made = await logins.create(given, 1)
@@ -25,16 +25,16 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await logins.get(given.state_hash), made)
     t.equal(await logins.get('none'), null)
     t.equal(await logins.create(login({ owner: given.owner }), 1), null)
-    t.ok(await logins.create(login(), 1), 'another owner’s do not count')
+    t.ok(await logins.create(login(), 1), 'another owner’s logins do not count')
     t.ok(await logins.create(login({ owner: given.owner }), 2))
     await logins.finish(given.state_hash, { error: 'declined' })
     t.match(await logins.get(given.state_hash), { state: 'failed', credential_id: null, error: 'declined' })
-    t.ok(await logins.create(login({ owner: given.owner }), 2), 'one that is over does not count')
+    t.ok(await logins.create(login({ owner: given.owner }), 2), 'a login that is over does not count')
     await logins.create(login({ owner: given.owner, seconds: 0 }), 9)
-    t.ok(await logins.create(login({ owner: given.owner }), 3), 'nor one whose time is')
+    t.ok(await logins.create(login({ owner: given.owner }), 3), 'a login whose time is over does not count')
   })
 
-  await t.test('is used once, by its provider, in its time', async (t) => {
+  await t.test('a login is used once, by its provider, in its time', async (t) => {
     const [given, beside] = [login(), login()]
     await logins.create(given, 9)
     await logins.create(beside, 9)
@@ -45,8 +45,8 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     await logins.finish(given.state_hash, { credential_id: 'cred_1' })
     t.match(await logins.get(given.state_hash), { state: 'done', credential_id: 'cred_1', error: null })
     await logins.finish(given.state_hash, { error: 'too late' })
-    t.match(await logins.get(given.state_hash), { state: 'done' }, 'an outcome is final')
-    t.match(await logins.get(beside.state_hash), { state: 'pending' }, 'and no other’s')
+    t.match(await logins.get(given.state_hash), { state: 'done' }, 'the outcome of a login is final')
+    t.match(await logins.get(beside.state_hash), { state: 'pending' }, 'another login has no outcome')
     const late = login({ seconds: 0 })
     await logins.create(late, 9)
     t.equal(await logins.take(late.state_hash, 'acme'), null)
@@ -54,7 +54,7 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     t.match(await logins.get(late.state_hash), { state: 'pending', is_expired: true })
   })
 
-  await t.test('one asks for a device login at a time, and its place lapses', async (t) => {
+  await t.test('one caller at a time asks for a device login, and its place lapses', async (t) => {
     const given = login({ mode: 'device' })
     await logins.create(given, 9)
     const places = await Promise.all([1, 2, 3].map(() => logins.poll(given.state_hash, 60)))
@@ -67,7 +67,7 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     t.equal(await logins.poll(next.state_hash, 0), null)
   })
 
-  await t.test('is forgotten when its time is long over', async (t) => {
+  await t.test('a login is forgotten when its time is long over', async (t) => {
     const [old, young] = [login({ seconds: -60 }), login()]
     await logins.create(old, 9)
     await logins.create(young, 9)

@@ -14,7 +14,7 @@ import type {
 } from '../../src/store/store.ts'
 
 let made = 0
-/** Ascending like real ids, readable in a failure. */
+/** An id that ascends like real ids and is readable in a failure. */
 export const id = (prefix: string): string => `${prefix}_${String(++made).padStart(6, '0')}`
 export const owner = (): Scope => ({ owner: id('owner'), admin: false })
 export const ADMIN: Scope = { owner: 'root', admin: true }
@@ -43,7 +43,7 @@ export const newSession = (store: Store, scope: Scope): Promise<Session> =>
   })
 
 export const LEASE = { owner: 'replica-1', seconds: 60 }
-/** Lapsed as soon as it is taken. */
+/** A lease that has lapsed as soon as it is taken. */
 export const LAPSED = { owner: 'replica-1', seconds: -1 }
 
 export function openRequest(
@@ -75,7 +75,7 @@ export function openRequest(
 
 export const COMPLETED: TurnEnd = { state: 'completed', finish_reason: 'stop', error: null }
 
-/** A session with a turn that runs under LEASE, or the lease given. */
+/** A session with a turn that runs under LEASE, or under the given lease. */
 export async function runningTurn(store: Store, scope: Scope, lease = LEASE) {
   const session = await newSession(store, scope)
   const opened = await store.turns.open(scope, openRequest(session.id, { lease }))
@@ -108,7 +108,7 @@ export const step = (index: number, rest: Partial<Step> = {}): Step => ({
   ...rest,
 })
 
-/** Every row of a list, page by page, with the number of pages. */
+/** Reads a list page by page: all its rows, and the number of pages. */
 export async function allPages<T>(
   read: (page: {
     limit: number
@@ -125,7 +125,7 @@ export async function allPages<T>(
   }
 }
 
-/** What a rejected promise was rejected with. */
+/** The error with which a promise rejects. */
 export const rejection = (work: Promise<unknown>): Promise<unknown> =>
   work.then(
     () => new Error('it was expected to fail'),
@@ -162,7 +162,7 @@ export async function unsaidOf(store: Store, turn: string) {
   return row ? { ...row, events: row.events() } : null
 }
 
-/** All lost turns, taken one after the other. */
+/** Takes all lost turns, one after the other. */
 export async function recoverAll(store: Store, lease: OpenTurn['lease'], except: readonly string[] = []) {
   const all = []
   for (

@@ -19,7 +19,7 @@ import {
   text,
 } from './store-rows.ts'
 
-/** What JSON can say and PostgreSQL's text cannot, in an order that no database would choose. */
+/** Values that JSON can hold and PostgreSQL's text cannot, with keys in an order that no database would choose. */
 const ODD = { zebra: 'nul \0 inside', a: 'lone \ud800 surrogate', m: { y: 1, x: [1, null, '\u2028 😀'] } }
 
 export async function sessionContract(t: Test, store: Store): Promise<void> {
@@ -53,17 +53,17 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.sessions.get(scope, given.id), made)
     t.strictSame(await store.sessions.get(ADMIN, given.id), made)
     t.equal(await store.sessions.get(STRANGER, given.id), null)
-    t.equal(await store.sessions.get(scope, 'ses_no\0where'), null, 'an id that cannot be is none')
+    t.equal(await store.sessions.get(scope, 'ses_no\0where'), null, 'an id that cannot exist is not found')
   })
 
-  await t.test('text columns take what they cannot hold as U+FFFD', async (t) => {
+  await t.test('text columns replace characters that they cannot hold by U+FFFD', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
     const patched = await store.sessions.update(scope, session, { title: 'a\0b\ud800c', instructions: '\0' })
     t.match(patched, { title: 'a\ufffdb\ufffdc', instructions: '\ufffd' })
   })
 
-  await t.test('a patch changes what it names, and only for its owner', async (t) => {
+  await t.test('a patch changes only what it names, for the owner and admins', async (t) => {
     const scope = owner()
     const made = await newSession(store, scope)
     const patch = { provider: 'other', model: 'o-1', credential_id: 'cred_2', metadata: { b: 1, a: 2 } }
@@ -73,11 +73,15 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.sessions.update(STRANGER, made.id, { title: 'stolen' }), null)
     t.equal((await store.sessions.update(ADMIN, made.id, { title: 'by an admin' }))?.title, 'by an admin')
     const { provider } = made
-    t.equal(await store.sessions.update(scope, made.id, { title: 'late' }, provider), null, 'it is another’s')
+    t.equal(
+      await store.sessions.update(scope, made.id, { title: 'late' }, provider),
+      null,
+      'the session is of another provider by now',
+    )
     t.match(await store.sessions.update(scope, made.id, { provider }, 'other'), { provider })
   })
 
-  await t.test('a turn keeps the session that it began with, whatever is changed since', async (t) => {
+  await t.test('a turn keeps the session’s settings of its beginning, whatever changes since', async (t) => {
     const scope = owner()
     const { turn, fence } = await runningTurn(store, scope)
     const queued = openRequest(turn.session_id, { on_busy: 'enqueue' })
@@ -102,19 +106,27 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     t.match(
       await store.sessions.ofTurn(queued.turn.id),
       { ...first, model: 'o-2' },
-      'one that has not begun takes the newest',
+      'a turn that has not begun takes the newest settings',
     )
     const now = await store.sessions.get(scope, beside.id)
-    t.strictSame(await store.sessions.ofTurn(other.turn.id), now, 'another session’s has its own')
-    if (opened?.kind !== 'running') return t.fail('it does not run')
+    t.strictSame(
+      await store.sessions.ofTurn(other.turn.id),
+      now,
+      'another session’s turn has its own settings',
+    )
+    if (opened?.kind !== 'running') return t.fail('the turn does not run')
     await store.turns.commit(opened.fence, { turn_id: other.turn.id, state: 'awaiting_input' })
     await store.sessions.update(scope, beside.id, { model: 'acme-3' })
-    t.match(await store.sessions.ofTurn(other.turn.id), { model: 'acme-2' }, 'one that waits goes on with it')
+    t.match(
+      await store.sessions.ofTurn(other.turn.id),
+      { model: 'acme-2' },
+      'a turn that waits keeps its settings',
+    )
     await endTurn(store, fence, turn.id)
     t.equal(await store.sessions.ofTurn('turn_none'), null)
   })
 
-  await t.test('a list is newest first, in pages, of what may be seen', async (t) => {
+  await t.test('sessions are listed newest first, in pages, to their owner and to admins', async (t) => {
     const scope = owner()
     const mine: string[] = []
     for (let i = 0; i < 7; i++) mine.unshift((await newSession(store, scope)).id)
@@ -123,7 +135,7 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     t.equal(
       (await store.sessions.list(scope, { limit: 7 })).next_cursor,
       null,
-      'a full last page is the last',
+      'a full last page has no cursor',
     )
     t.strictSame(await store.sessions.list(STRANGER, { limit: 5 }), { data: [], next_cursor: null })
     const seen = await allPages((page) => store.sessions.list(ADMIN, page), 50)
@@ -131,7 +143,7 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
   })
 
   await t.test(
-    'a page of sessions with long instructions ends before it is too long, and has one at least',
+    'a page of long sessions ends before it is too long, and has at least one session',
     async (t) => {
       const scope = owner()
       const made: string[] = []
@@ -184,7 +196,7 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
   })
 
   await t.test(
-    'deleting a session takes everything with it, but not while a turn has not ended',
+    'deleting a session deletes all that is its own, and is refused before its turn has ended',
     async (t) => {
       const scope = owner()
       const { session, turn, fence } = await runningTurn(store, scope)
@@ -199,7 +211,7 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     },
   )
 
-  await t.test('deleting a session leaves another one whole', async (t) => {
+  await t.test('deleting a session leaves another session whole', async (t) => {
     const scope = owner()
     const [gone, kept] = [await runningTurn(store, scope), await runningTurn(store, scope)]
     for (const { turn, fence } of [gone, kept]) {
@@ -229,7 +241,7 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.executions.ofTurn(gone.turn.id), [])
   })
 
-  await t.test('messages', (t) => messageContract(t, store))
+  await t.test('messages of a session', (t) => messageContract(t, store))
 }
 
 const call = (call_id: string): Part => ({
@@ -261,7 +273,7 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     const stored = await store.messages.append(scope, session, given)
     t.ok(Array.isArray(stored))
     const read = await store.messages.after(session, 0)
-    t.strictSame(read, stored, 'what append returns is what is read')
+    t.strictSame(read, stored, '`append` returns the messages as they are read')
     t.equal(JSON.stringify(read.map((one) => one.parts)), JSON.stringify(given.map((one) => one.parts)))
     t.strictSame(
       read.map((one) => [one.seq, one.session_id, one.turn_id, one.incomplete]),
@@ -275,7 +287,7 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.messages.append(scope, session, []), [])
   })
 
-  await t.test('a page is ascending and only for those who may see the session', async (t) => {
+  await t.test('a page of messages is ascending and shown to the owner and admins', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
     t.strictSame(await store.messages.list(scope, session, { limit: 2 }), { data: [], next_cursor: null })
@@ -292,7 +304,7 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.messages.append(scope, 'ses_none', [message('x')]), null)
   })
 
-  await t.test('a page of large messages ends before it is too long, and has one at least', async (t) => {
+  await t.test('a page of large messages ends before it is too long, and has at least one', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
     const lengths = [2000, 2000, 2000, 9000, 100]
@@ -320,7 +332,10 @@ async function messageContract(t: Test, store: Store): Promise<void> {
       parts: text('new'),
     })
     t.match(changed, { id: first.id, seq: 1, role: 'system', parts: text('new') })
-    t.notOk(typeof changed === 'object' && changed?.incomplete, 'what a person wrote is whole')
+    t.notOk(
+      typeof changed === 'object' && changed?.incomplete,
+      'a message that a person wrote is not incomplete',
+    )
     t.strictSame(await store.messages.after(session, 0).then((all) => all[0]), changed)
     t.strictSame(await store.messages.get(scope, session, first.id), changed)
     t.equal(await store.messages.get(STRANGER, session, first.id), null)
@@ -331,13 +346,13 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.equal(
       await store.messages.replace(scope, other.id, first.id, attempt),
       null,
-      'not by way of another session',
+      'the message is not found through another session',
     )
     t.equal(await store.messages.replace(scope, session, 'msg_none', attempt), null)
     t.strictSame(await store.sessions.get(scope, other.id), other, 'another session stays as it is')
   })
 
-  await t.test('messages that were rewritten to make calls and to answer them go together', async (t) => {
+  await t.test('a call and a result that came by replacing messages are deleted together', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
     const said = [message('I see', { role: 'assistant' }), message('so it is', { role: 'assistant' })]
@@ -348,7 +363,7 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.messages.delete(scope, session, first), [first, second])
   })
 
-  await t.test('deleting a message with tool calls takes their results with it', async (t) => {
+  await t.test('deleting a message with tool calls deletes their results, too', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
     const user = message('question')
@@ -360,20 +375,24 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.messages.delete(STRANGER, session, calls.id), null)
     t.equal(await store.messages.delete(scope, session, 'msg_none'), null)
     const { id: other } = await newSession(store, scope)
-    t.equal(await store.messages.delete(scope, other, calls.id), null, 'not by way of another session')
+    t.equal(
+      await store.messages.delete(scope, other, calls.id),
+      null,
+      'the message is not found through another session',
+    )
     t.strictSame(
       new Set(await store.messages.delete(scope, session, calls.id)),
       new Set([calls.id, alone.id]),
     )
     const rest = await store.messages.after(session, 0)
     t.strictSame(ids(rest), [user.id, shared.id, answer.id])
-    t.strictSame(rest[1]?.parts, [result('call_3')], 'the results of other calls stay')
+    t.strictSame(rest[1]?.parts, [result('call_3')], 'results of other calls stay')
     t.strictSame(await store.messages.delete(scope, session, shared.id), [shared.id])
     const [later] = (await store.messages.append(scope, session, [message('later')])) as Message[]
     t.equal(later?.seq, 6, 'a seq is never given twice')
   })
 
-  await t.test('of calls with one id each has the result that follows it', async (t) => {
+  await t.test('of calls with the same id each has the result that follows it', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
     const again = () => [
@@ -387,7 +406,7 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.strictSame(ids(await store.messages.after(session, 0)), rest)
   })
 
-  await t.test('a call whose id no text column holds takes its result along', async (t) => {
+  await t.test('a call whose id no text column can hold is deleted with its result', async (t) => {
     const scope = owner()
     for (const id of ['call_\0', 'call_\ud800']) {
       const { id: session } = await newSession(store, scope)
@@ -401,7 +420,7 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     }
   })
 
-  await t.test('history is not edited while a turn has not ended', async (t) => {
+  await t.test('history cannot be edited before the running turn has ended', async (t) => {
     const scope = owner()
     const { session, turn, fence, message: input } = await runningTurn(store, scope)
     const edit = { role: 'user' as const, parts: text('edited') }
@@ -413,7 +432,7 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.messages.delete(scope, session.id, input.id), [input.id])
   })
 
-  await t.test('parallel writers never share a seq', async (t) => {
+  await t.test('parallel writers never get the same seq', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
     await Promise.all(
@@ -426,11 +445,11 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     )
     t.ok(
       all.every((one, i) => i % 2 === 1 || (one.parts[0] as { text: string }).text === 'a'),
-      'each pair stays together',
+      'the two messages of each append stay together',
     )
   })
 
-  await t.test('the messages of a turn', async (t) => {
+  await t.test('a turn’s messages are its input and its answers', async (t) => {
     const scope = owner()
     const { session, turn, fence, message: input } = await runningTurn(store, scope)
     const own = message('answer', { role: 'assistant', turn_id: turn.id })

@@ -1,6 +1,6 @@
 /**
- * What any Store must do, whatever is behind it. Every test makes rows of its own, under owners of its own,
- * so that they may share one database.
+ * What every Store must do, on every database. Every test makes rows of its own, under owners of its own, so that the
+ * tests can share one database.
  */
 import type { Test } from 'tap'
 import type { Store } from '../../src/store/store.ts'
@@ -16,10 +16,10 @@ import { turnContract } from './store-turns.ts'
 export async function storeContract(t: Test, store: Store): Promise<void> {
   await t.test('sessions and messages', (t) => sessionContract(t, store))
   await t.test('turns', (t) => turnContract(t, store))
-  await t.test('what turns commit', (t) => commitContract(t, store))
+  await t.test('commits of turns', (t) => commitContract(t, store))
   await t.test('ledger', (t) => ledgerContract(t, store))
   await t.test('connectors and their tools', (t) => connectorContract(t, store))
   await t.test('credentials', (t) => credentialContract(t, store))
   await t.test('keys, audit, settings', (t) => keyContract(t, store))
-  await t.test('logins on their way', (t) => loginContract(t, store))
+  await t.test('logins that are under way', (t) => loginContract(t, store))
 }
