@@ -169,7 +169,7 @@ t.test('a turn that is cancelled while its step is committed aborts its calls be
   t.strictSame(stopped, [true], 'the call’s signal is aborted before the executor sends anything')
 })
 
-t.test('a turn that waits for a place is cancelled without getting one', async (t) => {
+t.test('a turn that waits for a slot is cancelled without getting one', async (t) => {
   const { say, replica, begin } = world(t, { concurrentTurns: 1 })
   const one = replica()
   await begin(one)

@@ -175,7 +175,7 @@ t.test('a connector’s new settings hold from the next step of a running turn o
   t.strictSame(ran, [bound.id])
 })
 
-t.test('a connector’s new settings hold for a turn that was waiting for its place', async (t) => {
+t.test('a connector’s new settings hold for a turn that was waiting for its slot', async (t) => {
   const { say, replica, begin } = world(t, { concurrentTurns: 1 }, CALLS)
   const { row, ran, seen } = toolbox((connector) => connector?.require_approval === 'always')
   const { id } = await session()

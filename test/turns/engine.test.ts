@@ -323,7 +323,7 @@ t.test('a replica ignores a control message whose op it does not know', async (t
   t.notOk(types.includes('step.discarded'))
 })
 
-t.test('a turn that waits for a place has turn.created as the first event of its stream', async (t) => {
+t.test('a turn that waits for a slot has turn.created as the first event of its stream', async (t) => {
   const { bus, say, replica } = world(t, { concurrentTurns: 1 })
   const one = replica()
   const { id: first } = await session()

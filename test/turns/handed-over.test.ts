@@ -145,7 +145,7 @@ t.test('a drain ends once its turns have been given away', async (t) => {
   t.equal(leaving.handedOver(), 1)
 })
 
-t.test('a turn that waits for a place is given away as the drain begins', async (t) => {
+t.test('a turn that waits for a slot is given away as the drain begins', async (t) => {
   const { bus, say, replica, begin } = world(t, { concurrentTurns: 1 })
   const leaving = replica()
   const { types } = await begin(leaving)
