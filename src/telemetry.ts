@@ -164,7 +164,7 @@ export function createMetrics({ defaults = true } = {}) {
       made.baton_tool_wait_seconds.observe({ tool: label }, ms / 1000)
     },
     toolLeft: () => made.baton_tools_running.dec(),
-    /** One more call waits for a place (1), or one less (-1). */
+    /** One more call waits for a slot (1), or one less (-1). */
     toolWaits: (change: 1 | -1) => made.baton_tools_waiting.inc(change),
     toolRefused: (name: string) => made.baton_tool_busy_total.inc({ tool: tool(name) }),
     eventsAppended: (count: number) => made.baton_events_appended_total.inc(count),
