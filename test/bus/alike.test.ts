@@ -1,4 +1,4 @@
-/** The rules of a session's log stand twice, in memory-log.ts and as scripts in Redis: here both are held to one answer. */
+/** The rules of a session's log are written twice, in memory-log.ts and as scripts in Redis: both must answer alike. */
 import { deepStrictEqual } from 'node:assert'
 import fc from 'fast-check'
 import t from 'tap'
@@ -12,7 +12,7 @@ import { redisBeds } from './redis-bed.ts'
 const TURNS = ['turn_a', 'turn_b', 'turn_c']
 const TYPES = ['turn.created', 'step.started', 'content.delta', 'content.delta', 'message', 'turn.completed']
 const turn = fc.constantFrom(...TURNS)
-/** One of those that were told before. */
+/** Picks one of the cursors that were met before. */
 const place = fc.nat(1000)
 const said = fc.record(
   {
@@ -46,7 +46,7 @@ const action = fc.oneof(
 )
 type Action = typeof action extends fc.Arbitrary<infer A> ? A : never
 
-/** All that a bus answers, its cursors by the order in which they were met. */
+/** All answers of a bus; a cursor stands as the number of its first appearance. */
 async function answersOf(bus: Bus, session: string, actions: readonly Action[]): Promise<unknown[]> {
   const cursors: string[] = []
   const name = (cursor: string) => {
@@ -58,10 +58,10 @@ async function answersOf(bus: Bus, session: string, actions: readonly Action[]):
   const answers: unknown[] = []
   for (const [i, one] of actions.entries()) {
     if (one.do === 'append') {
-      // Of a turn that is over nobody speaks but in one breath with its end.
+      // A turn that is over says nothing more, except in the append that ends it.
       const events = one.events.filter(({ turn }) => !ended.has(turn))
       const said = events.map(({ type, turn, alone, epoch, ...rest }): BusEvent => {
-        // Others than the owner have no lease, and neither begin a turn nor end it.
+        // A process that does not own the turn has no lease, and neither begins the turn nor ends it.
         const isOthers = alone !== undefined && type === 'content.delta'
         const speaker = isOthers ? { alone } : epoch === undefined ? {} : { epoch }
         return { ...event(type, i, turn), ...rest, ...speaker }
@@ -85,7 +85,7 @@ async function answersOf(bus: Bus, session: string, actions: readonly Action[]):
   return answers
 }
 
-/** All that is kept in a log that holds something: it is fewer than a page. */
+/** All events that a log keeps; there is at least one, and they are fewer than a page. */
 async function keptIn(bus: Bus, session: string) {
   const { signal } = new AbortController()
   for await (const item of bus.read(session, { after: 'start', signal })) return eventsOf([item])
@@ -93,8 +93,8 @@ async function keptIn(bus: Bus, session: string) {
 }
 
 /**
- * What a read holds of what is there by now: up to its turn's end, else up to an own event, which may be its turn's
- * first. As at the door, nobody reads on after a turn's end.
+ * What a read gives of the events that are there by now: up to its turn's end, else up to a marked event that this
+ * function appends, which may be its turn's first. As in the routes, nobody reads on after a turn's end.
  */
 async function readingOf(
   bus: Bus,
@@ -120,7 +120,7 @@ async function readingOf(
   return [...read, 'end']
 }
 
-t.test('both buses answer alike, whatever is said and asked', ON_REDIS, async (t) => {
+t.test('the buses in memory and on Redis answer alike, whatever is said and asked', ON_REDIS, async (t) => {
   const limits = { maxEvents: 8 }
   const memory = createMemoryBus({ limits })
   t.teardown(() => memory.close())

@@ -1,4 +1,4 @@
-/** Appends to a Redis that is away, slow, or was only thought to be: without one. */
+/** Appends to a Redis that is away, slow, or only thought to be away. These tests run without a Redis. */
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
@@ -9,7 +9,7 @@ import { delta } from '../contracts/bus-bed.ts'
 
 const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
 
-t.test('logs that begin anew do so some at a time', async (t) => {
+t.test('after Redis was away the lost logs of many sessions begin anew in batches', async (t) => {
   const calls: number[] = []
   const scripts = {
     async append(_: number, groups: Group[]) {
@@ -26,7 +26,7 @@ t.test('logs that begin anew do so some at a time', async (t) => {
   t.same(calls, [500, 100, 500, 101])
 })
 
-t.test('events that are more than go at once go together where they were said together', async (t) => {
+t.test('the events of one append stay together, even if they are more than a batch takes', async (t) => {
   const calls: number[][] = []
   const scripts = {
     async append(_: number, groups: Group[]) {
@@ -45,7 +45,7 @@ t.test('events that are more than go at once go together where they were said to
   t.same(calls, [[3], [600], [1]])
 })
 
-t.test('a process that was frozen tries again, though its time is over', async (t) => {
+t.test('a process that was frozen tries again, even if the time for its attempts is over', async (t) => {
   const log = pino({ level: 'silent' })
   const nothing = () => {}
   const { persist, close } = createLink({

@@ -1,4 +1,4 @@
-/** Ids of events: the places they name, and what is none. */
+/** Ids of events: the places that they name, and strings that are no ids. */
 import t from 'tap'
 import {
   compareIds,
@@ -14,7 +14,7 @@ import { newId } from '../../src/chat/ids.ts'
 const cursor = formatCursor(sessionTag('ses_1'), { generation: '0a1b2c', id: '1700000000000-12' })
 const turn = newId('turn')
 
-t.test('an id says its place, and what was told there', async (t) => {
+t.test('an event id names its place, and the end of a turn or the snapshot told there', async (t) => {
   t.same(parseCursor(cursor, 'ses_1'), { generation: '0a1b2c', id: '1700000000000-12' })
   t.match(readId(cursor), { after: cursor, ended: undefined, snapshot: undefined })
   t.match(readId(endId(cursor, turn)), { after: cursor, ended: turn, snapshot: undefined })
@@ -31,7 +31,7 @@ t.test('an id says its place, and what was told there', async (t) => {
 
 const MALFORMED = { code: 'invalid_cursor', param: 'after', message: /malformed/ }
 
-t.test('what is no id of the session is refused', async (t) => {
+t.test('a malformed event id, or one of another session, is refused', async (t) => {
   for (const given of [
     'start',
     'now',

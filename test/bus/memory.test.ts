@@ -5,7 +5,7 @@ import { createMemoryBus } from '../../src/bus/memory.ts'
 import { Log } from '../../src/bus/memory-log.ts'
 import { appended, delta, SESSION, start } from '../contracts/bus-bed.ts'
 
-t.test('in memory cursors stay ordered, and good, where the clock goes back', async (t) => {
+t.test('in memory cursors stay ordered and valid when the clock goes back', async (t) => {
   let clock = 5_000
   const bus = createMemoryBus({ now: () => clock })
   t.teardown(() => bus.close())
@@ -16,7 +16,7 @@ t.test('in memory cursors stay ordered, and good, where the clock goes back', as
   t.equal(after.split('-')[0], before.split('-')[0])
 })
 
-t.test('in memory a log that nobody uses goes after a while, one that is read stays', async (t) => {
+t.test('in memory a log that nobody uses is dropped; a log that is read or written stays', async (t) => {
   mock.timers.enable({ apis: ['setInterval'] })
   t.teardown(() => mock.timers.reset())
   let clock = 0
@@ -33,14 +33,14 @@ t.test('in memory a log that nobody uses goes after a while, one that is read st
   clock = 900
   await bus.append('ses_written', [delta(2)])
   clock = 1_001
-  // A clock that is set forward makes nothing old.
+  // A wall clock that is set forward makes no log old.
   ahead = 86_400_000
   mock.timers.tick(60_000)
   await bus.append('ses_idle', [delta(2)])
   await bus.append(SESSION, [delta(2)])
   t.match(await start(t, bus, { after: idle }, 'ses_idle').item(0), { gap: true })
   const kept = start(t, bus, { after: written }, 'ses_written')
-  t.match(await kept.item(0), { events: [{}] }, 'so does one that is written')
+  t.match(await kept.item(0), { events: [{}] }, 'a log that is written stays')
   const again = start(t, bus, { after: read })
   t.equal((await again.events(1)).length, 1)
   await again.stop()
@@ -50,11 +50,11 @@ t.test('in memory a log that nobody uses goes after a while, one that is read st
   t.match(
     await start(t, bus, { after: read }).item(0),
     { events: [{}] },
-    'for a while, once its reader has left',
+    'a log stays for a while after its reader has left',
   )
 })
 
-t.test('in memory a reader whose next event is trimmed away is told so', async (t) => {
+t.test('in memory a reader whose next event is trimmed away is told that it lagged', async (t) => {
   const bus = createMemoryBus({ limits: { maxEvents: 10 } })
   t.teardown(() => bus.close())
   const { signal } = new AbortController()
@@ -67,7 +67,7 @@ t.test('in memory a reader whose next event is trimmed away is told so', async (
 
 t.test('in memory a log keeps as many of its newest events as its bounds allow', async (t) => {
   const log = new Log(SESSION, () => 0)
-  // Each weighs 300: 200 beside its data.
+  // Each event weighs 300: 100 for its data, and 200 more.
   for (let i = 0; i < 10; i++) log.append({ type: 'message', turn_id: null, data: 'x'.repeat(100) })
   const kept = (maxEvents: number, maxBytes: number) => {
     log.trim(maxEvents, maxBytes)
@@ -81,7 +81,7 @@ t.test('in memory a log keeps as many of its newest events as its bounds allow',
   t.strictSame(kept(0, 0), [11, 0, 0])
 })
 
-t.test('in memory all logs together are bounded, and the least used go first', async (t) => {
+t.test('in memory all logs together are bounded, and the least recently used go first', async (t) => {
   let clock = 0
   mock.method(performance, 'now', () => ++clock)
   t.teardown(() => mock.restoreAll())
@@ -109,11 +109,11 @@ t.test('in memory all logs together are bounded, and the least used go first', a
   t.same(
     reading.items.filter((item) => !('events' in item)),
     [],
-    'who reads a log keeps its place in it',
+    'a reader keeps its place in its log',
   )
 })
 
-t.test('in memory what was trimmed away takes no room from other logs', async (t) => {
+t.test('in memory events that were trimmed away take no room from other logs', async (t) => {
   const bus = createMemoryBus({ limits: { maxBytes: 2 << 20 } })
   t.teardown(() => bus.close())
   const [cursor = ''] = await appended(bus, 'ses_quiet', [delta(1)])

@@ -1,4 +1,4 @@
-/** A Redis that is started again, with all of its data or with an older state: from its disk, as from a copy that lagged behind. */
+/** A Redis that starts again with all of its data, or with an older state: from its disk, or a copy that lagged behind. */
 import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
 import type { Bus } from '../../src/bus/bus.ts'
@@ -32,7 +32,7 @@ async function ownRedis(t: Test) {
   }
 }
 
-t.test('older data: whoever resumes gets a gap, whatever was said since', ON_REDIS, async (t) => {
+t.test('after Redis came back with older data a reader that resumes gets a gap', ON_REDIS, async (t) => {
   const { url, client, restart } = await ownRedis(t)
   const [bus, other] = [await openAt(t, { url }), await openAt(t, { url })]
   const [, kept = ''] = await appended(bus, SESSION, [event('turn.created'), delta('kept')])
@@ -41,14 +41,14 @@ t.test('older data: whoever resumes gets a gap, whatever was said since', ON_RED
   const [lost = ''] = await appended(bus, SESSION, [event('turn.completed')])
   await open.events(1)
   await restart(bus, other)
-  t.equal(await bus.pastEnd(SESSION, TURN, lost, true), false, 'nobody knows what this log lacks')
+  t.equal(await bus.pastEnd(SESSION, TURN, lost, true), false, 'nobody knows which events this log lacks')
   await other.append(SESSION, [event('turn.created', '', 'turn_next')])
   t.match(await open.item(1), { gap: true })
   for (const after of [kept, lost]) t.match(await start(t, bus, { after }).item(0), { gap: true })
   t.match(await start(t, bus, { turn: TURN, begun: true }).item(0), { gap: true })
 })
 
-t.test('the log that began behind the gap is as good as any', ON_REDIS, async (t) => {
+t.test('a log that began anew after a restart of Redis has no further gap', ON_REDIS, async (t) => {
   const { url, client, restart } = await ownRedis(t)
   const bus = await openAt(t, { url })
   await bus.append(SESSION, [delta(1)])
@@ -64,11 +64,11 @@ t.test('the log that began behind the gap is as good as any', ON_REDIS, async (t
   t.same(
     (await start(t, third, { after: second }).events(3)).map(({ data }) => JSON.parse(data).text),
     [3, 4, 5],
-    'for replicas that come later, and where the era was evicted',
+    'also for replicas that come later, and after the era was evicted',
   )
 })
 
-t.test('a user that may not ask for the process has logs all the same', ON_REDIS, async (t) => {
+t.test('a Redis user that may not call INFO can write and read logs all the same', ON_REDIS, async (t) => {
   const { url, client } = await ownRedis(t)
   await client.call('ACL', 'SETUSER', 'baton', 'on', '>word', '~baton:*', '&baton:*', '+@all', '-info')
   t.intercept(console, 'warn', { value: () => {} })

@@ -1,9 +1,9 @@
-/** Stands between a bus and its Redis, and fails as networks do. */
+/** A proxy between a bus and its Redis that fails as networks do. */
 import { connect, createServer, type Socket } from 'node:net'
 import type { Test } from 'tap'
 import { listening } from '../listening.ts'
 
-/** `url` leads to it, `direct` past it. */
+/** `url` leads through the proxy, `direct` past it. */
 export async function proxied(t: Test, direct: string) {
   const target = new URL(direct)
   const sockets = new Set<Socket>()
@@ -30,7 +30,7 @@ export async function proxied(t: Test, direct: string) {
     })
     far.on('data', (chunk) => {
       if (state === 'frozen' || silent.has(far)) return
-      // An append of one session is answered with an array of one; what is published comes as three.
+      // The answer to an append of one session is an array of one; a published message is an array of three.
       if (isLosing && chunk.toString('latin1', 0, 4) === '*1\r\n') {
         isLosing = false
         hasLost = true
@@ -63,7 +63,7 @@ export async function proxied(t: Test, direct: string) {
     freeze() {
       state = 'frozen'
     },
-    /** Nothing comes through the connections that there are, and nothing says so; new ones are sound. */
+    /** The present connections carry nothing more, and no error says so; new connections work. */
     hush() {
       for (const socket of sockets) silent.add(socket)
     },
@@ -75,7 +75,7 @@ export async function proxied(t: Test, direct: string) {
       isLosing = true
     },
     lost: () => hasLost,
-    /** One connection's answers are kept from one that has these words on; with the last words all go in one piece. */
+    /** Holds back one connection's answers from the words `from` on; with the words `until` all go in one piece. */
     keepBack: (from: string, until: string) =>
       new Promise<void>((begun) => {
         keeping = { from, until, begun }

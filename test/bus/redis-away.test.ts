@@ -1,4 +1,4 @@
-/** A Redis that is away, cut off or silent, and what was said meanwhile. */
+/** A Redis that is away, cut off or silent, and the events that were said meanwhile. */
 import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import { createLog } from '../../src/log.ts'
@@ -18,7 +18,7 @@ async function replicas(t: Test) {
 }
 
 t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
-  t.test('a short cut: appends go on, once and in order, and readers miss nothing', async (t) => {
+  t.test('over short cuts appends take effect once and in order, and readers miss nothing', async (t) => {
     const { proxy, bus, other } = await replicas(t)
     const reading = start(t, bus)
     await bus.append(SESSION, [delta(0)])
@@ -40,10 +40,14 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     proxy.cut()
     await other.append(SESSION, [delta('the last')])
     proxy.restore()
-    t.equal((await reading.events(40)).length, 40, 'also where nothing follows that would show it')
+    t.equal(
+      (await reading.events(40)).length,
+      40,
+      'also the last event, after which no other shows that it is missing',
+    )
   })
 
-  t.test('a new log that is heard of before the break was noticed is a gap', async (t) => {
+  t.test('a reader that hears of a new log before it noticed the break gets a gap', async (t) => {
     const { proxy, bus, other } = await replicas(t)
     const reading = start(t, bus)
     await other.append(SESSION, [delta('first')])
@@ -58,7 +62,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.match(await reading.item(1), { gap: true })
   })
 
-  t.test('what all replicas must hear is heard before their readers’ channels are open again', async (t) => {
+  t.test('a message to all replicas is heard before the channels of readers are open again', async (t) => {
     const { proxy, bus, other } = await replicas(t)
     const heard: string[] = []
     bus.subscribe('control', (message) => heard.push(message))
@@ -75,7 +79,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.same(heard, ['said early'])
   })
 
-  t.test('a session that is deleted while Redis is away ends its reads once it is back', async (t) => {
+  t.test('reads of a session that is deleted while Redis is away end once Redis is back', async (t) => {
     const proxy = await proxied(t, await freshUrl())
     const bus = await openAt(t, { url: proxy.url })
     const reading = start(t, await openAt(t, { url: proxy.direct }))
@@ -88,7 +92,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.equal(reading.items.length, 1)
   })
 
-  t.test('a new log that is heard of when it is lost, too, is not read again', async (t) => {
+  t.test('an event that arrives after its log was lost is not told to readers of the next log', async (t) => {
     const { proxy, bus, other } = await replicas(t)
     await other.append(SESSION, [delta('first')])
     await start(t, bus).events(1)
@@ -138,7 +142,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.match(await reading.item(2), { gap: true })
   })
 
-  t.test('so are those that an owner who died may have said', async (t) => {
+  t.test('events that the dead owner may have said, and the new owner repeats, are a gap', async (t) => {
     const bus = await openAt(t, { url: await freshUrl() })
     const reading = start(t, bus)
     await bus.append(SESSION, [delta('said')])
@@ -150,7 +154,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.match(await reading.item(2), { events: [{ data: /next/ }] })
   })
 
-  t.test('also where a reader came first, and stands behind a gap already', async (t) => {
+  t.test('a repeated event is a gap also for a reader that already stands behind a gap', async (t) => {
     const bus = await openAt(t, { url: await freshUrl() })
     const [cursor = ''] = await appended(bus, SESSION, [delta('said')])
     await command(t, bus, 'FLUSHDB')
@@ -160,7 +164,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.match(await reading.item(1), { gap: true })
   })
 
-  t.test('and where other words of the session had begun the log anew', async (t) => {
+  t.test('a repeated event is a gap, also where another event of the session began the log', async (t) => {
     const word = (name: string) => ({ ...event('message', name), once: name, again: true })
     for (const other of [delta('goes on'), event('turn.created', '', 'turn_next')]) {
       const bus = await openAt(t, { url: await freshUrl() })
@@ -170,16 +174,16 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
       await reading.events(3)
       await command(t, bus, 'FLUSHDB')
       await bus.append(SESSION, [other])
-      t.equal((await reading.events(4)).length, 4, 'whoever stayed has heard all of it')
+      t.equal((await reading.events(4)).length, 4, 'a reader that stayed has heard all events')
       const { length } = reading.items
       await bus.append(SESSION, [word('said')])
       t.match(await reading.item(length), { gap: true })
       await bus.append(SESSION, [word('new')])
-      t.match(await reading.item(length + 1), { events: [{ data: /new/ }] }, 'told once')
+      t.match(await reading.item(length + 1), { events: [{ data: /new/ }] }, 'the gap is told once')
     }
   })
 
-  t.test('a turn whose first owner died before its first word costs nobody a gap', async (t) => {
+  t.test('a turn whose first owner died before its first event costs no reader a gap', async (t) => {
     const bus = await openAt(t, { url: await freshUrl() })
     const reading = start(t, bus)
     await bus.append(SESSION, [delta('another', 'turn_before')])
@@ -205,7 +209,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.same(reading.items, [])
   })
 
-  t.test('Redis away: appends fail in time, then at once; readers get a gap when it is back', async (t) => {
+  t.test('while Redis is away appends fail in time, then at once; readers get a gap later', async (t) => {
     const proxy = await proxied(t, await freshUrl())
     const counted = { appended: 0, lost: 0 }
     const metrics = {
@@ -232,7 +236,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     const began = performance.now()
     for (let i = 0; i < 20; i++)
       await t.rejects(bus.append(SESSION, [delta('lost')]), { code: 'unavailable' })
-    t.ok(performance.now() - began < 2000, 'not each after the full time')
+    t.ok(performance.now() - began < 2000, 'not each append waits the full time')
     await t.rejects(bus.ready(), { code: 'unavailable' })
     await t.rejects(bus.tally('count', 60), { code: 'unavailable' })
     await t.rejects(start(t, bus).ended, { code: 'unavailable' })
@@ -241,7 +245,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.same(heard, ['to itself at least'])
     t.same(counted, { appended: 1, lost: 22 })
     proxy.restore()
-    t.match(await reading.item(1), { gap: true }, 'without a further append')
+    t.match(await reading.item(1), { gap: true }, 'the gap comes without a further append')
     await bus.ready()
     await bus.append(SESSION, [delta('after')])
     t.same(
@@ -250,9 +254,13 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     )
     t.match(await start(t, bus, { after: cursor }).item(0), { gap: true })
     await bus.append('ses_other', [delta('after')])
-    t.equal((await start(t, bus, {}, 'ses_other').events(1)).length, 1, 'also for who was refused before')
+    t.equal(
+      (await start(t, bus, {}, 'ses_other').events(1)).length,
+      1,
+      'a session whose reader was refused before can be read again',
+    )
     await eventually(() => lines.length === 2)
-    t.same(lines, ['Redis is away', 'Redis is back'], 'and the log is told twice')
+    t.same(lines, ['Redis is away', 'Redis is back'], 'the log has one line for each change')
   })
 
   t.test('a connection that falls silent is given up', async (t) => {
@@ -271,7 +279,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.pass('and a new one is made')
   })
 
-  t.test('a reader hears on, though the connection that it heard by fell silent', async (t) => {
+  t.test('a reader hears on after the connection that it listened on fell silent', async (t) => {
     mock.timers.enable({ apis: ['setInterval'] })
     t.teardown(() => mock.timers.reset())
     const { proxy, bus, other } = await replicas(t)

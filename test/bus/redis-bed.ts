@@ -7,7 +7,7 @@ import { openRedisBus, type RedisBusDeps } from '../../src/bus/redis.ts'
 import type { BusBed } from '../contracts/bus-bed.ts'
 import { SERVERS } from '../given-servers.ts'
 
-/** `databases`: flushed one after the other, so that they must be no other file's (the lower half is for everybody). */
+/** `databases`: flushed one after the other, so no other file may use them (the lower half is for everybody). */
 export function redisBeds(databases: readonly number[]) {
   const urls = new WeakMap<Bus, string>()
   let count = 0

@@ -11,7 +11,7 @@ const { channelsOf, clientOf, command, databaseOf, freshUrl, openAt, redis } = r
 const many = (count: number, prefix: string) => Array.from({ length: count }, (_, i) => delta(prefix + i))
 
 t.test('logs in Redis', ON_REDIS, async (t) => {
-  t.test('a flush in the middle of a replay is a gap, not silence', async (t) => {
+  t.test('a reader gets a gap, not silence, when Redis is flushed in the middle of its replay', async (t) => {
     const bus = await redis.open(t)
     for (let i = 0; i < 30; i++) await bus.append(SESSION, many(40, `${i}.`))
     const abort = new AbortController()
@@ -27,7 +27,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.match((await next).value, { events: [{ data: delta('after').data }] })
   })
 
-  t.test('a first event that is being said when its reader comes is no gap', async (t) => {
+  t.test('a reader that comes while its turn’s first event is being said gets no gap', async (t) => {
     const bus = await redis.open(t)
     const reading = start(t, bus, { turn: TURN, begun: true, isYoung: true })
     await sleep(20)
@@ -39,7 +39,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.match(reading.items[0], { events: [{ type: 'turn.created' }] })
   })
 
-  t.test('a flush under live readers costs them nothing that was said', async (t) => {
+  t.test('live readers miss no event when Redis is flushed', async (t) => {
     const bus = await redis.open(t)
     const reading = start(t, bus)
     const [before = ''] = await appended(bus, SESSION, [event('turn.created'), delta(1)])
@@ -59,16 +59,16 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.match(
       await start(t, bus, { after: before }).item(0),
       { gap: true },
-      'who comes back does not know that',
+      'a reader that comes back cannot know that it missed nothing',
     )
     t.match(
       await start(t, bus, { turn: TURN }).item(0),
       { gap: true },
-      'nor has the log the turn’s beginning',
+      'the new log lacks the turn’s beginning',
     )
   })
 
-  t.test('half a log is none: either key may be evicted', async (t) => {
+  t.test('a log that lost either of its two keys to eviction is a gap', async (t) => {
     for (const part of ['log', 'meta']) {
       const bus = await redis.open(t)
       const [cursor = ''] = await appended(bus, SESSION, [delta(1), delta(2)])
@@ -83,7 +83,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     }
   })
 
-  t.test('the gap of a log that begins anew lies behind all that the one before has said', async (t) => {
+  t.test('the gap of a log that begins anew lies behind every event of the log before', async (t) => {
     const bus = await redis.open(t)
     const isBehind = async (cursor: string) => {
       const gap = await start(t, bus, { after: cursor }).item(0)
@@ -94,21 +94,21 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     }
     const client = clientOf(t, bus)
     const [meta = '', log = ''] = ['meta', 'log'].map((part) => `baton:{${SESSION}}:${part}`)
-    // Often enough for a loss within one millisecond.
+    // Often enough that a log is lost within the millisecond of its last event.
     for (let i = 0; i < 100; i++) {
       await bus.append(SESSION, [delta(1)])
       const stood = await client.multi().hmget(meta, 'gen', 'last').flushdb().exec()
       const [generation = '', id = ''] = (stood?.[0]?.[1] ?? []) as string[]
       const cursor = formatCursor(sessionTag(SESSION), { generation, id })
-      if (!(await isBehind(cursor))) return t.fail(`not in round ${i}`)
+      if (!(await isBehind(cursor))) return t.fail(`the gap is not behind the event of round ${i}`)
     }
     await client.hset(meta, 'last', `${Date.now() + 60_000}-0`)
     const [ahead = ''] = await appended(bus, SESSION, [delta(1)])
     await client.del(log)
-    t.ok(await isBehind(ahead), 'also where its clock was ahead')
+    t.ok(await isBehind(ahead), 'also where the clock of the lost log was ahead')
   })
 
-  t.test('both keys expire, and what a trimmed log remembers is trimmed too', async (t) => {
+  t.test('both keys of a log expire, and the memory of a trimmed log is trimmed, too', async (t) => {
     const bus = await redis.open(t, { maxEvents: 20, idleMs: 60_000 })
     for (let i = 0; i < 100; i++) {
       const turn = `turn_${i}`
@@ -131,18 +131,18 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     await command(t, bus, 'HSET', `baton:{${SESSION}}:meta`, 'touched', '0')
     await command(t, bus, 'PEXPIRE', `baton:{${SESSION}}:log`, '9000')
     await bus.append(SESSION, [delta(1)])
-    t.ok((await left('log')) > 9000, 'later where it is used')
+    t.ok((await left('log')) > 9000, 'a log that is used expires later')
     await bus.ready()
     await start(t, bus, { turn: TURN, begun: true }, 'ses_read').item(0)
-    t.ok((await left('meta', 'ses_read')) > 0, 'one that was only read, too')
+    t.ok((await left('meta', 'ses_read')) > 0, 'a log that was only read expires, too')
     await bus.append('ses_marked', [])
-    t.ok((await left('meta', 'ses_marked')) > 0, 'and one that was only marked')
+    t.ok((await left('meta', 'ses_marked')) > 0, 'a log that was only marked expires, too')
     await bus.append('ses_marked', [delta(1)])
-    t.ok((await left('log', 'ses_marked')) > 0, 'from its first event on')
+    t.ok((await left('log', 'ses_marked')) > 0, 'its events expire from the first one on')
   })
 
   t.test(
-    'a word that is said again is no sign of a loss where its log was trimmed, or knows it',
+    'an event that is said again is no sign of a loss where its log was trimmed or remembers the event',
     async (t) => {
       const trimmed = await redis.open(t, { maxEvents: 20 })
       await trimmed.append(SESSION, [event('turn.created')])
@@ -161,12 +161,12 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     },
   )
 
-  t.test('behind a gap no step is told whose end the version before may have said', async (t) => {
+  t.test('behind a gap no step is told whose end a replica of a former version may have said', async (t) => {
     const bus = await redis.open(t)
     const [lost = ''] = await appended(bus, SESSION, [event('turn.created')])
     await command(t, bus, 'FLUSHDB')
     const [, cursor = ''] = await appended(bus, SESSION, [event('step.started'), delta('a')])
-    // As that version appends: it takes no notice of `step`.
+    // The former version appends so: it takes no notice of `step`.
     const id = idOf(cursor).replace(/\d+$/, (n) => String(Number(n) + 1))
     const key = `baton:{${SESSION}}`
     await command(t, bus, 'XADD', `${key}:log`, id, 'e', 'message', 't', TURN, 'd', '{"text":"committed"}')
@@ -180,7 +180,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.match(told, [{ data: event('step.started', 'next').data }], 'the next step is noted again')
   })
 
-  t.test('behind what another replica lost and could not mark, readers get a gap', async (t) => {
+  t.test('readers get a gap where another replica lost events and could not mark the loss', async (t) => {
     const bus = await redis.open(t)
     await bus.append(SESSION, [event('turn.created'), event('step.started'), delta('a')])
     const reading = start(t, bus, { turn: TURN })
@@ -189,7 +189,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.match(await reading.item(reading.items.length), { gap: true })
   })
 
-  t.test('a session that Redis refuses costs the others nothing', async (t) => {
+  t.test('appends to other sessions succeed while Redis refuses those to one session', async (t) => {
     const bus = await redis.open(t)
     await bus.append(SESSION, [delta(1)])
     await command(t, bus, 'SET', `baton:{${SESSION}}:log`, 'something else')
@@ -198,7 +198,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     await t.rejects(refused, { code: 'unavailable' })
   })
 
-  t.test('a server that forgot its scripts is taught again', async (t) => {
+  t.test('a Redis that forgot the scripts is given them again', async (t) => {
     const bus = await redis.open(t)
     await bus.append(SESSION, [delta(1)])
     await command(t, bus, 'SCRIPT', 'FLUSH')
@@ -206,7 +206,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.equal((await start(t, bus).events(2)).length, 2)
   })
 
-  t.test('readers share two connections', async (t) => {
+  t.test('all readers of a bus share its two connections', async (t) => {
     const bus = await openAt(t, { url: await freshUrl(), lingerMs: 0 })
     const readings = Array.from({ length: 200 }, (_, i) => start(t, bus, {}, `ses_${i % 100}`))
     await bus.append('ses_99', [delta(1)])
@@ -218,7 +218,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.equal(mine.length, 2)
     for (const reading of readings) await reading.stop()
     await sleep(50)
-    t.same(await channelsOf(t, bus), [], 'and leave no channel behind')
+    t.same(await channelsOf(t, bus), [], 'readers leave no channel behind')
     const topics = `baton:${databaseOf(bus)}:topic:*`
     const listens = async () => ((await command(t, bus, 'PUBSUB', 'CHANNELS', topics)) as string[]).length
     bus.subscribe('queue', () => {})
@@ -226,18 +226,18 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     for (const line of mine) await command(t, bus, 'CLIENT', 'KILL', 'ID', /^id=(\d+)/.exec(line)?.[1] ?? '')
     await eventually(async () => (await listens()) === 0)
     await eventually(listens)
-    t.same(await channelsOf(t, bus), [], 'nor once it is connected again')
+    t.same(await channelsOf(t, bus), [], 'nor does a new connection open their channels again')
   })
 
   t.test(
-    'a reader finds the channel of the one before open, and misses nothing that came between',
+    'a reader finds the channel of the reader before still open, and misses no event in between',
     async (t) => {
       const bus = await redis.open(t)
       const first = start(t, bus)
       await bus.append(SESSION, [delta(1)])
       const [one] = await first.events(1)
       await first.stop()
-      t.equal((await channelsOf(t, bus)).length, 1, 'still listened to')
+      t.equal((await channelsOf(t, bus)).length, 1, 'the channel is still open')
       await bus.append(SESSION, [delta(2)])
       const next = start(t, bus, { after: one?.cursor ?? '' })
       await bus.append(SESSION, [delta(3)])
@@ -248,7 +248,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     },
   )
 
-  t.test('a channel that was about to be left stays open for who comes', async (t) => {
+  t.test('a channel that was about to be left stays open for a reader that comes', async (t) => {
     const bus = await openAt(t, { url: await freshUrl(), lingerMs: 1 })
     const first = start(t, bus)
     await bus.append(SESSION, [delta(1)])

@@ -1,4 +1,4 @@
-/** A Redis that answers pings, and refuses what Baton needs of it. */
+/** A Redis that answers pings and refuses other commands that Baton needs. */
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
@@ -18,7 +18,7 @@ t.test('refusals', ON_REDIS, async (t) => {
     'to write streams': ['~baton:*', '&baton:*', '+@all', '-xadd'],
     'to run scripts': ['~baton:*', '&baton:*', '+@all', '-@scripting'],
   })) {
-    t.test(`a user without the right ${missing} is one line in the log that says so`, async (t) => {
+    t.test(`the log says in one line that the Redis user has not the right ${missing}`, async (t) => {
       const admin = new Redis(url)
       const name = `test_${randomBytes(6).toString('hex')}`
       await admin.call('ACL', 'SETUSER', name, 'on', '>secret', 'resetchannels', ...rights)
@@ -42,7 +42,7 @@ t.test('refusals', ON_REDIS, async (t) => {
     })
   }
 
-  t.test('a server that has become a replica is left for whoever is the primary now', async (t) => {
+  t.test('a server that has become a replica is left for the server that is the primary now', async (t) => {
     let ups = 0
     let isDemoted = false
     const refusing = async () => {
@@ -75,6 +75,6 @@ t.test('refusals', ON_REDIS, async (t) => {
     isDemoted = true
     await link.persist(refusing).catch(() => {})
     await sleep(2_000)
-    t.ok(ups <= 8, `where nobody is, it looks once a second, not ${ups} times`)
+    t.ok(ups <= 8, `while no server is the primary, the link looks once a second, not ${ups} times`)
   })
 })

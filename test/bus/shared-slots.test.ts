@@ -1,4 +1,4 @@
-/** Slots that replicas share, where what Redis says comes late, twice, or never. */
+/** Slots that replicas share, where a message or an answer of Redis comes late, twice, or never. */
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
@@ -6,7 +6,7 @@ import { createSharedSlots } from '../../src/bus/redis/slots.ts'
 
 const ticket = (id: string) => ({ id, tool: 'read', most: 1, total: 10 })
 
-/** One replica's slots; a test answers what they ask of Redis, or lets it be away. */
+/** One replica's slots; a test gives the answers of Redis itself, or lets Redis be away. */
 function served(t: Test) {
   const asked: { args: (string | number)[]; resolve(answer: unknown): void; reject(error: Error): void }[] =
     []
@@ -24,7 +24,7 @@ function served(t: Test) {
   t.teardown(() => slots.close())
   const granted: string[] = []
   slots.onGranted((id) => granted.push(id))
-  /** How many calls this replica counts as running, by whether there is room for one more. */
+  /** Whether this replica counts no call as running: then there is room for one. */
   const hasRoom = async () => {
     state.isAway = true
     return (await slots.enter(ticket('probe'), 0)) === 'in'
@@ -32,7 +32,7 @@ function served(t: Test) {
   return { slots, asked, granted, state, hasRoom }
 }
 
-t.test('a grant may come before the answer to its question, and twice', async (t) => {
+t.test('a slot is held once, even if its grant comes before the answer, and twice', async (t) => {
   for (const isLost of [false, true]) {
     const { slots, asked, granted, state, hasRoom } = served(t)
     const entering = slots.enter(ticket('1'), 9)
@@ -41,14 +41,14 @@ t.test('a grant may come before the answer to its question, and twice', async (t
     if (isLost) asked[0]?.reject(new Error('the answer was lost'))
     else asked[0]?.resolve(['line', '7'])
     t.equal(await entering, 'in')
-    t.same(granted, [], 'the answer tells it')
+    t.same(granted, [], 'the answer of enter tells the grant')
     state.isAway = true
     await slots.leave(ticket('1'))
-    t.ok(await hasRoom(), 'it was counted once')
+    t.ok(await hasRoom(), 'the slot was counted once')
   }
 })
 
-t.test('a slot that was granted in line is held, and told once', async (t) => {
+t.test('a slot that is granted to a call in line is held, and told once', async (t) => {
   const { slots, asked, granted, hasRoom } = served(t)
   const entering = slots.enter(ticket('1'), 9)
   asked[0]?.resolve(['line', '7'])
@@ -59,7 +59,7 @@ t.test('a slot that was granted in line is held, and told once', async (t) => {
   t.notOk(await hasRoom())
 })
 
-t.test('a grant for who has left the line holds nothing', async (t) => {
+t.test('a grant for a call that has left the line holds no slot', async (t) => {
   const { slots, asked, granted, hasRoom } = served(t)
   const entering = slots.enter(ticket('1'), 9)
   asked[0]?.resolve(['line', '7'])
@@ -70,18 +70,18 @@ t.test('a grant for who has left the line holds nothing', async (t) => {
   t.ok(await hasRoom())
 })
 
-t.test('who has no answer yet is not put in line by a renewal', async (t) => {
+t.test('a renewal does not put a call in line that has no answer yet', async (t) => {
   mock.timers.enable({ apis: ['setInterval'] })
   t.teardown(() => mock.timers.reset())
   const { slots, asked, granted } = served(t)
   const entering = slots.enter(ticket('1'), 9)
   mock.timers.tick(2_000)
-  t.equal(asked.length, 1, 'else it would stand there before all others')
+  t.equal(asked.length, 1, 'else the call would stand before all others')
   asked[0]?.resolve(['line', '7'])
   await entering
   mock.timers.tick(2_000)
   t.same(asked[1]?.args.slice(3), ['line', '7', 'r1.1/1/read'])
   asked[1]?.resolve(['r1.1/1/read'])
   await new Promise(setImmediate)
-  t.same(granted, ['1'], 'and a grant whose word was lost is told by one')
+  t.same(granted, ['1'], 'a renewal tells a grant whose message was lost')
 })

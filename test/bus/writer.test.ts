@@ -32,7 +32,7 @@ function heldBus() {
   }
   return { bus: held, appends, close: () => bus.close() }
 }
-/** Two, since what is planned in one goes out in the next. */
+/** Two rounds of the loop, since an append that is planned in one goes out in the next. */
 const turnOfTheLoop = () => new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
 const told = (events: readonly BusEvent[] = []) =>
   events.map(({ data }) => {
@@ -40,7 +40,7 @@ const told = (events: readonly BusEvent[] = []) =>
     return `${type}:${text ?? arguments_delta ?? ''}`
   })
 
-t.test('deltas of one tick go out together, as one event, at once', async (t) => {
+t.test('deltas of one tick go out at once, together, as one event', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
   const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000, epoch: 1 })
@@ -51,7 +51,7 @@ t.test('deltas of one tick go out together, as one event, at once', async (t) =>
   t.match(appends[0]?.events, [{ type: 'content.delta', turn_id: 'turn_1' }])
 })
 
-t.test('what comes during an append goes with the next one; only like joins like', async (t) => {
+t.test('events during an append go with the next; deltas of one kind, call, step are joined', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
   const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
@@ -87,7 +87,7 @@ t.test('what comes during an append goes with the next one; only like joins like
   await said
 })
 
-t.test('later deltas are held for flushMs after the last ones; anything else is not', async (t) => {
+t.test('later deltas are held for flushMs after the last ones; other events go at once', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
   const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000, epoch: 1 })
@@ -99,7 +99,7 @@ t.test('later deltas are held for flushMs after the last ones; anything else is 
   await turnOfTheLoop()
   writer.delta(content('b'))
   await turnOfTheLoop()
-  t.equal(appends.length, 1, 'held')
+  t.equal(appends.length, 1, 'the later deltas are held')
   void writer.emit(started)
   await turnOfTheLoop()
   t.same(told(appends[1]?.events), ['content.delta:ab', 'turn.started:'])
@@ -111,7 +111,7 @@ t.test('later deltas are held for flushMs after the last ones; anything else is 
   await turnOfTheLoop()
   writer.delta(content('c'))
   await turnOfTheLoop()
-  t.equal(appends.length, 3, 'and is held again afterwards')
+  t.equal(appends.length, 3, 'a later delta is held again afterwards')
   void writer.flush()
   appends[3]?.done()
 
@@ -122,10 +122,10 @@ t.test('later deltas are held for flushMs after the last ones; anything else is 
   await turnOfTheLoop()
   quick.delta(content('a'))
   while (appends.length < 6) await turnOfTheLoop()
-  t.same(told(appends[5]?.events), ['content.delta:a'], 'until its time is over')
+  t.same(told(appends[5]?.events), ['content.delta:a'], 'a delta is held until flushMs is over')
 })
 
-t.test('the first delta of a part waits for nobody; held ones of many turns go in one tick', async (t) => {
+t.test('the first delta of a part goes at once; held deltas of many turns go in one tick', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
   const writers = [1, 2, 3].map((i) => createWriter(bus, `ses_${i}`, `turn_${i}`, { flushMs: 20, epoch: 1 }))
@@ -154,7 +154,7 @@ t.test('the first delta of a part waits for nobody; held ones of many turns go i
   for (const append of appends) append.done()
 })
 
-t.test('whatever the timing, nothing is lost, doubled or put out of order', async (t) => {
+t.test('whatever the timing, no event is lost, doubled or put out of order', async (t) => {
   const step = fc.oneof(
     {
       weight: 5,
@@ -206,7 +206,7 @@ t.test('whatever the timing, nothing is lost, doubled or put out of order', asyn
   )
 })
 
-/** Neighbours of one name as one: what may be merged. */
+/** Joins neighbours of one name, which the writer may merge. */
 function runs(list: { name: string; text: string }[]) {
   const joined: { name: string; text: string }[] = []
   for (const { name, text } of list) {
@@ -217,13 +217,13 @@ function runs(list: { name: string; text: string }[]) {
   return joined
 }
 
-t.test('a loss shows where it can be dealt with, and nowhere else', async (t) => {
+t.test('a loss rejects the emit that is awaited and the close, and nothing else', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
   const away = new BatonError('unavailable', 'The event bus is away.')
   const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
   writer.delta(content('a'))
-  // Nobody listens to this one: its rejection must not end the process.
+  // Nobody awaits this one: its rejection must not end the process.
   void writer.emit(started)
   const listened = writer.emit(started)
   await turnOfTheLoop()
@@ -232,17 +232,17 @@ t.test('a loss shows where it can be dealt with, and nowhere else', async (t) =>
   writer.delta(content('b'))
   const flushed = writer.flush()
   await turnOfTheLoop()
-  t.same(told(appends[1]?.events), ['content.delta:b'], 'it goes on with what comes next')
+  t.same(told(appends[1]?.events), ['content.delta:b'], 'the writer goes on with the next delta')
   appends[1]?.done()
   await flushed
   await t.rejects(writer.close(), away, 'a delta was lost')
-  await t.rejects(writer.emit(started), { code: 'internal' }, 'and it is closed')
+  await t.rejects(writer.emit(started), { code: 'internal' }, 'a closed writer says nothing more')
   writer.delta(content('late'))
   await turnOfTheLoop()
   t.equal(appends.length, 2)
 })
 
-t.test('after a loss a flush marks the log, since the process may die with what it knows', async (t) => {
+t.test('after a loss a flush marks the log, since the process may die and nobody else knows', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
   const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
@@ -251,16 +251,16 @@ t.test('after a loss a flush marks the log, since the process may die with what 
   await turnOfTheLoop()
   appends[0]?.fail(new BatonError('unavailable', 'The event bus is away.'))
   await turnOfTheLoop()
-  t.same(told(appends[1]?.events), [], 'an append of nothing')
+  t.same(told(appends[1]?.events), [], 'the mark is an append without events')
   t.ok(writer.isBroken())
   appends[1]?.done()
   await flushed
   t.notOk(writer.isBroken())
   await writer.flush()
-  t.equal(appends.length, 2, 'once')
+  t.equal(appends.length, 2, 'the log is marked once')
 })
 
-t.test('through a bus in memory an event is there with the next tick', async (t) => {
+t.test('through a bus in memory events are read in order, and a repeated event once', async (t) => {
   const bus = createMemoryBus()
   t.teardown(() => bus.close())
   const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
