@@ -16,7 +16,7 @@ const edit: fc.Arbitrary<ContextEdit> = fc.oneof(
   fc.record({ op: fc.constant('delete_at' as const), index: fc.integer({ min: -6, max: 6 }) }),
 )
 
-/** The same by slices. */
+/** One edit, applied by slices; null where its index is out of range. */
 function plainly(list: MessageInput[], one: ContextEdit): MessageInput[] | null {
   const isFirst =
     list.length === 0 &&
@@ -78,7 +78,7 @@ t.test('a conversation without a message takes insertions at its beginning, and 
   for (const edit of refused) t.throws(() => applyEdits([], [edit]), { code: 'invalid_request' })
 })
 
-t.test('no edit parts a call from its result', async (t) => {
+t.test('an edit that separates a call from its result is refused', async (t) => {
   const exchange: MessageInput[] = [
     said('q'),
     {
@@ -107,12 +107,20 @@ t.test('no edit parts a call from its result', async (t) => {
     }
   }
   const split = 'context_splits_tool_exchange'
-  t.equal(refused({ op: 'delete_at', index: 1 }), split, 'the calls go alone')
-  t.equal(refused({ op: 'delete_at', index: 2 }), split, 'the results go alone')
+  t.equal(refused({ op: 'delete_at', index: 1 }), split, 'the calls are deleted alone')
+  t.equal(refused({ op: 'delete_at', index: 2 }), split, 'the results are deleted alone')
   t.equal(refused({ op: 'replace_at', index: 2, message: said('x') }), split)
-  t.equal(refused({ op: 'insert_after', index: 1, message: said('x') }), split, 'something comes between')
+  t.equal(
+    refused({ op: 'insert_after', index: 1, message: said('x') }),
+    split,
+    'a message comes between them',
+  )
   t.equal(refused({ op: 'insert_before', index: -2, message: said('x') }), split)
-  t.equal(refused({ op: 'delete_at', index: 1 }, { op: 'delete_at', index: 1 }), 'accepted', 'both go')
+  t.equal(
+    refused({ op: 'delete_at', index: 1 }, { op: 'delete_at', index: 1 }),
+    'accepted',
+    'both are deleted',
+  )
   t.equal(refused({ op: 'insert_after', index: 2, message: said('x') }), 'accepted')
   t.equal(refused({ op: 'insert_before', index: 1, message: said('x') }), 'accepted')
   const call = exchange[1] as MessageInput
@@ -125,14 +133,14 @@ t.test('no edit parts a call from its result', async (t) => {
   t.throws(
     () => applyEdits(twice, [{ op: 'delete_at', index: 4 }]),
     { code: split },
-    'nor one whose id a call that has none bears, too',
+    'nor may a result go whose id an earlier, unanswered call bears, too',
   )
-  t.equal(applyEdits(twice, [{ op: 'delete_at', index: 1 }]).length, 5, 'of these the one alone may go')
+  t.equal(applyEdits(twice, [{ op: 'delete_at', index: 1 }]).length, 5, 'the unanswered call alone may go')
   const broken = exchange.slice(0, 2)
   t.equal(
     applyEdits(broken, [{ op: 'insert_after', index: 1, message: said('x') }]).length,
     3,
-    'old gaps stay',
+    'a call that had no result before is no obstacle',
   )
 })
 
@@ -155,11 +163,11 @@ t.test('a part that an edit gives back with other words loses its token', async 
   t.strictSame(replaced(signed('other', 'of another session')), signed('other', 'of another session'))
   history[0] = signed('c', 'one')
   for (const words of ['b', 'c']) {
-    t.strictSame(replaced(signed(words, 'one')), signed(words, 'one'), 'it may be on several parts')
+    t.strictSame(replaced(signed(words, 'one')), signed(words, 'one'), 'one token may be on several parts')
   }
 })
 
-t.test('edits cost what they and the history are long, not the product', async (t) => {
+t.test('edits cost as much as they and the history are long, not as much as the product', async (t) => {
   const provenance = { provider: 'gemini', model: 'm', credential_id: null }
   const signed = (name: string): MessageInput => ({
     role: 'assistant',
@@ -180,7 +188,7 @@ t.test('edits cost what they and the history are long, not the product', async (
   t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 1)
 })
 
-t.test('one token on thousands of parts, before and after, costs no more', async (t) => {
+t.test('edits stay cheap where thousands of parts, before and after, bear one token', async (t) => {
   const provenance = { provider: 'gemini', model: 'm', credential_id: null, opaque: 'one' }
   const signed = (name: string): MessageInput => ({
     role: 'assistant',

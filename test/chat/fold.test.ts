@@ -79,21 +79,25 @@ t.test('a cut stream leaves the text so far, and neither reasoning nor half a ca
   folding.add({ type: 'usage', usage })
   folding.add({ type: 'usage', usage: { ...usage, output_tokens: 9 } })
   folding.add({ type: 'finish', reason: 'stop', invalid_call: 'no such tool' })
-  t.equal(folding.usage().output_tokens, 9, 'the last one counts')
+  t.equal(folding.usage().output_tokens, 9, 'the last usage counts')
   t.strictSame(folding.finish(), { reason: 'stop', invalid_call: 'no such tool' })
 })
 
-t.test('what a part says at its end counts, whatever its deltas said', async (t) => {
+t.test('the text of a finished part counts, whatever its deltas said', async (t) => {
   const folding = createFold()
   const text = (index: number, text: string) => folding.add({ type: 'text.delta', index, text })
   text(0, 'said in hal')
   folding.add({ type: 'part', index: 0, part: { type: 'text', text: 'said whole, ' } })
   text(1, 'half')
   t.equal(folding.textSoFar(), 'said whole, half')
-  t.strictSame(folding.parts(), [{ type: 'text', text: 'said whole, ' }], 'one left open is no part')
+  t.strictSame(
+    folding.parts(),
+    [{ type: 'text', text: 'said whole, ' }],
+    'a part that was left open is left out',
+  )
 })
 
-t.test('arguments with a whole number that would become another one are kept as text', async (t) => {
+t.test('arguments with a whole number that parsing would change are kept as text', async (t) => {
   for (const text of [
     '{"id":9007199254740993}',
     '{"ids":[1,{"of":-725653563933458432}]}',
@@ -115,7 +119,7 @@ t.test('arguments with a whole number that would become another one are kept as 
   }
 })
 
-t.test('arguments are an object, or nothing with the text kept', async (t) => {
+t.test('arguments that are no object, or too much to handle, are empty with their text kept', async (t) => {
   t.strictSame(parseArguments('{"a":1}'), { arguments: { a: 1 } })
   t.strictSame(parseArguments('  '), { arguments: {} })
   const deep = `{"a":${'['.repeat(100_000)}${']'.repeat(100_000)}}`

@@ -1,4 +1,4 @@
-/** What a medium is: by its bytes, and by a name that vendors know; and how a model is shown it. */
+/** What a medium is, by its bytes and by a type that vendors know; and how a model is shown it. */
 import t from 'tap'
 import { asItIs } from '../../src/chat/media.ts'
 import type { MediaKind, MediaPart, MessageInput, Part, ToolResultPart } from '../../src/chat/message.ts'
@@ -7,7 +7,7 @@ import { JPEG, PDF, PNG } from '../emulators/bytes.ts'
 import { NONE } from '../patterns.ts'
 import { BOUND } from './histories.ts'
 
-t.test('image/jpg is held to be image/jpeg, also where no bytes tell', async (t) => {
+t.test('image/jpg is taken for image/jpeg, also where there are no bytes to look at', async (t) => {
   const url = 'https://pictures.example/1'
   t.same(asItIs({ type: 'image', media_type: 'image/JPG', url }), {
     type: 'image',
@@ -15,10 +15,10 @@ t.test('image/jpg is held to be image/jpeg, also where no bytes tell', async (t)
     url,
   })
   const data = Buffer.from('this is no picture').toString('base64')
-  t.equal(asItIs({ type: 'image', media_type: 'image/jpg', data }), null, 'and its bytes deny it')
+  t.equal(asItIs({ type: 'image', media_type: 'image/jpg', data }), null, 'not where its bytes deny it')
 })
 
-t.test('parameters of a type are left out', async (t) => {
+t.test('the parameters of a media type are left out', async (t) => {
   const data = Buffer.from('hello').toString('base64')
   const file = { type: 'file' as const, media_type: 'Text/Plain ; charset=utf-8', data }
   t.strictSame(asItIs(file), { ...file, media_type: 'text/plain' })
@@ -26,13 +26,13 @@ t.test('parameters of a type are left out', async (t) => {
   t.strictSame(asItIs(image), { ...image, media_type: 'image/png' })
 })
 
-t.test('a type of any length costs what its length is', async (t) => {
+t.test('the cost of a long media type does not grow faster than its length', async (t) => {
   const { user } = process.cpuUsage()
   asItIs({ type: 'image', media_type: `x${' '.repeat(200_000)}y`, data: 'aGk=' })
   t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 2)
 })
 
-t.test('a medium is shown as what its bytes are, and named where they are none of its type', async (t) => {
+t.test('a medium is shown as what its bytes are, and only named where they belie its type', async (t) => {
   const shown = (part: Omit<MediaPart, 'type'> & { type?: MediaKind }) => {
     const one: MediaPart = { type: 'image', ...part }
     const to = { ...BOUND, takesMedia: () => true }
@@ -84,7 +84,7 @@ t.test('a medium that was stored in a lenient form is shown in the strict one', 
   t.match(shown({ media_type: 'image/png', url: 'no address' }), { url: 'no address' })
 })
 
-t.test('each medium that is not shown has a note, and hides no result that stands beside it', async (t) => {
+t.test('a medium that is not shown has a note, and the structured result beside it is shown', async (t) => {
   const image: MediaPart = { type: 'image', media_type: 'image/png', data: PNG }
   const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a' }
   const words: Part = { type: 'text', text: 'see' }
@@ -134,7 +134,7 @@ t.test('each medium that is not shown has a note, and hides no result that stand
   }
 })
 
-t.test('a file of text is shown in its own words to a model that takes no files', async (t) => {
+t.test('a text file is shown as text to a model that takes no files', async (t) => {
   const shown = (media_type: string, data: Buffer, more: Partial<MediaPart> = {}) => {
     const part: MediaPart = { type: 'file', media_type, data: data.toString('base64'), ...more }
     const { messages, notes } = repair([{ role: 'user', parts: [part] }], BOUND)

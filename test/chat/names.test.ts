@@ -16,14 +16,18 @@ t.test('exposed names follow the contract', async (t) => {
   t.match(
     exposedName(''),
     /^_[0-9a-f]{6}$/,
-    'a call that nobody named, in an old history, has a name to be sent by',
+    'a call without a name, in an old history, gets one to be sent by',
   )
   const full = 'x'.repeat(58)
-  t.equal(exposedName(`srv.${full}`), `srv__${full}`, 'exactly 63 stays as it is')
-  t.match(exposedName(`srv.${'x'.repeat(59)}`), /^.{56}_[0-9a-f]{6}$/, 'and 64 does not')
+  t.equal(exposedName(`srv.${full}`), `srv__${full}`, 'a name of exactly 63 characters stays')
+  t.match(exposedName(`srv.${'x'.repeat(59)}`), /^.{56}_[0-9a-f]{6}$/, 'a name of 64 characters is cut')
   const replaced = (length: number) => exposedName(`srv.${'x'.repeat(length - 7)}.y`)
-  t.match(replaced(56), /^srv__x{49}_y_[0-9a-f]{6}$/, 'of one with the hash, exactly 56 stay')
-  t.match(replaced(57), /^srv__x{23}_x{25}_y_[0-9a-f]{6}$/, 'and 57 are cut')
+  t.match(
+    replaced(56),
+    /^srv__x{49}_y_[0-9a-f]{6}$/,
+    'of a name that gets a hash, exactly 56 characters stay',
+  )
+  t.match(replaced(57), /^srv__x{23}_x{25}_y_[0-9a-f]{6}$/, 'a name of 57 characters that gets a hash is cut')
   fc.assert(
     fc.property(fc.string({ minLength: 1, unit: 'binary', maxLength: 80, size: 'max' }), (name) => {
       const exposed = exposedName(`srv.${name}`)
@@ -33,7 +37,7 @@ t.test('exposed names follow the contract', async (t) => {
   )
 })
 
-t.test('call ids are legal and never meet; legal ones stay', async (t) => {
+t.test('call ids become legal and stay distinct; a legal id stays as it is', async (t) => {
   t.equal(legalCallId('x'.repeat(64)), 'x'.repeat(64))
   fc.assert(
     fc.property(fc.uniqueArray(fc.string({ maxLength: 80, size: 'max' }), { maxLength: 20 }), (ids) => {
@@ -51,7 +55,7 @@ t.test('ids sort by the time they were made', async (t) => {
   t.match(ids[0], /^msg_[0-9a-z]{24}$/)
 })
 
-t.test('ids keep their order while the clock is behind the last one', async (t) => {
+t.test('ids keep their order while the clock is behind the last id', async (t) => {
   const before = newId('msg')
   const past = Date.now() - 3_600_000
   mock.method(Date, 'now', () => past)

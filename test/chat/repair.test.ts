@@ -35,7 +35,7 @@ const callsOf = (one: MessageInput | undefined) =>
 const resultsOf = (one: MessageInput | undefined) =>
   one?.parts.filter((part): part is ToolResultPart => part.type === 'tool_result') ?? []
 
-t.test('in any repaired history every call has exactly one result, in order, directly after', async () => {
+t.test('in any repaired history every call has exactly one result, in order, right after it', async () => {
   fc.assert(
     fc.property(history, target, (given, to) => {
       const { messages } = repair(given, to)
@@ -71,7 +71,7 @@ t.test('a call becomes the same object when the history is repaired again', asyn
   )
 })
 
-t.test('repaired ids are unique and legal, names are legal', async () => {
+t.test('the call ids of a repaired history are unique and legal, and its tool names are legal', async () => {
   fc.assert(
     fc.property(history, target, (given, to) => {
       const calls = repair(given, to).messages.flatMap(callsOf)
@@ -156,7 +156,7 @@ t.test(
         const first = repair(given, to, 'head')
         if (JSON.stringify(repair(given, to, 'head')) !== JSON.stringify(first)) return false
         if (JSON.stringify(given) !== before) return false
-        // What is no result leaves every earlier byte as it was: the vendor's prompt cache holds.
+        // A message without results leaves every earlier byte as it was: the vendor's prompt cache holds.
         const more = { ...extra, parts: extra.parts.filter((part) => part.type !== 'tool_result') }
         const longer = repair([...given, more], to, 'head').messages
         return JSON.stringify(longer.slice(0, first.messages.length)) === JSON.stringify(first.messages)
@@ -166,7 +166,7 @@ t.test(
   },
 )
 
-t.test('what a part became for one target is not given to another', async () => {
+t.test('a part that was repaired for one target is repaired anew for another', async () => {
   fc.assert(
     fc.property(history, target, target, (given, one, other) => {
       repair(given, one)
@@ -180,7 +180,7 @@ t.test('what a part became for one target is not given to another', async () => 
 const from = { provider: 'p', model: 'm1', credential_id: null }
 const here = { ...BOUND, ...from, boundThinking: false }
 
-t.test('a token goes back on the part that it came on, to where it came from only', async (t) => {
+t.test('a token goes back on its part, only to the provider, model and credential it is from', async (t) => {
   const call = { type: 'tool_call', call_id: 'c', arguments: {} } as const
   const answer = (provenance: Provenance): MessageInput => ({
     role: 'assistant',
@@ -215,7 +215,7 @@ const signed = (prefix: string): MessageInput => ({
   ],
 })
 
-t.test('a message that needs no repair is the one that was given, any other one is a copy', async (t) => {
+t.test('a message that needs no repair is the given object; any other message is a copy', async (t) => {
   const said = (text: string, provenance?: Provenance): MessageInput => ({
     role: 'assistant',
     parts: [{ type: 'text', text, ...(provenance ? { provenance } : {}) }],
@@ -245,7 +245,7 @@ t.test('a message that needs no repair is the one that was given, any other one 
   t.strictSame(given, before)
 })
 
-t.test('what a system message shows stays, where it is given as a user’s', async (t) => {
+t.test('an image in a system message stays where the message is sent as a user’s', async (t) => {
   const text = (value: string): Part => ({ type: 'text', text: value })
   const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
   const given: MessageInput = { role: 'system', parts: [text('a'), image, text('b')] }
@@ -301,7 +301,7 @@ t.test('a prefix is made of what is sent, and of nothing else', async (t) => {
   t.not(prefixOf('b', token('one', bound)), prefixOf('a', token('one', bound)))
 })
 
-t.test('an unanswered call and a result without a call are told truthfully', async (t) => {
+t.test('a call without a result has an unknown outcome, a result without a call is user text', async (t) => {
   const open: MessageInput = {
     role: 'assistant',
     parts: [{ type: 'tool_call', call_id: 'c', name: 's.t', arguments: {} }],
@@ -357,7 +357,7 @@ t.test('a result answers the call before it, also where ids are used again', asy
   t.same(told([ask, answer('one'), answer('one again'), { ...ask }, answer('two')]), ['one', 'two'])
   t.same(told([ask, go, answer('one'), { ...ask }, answer('two')]), ['one', 'two'])
   t.same(told([answer('none of these'), ask, answer('one')]), ['one'])
-  // At once: a history of half a megabyte must not hold everybody else up for seconds.
+  // This must be quick: a history of half a megabyte must not hold everybody else up for seconds.
   t.equal(told([{ ...ask, parts: Array.from({ length: 30_000 }, () => ask.parts).flat() }]).length, 30_000)
   const long = Array.from({ length: 10_000 }, (_, i) =>
     ask.parts.map((part) => ({ ...part, call_id: `call_${String(i).padStart(59, '0')}` })),
@@ -373,11 +373,11 @@ t.test('a result answers the call before it, also where ids are used again', asy
   t.same(
     shown.map(({ role }) => role),
     ['assistant', 'tool'],
-    'and is told nowhere else',
+    'a second result of the call is told nowhere else',
   )
   const [exchange, afresh] = [1, 2].map(() => repair(answered, BOUND).messages.flatMap(({ parts }) => parts))
   t.ok(
     exchange?.every((part, i) => part === afresh?.[i]),
-    'made anew, an exchange is of the same objects',
+    'an exchange that is repaired again consists of the same objects',
   )
 })
