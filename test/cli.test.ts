@@ -1,4 +1,4 @@
-/** The command line: on the store, on a gateway that has it open, and what it says to mistakes. */
+/** The command line: on the store, through a gateway that has the store open, and what it says to mistakes. */
 import { spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
@@ -67,17 +67,21 @@ t.test('the program itself answers on its streams and with its exit code', async
   t.match(ran('--help'), { status: 0, stdout: /^Usage: baton <command>/, stderr: '' })
   t.match(ran('nothing'), { status: 64, stdout: '', stderr: /There is no command nothing/ })
   const unread = `"${process.execPath}" "${cli}" --help | true`
-  t.match(spawnSync(unread, { shell: true, encoding: 'utf8' }), { stderr: '' }, 'nobody reads its answer')
+  t.match(
+    spawnSync(unread, { shell: true, encoding: 'utf8' }),
+    { stderr: '' },
+    'an answer that nobody reads is no error',
+  )
 })
 
 const isMissing = !existsSync('/dev/full') && 'there is no /dev/full'
-t.test('an answer that cannot be written is no success', { skip: isMissing }, async (t) => {
+t.test('the command line ends with 1 when its answer cannot be written', { skip: isMissing }, async (t) => {
   const unwritten = `"${process.execPath}" "${cli}" --help > /dev/full`
   const { status, stderr } = spawnSync(unwritten, { shell: true, encoding: 'utf8' })
   t.match([status, stderr], [1, /^The answer cannot be written: ENOSPC/])
 })
 
-t.test('keys are made on the store, used at the gateway, and taken back through it', async (t) => {
+t.test('keys are made on the store, used at the gateway, and revoked through the gateway', async (t) => {
   const env = {
     BATON_DATA_DIR: scratch(t),
     BATON_AUTH: 'keys',
@@ -88,7 +92,7 @@ t.test('keys are made on the store, used at the gateway, and taken back through 
   t.equal(made.code, 0)
   const [key = ''] = made.out
   t.match(key, /^bk_[\w-]{43}$/)
-  t.same(made.out.length, 1, 'the key alone, for scripts')
+  t.same(made.out.length, 1, 'the answer is the key alone, for scripts')
   const listed = await run(env, 'keys list --json')
   t.notMatch(listed.out.join(), key)
   const row = JSON.parse(listed.out[0] ?? '')
@@ -97,7 +101,7 @@ t.test('keys are made on the store, used at the gateway, and taken back through 
   const url = await (await wholeGateway(t, env)).listen()
   const call = () => fetch(`${url}/v1/sessions`, { headers: { authorization: `Bearer ${key}` } })
   t.equal((await call()).status, 200)
-  // The folder is in use now: the configured address is asked.
+  // The folder is in use now, so the command asks the gateway at the configured address.
   const at = { ...env, BATON_PORT: new URL(url).port }
   const other = await run(at, 'keys create --owner bob --scope admin --json')
   t.match(JSON.parse(other.out[0] ?? ''), { owner: 'bob', scopes: ['admin'], key: /^bk_/ })
@@ -124,7 +128,7 @@ t.test('keys are made on the store, used at the gateway, and taken back through 
   )
 })
 
-t.test('an answer that is not of a gateway is said to be none', async (t) => {
+t.test('the command line says so when the server that answers is no Baton gateway', async (t) => {
   const keys: (string | undefined)[] = []
   let answer: [number, Record<string, string>, string] = [200, {}, '']
   const server = createServer(({ headers }, response) => {
@@ -145,12 +149,12 @@ t.test('an answer that is not of a gateway is said to be none', async (t) => {
     code: 1,
     err: `${url} sends on to https://gateway.test/baton. Name the gateway with --url.`,
   })
-  t.equal(keys.length, 1, 'and no key is sent after it')
+  t.equal(keys.length, 1, 'the key does not follow the redirect')
   answer = [502, {}, '{"error":"bad gateway"}']
   t.match(await run({}, `keys list --url ${url}`), { code: 1, err: /answered HTTP 502/ })
 })
 
-t.test('an admin key that is set to nothing is none', async (t) => {
+t.test('an admin key that is empty or blank is not sent', async (t) => {
   const keys: (string | undefined)[] = []
   const server = createServer((request, response) => {
     keys.push(request.headers.authorization)
@@ -162,7 +166,7 @@ t.test('an admin key that is set to nothing is none', async (t) => {
   t.same(keys, [undefined, undefined, 'Bearer k'])
 })
 
-t.test('a gateway that has the embedded store seals anew while it serves', async (t) => {
+t.test('a gateway with the embedded store seals its secrets under the new key while it serves', async (t) => {
   const [old, fresh] = ['old', 'new'].map((id) => `${id}:${randomBytes(32).toString('base64')}`)
   const env = { BATON_DATA_DIR: scratch(t), BATON_DRAIN_SECONDS: '0' }
   const serve = async (keys: string | undefined, work: (url: string) => Promise<void>) => {
@@ -194,7 +198,7 @@ t.test('a gateway that has the embedded store seals anew while it serves', async
     const { id } = (await made.json()) as { id: string }
     const body = JSON.stringify({ input: 'hello' })
     const shown = await fetch(`${url}/v1/sessions/${id}/render`, { method: 'POST', headers, body })
-    t.equal(shown.status, 200, 'the new key alone opens it')
+    t.equal(shown.status, 200, 'the new key alone opens the credential')
   })
 })
 
@@ -254,7 +258,7 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
   t.match(await run(at, 'import anthropic codex login.json'), { code: 64, err: /format must be one of/ })
 })
 
-t.test('a login may take its gateway minutes', async (t) => {
+t.test('the command line gives a gateway minutes to finish a login', async (t) => {
   const waits: number[] = []
   const { timeout } = AbortSignal
   t.teardown(() => {
@@ -269,11 +273,11 @@ t.test('a login may take its gateway minutes', async (t) => {
   await t.rejects(access.importFile('gemini', 'gemini-cli', '{}'), /does not answer/)
   t.ok(
     waits.length === 2 && waits.every((ms) => ms > 24 * 5000),
-    'as long as the vendor is asked whether it is done',
+    'at least as long as the gateway asks the vendor whether it is done',
   )
 })
 
-t.test('a login that is waited for outlives a gateway that cannot be asked for a moment', async (t) => {
+t.test('a command that waits for a login goes on if the gateway cannot be asked for a moment', async (t) => {
   const login = { authorization_url: 'https://login.test/', state: 's', expires_at: '', mode: 'device' }
   const away = [503, { error: { code: 'unavailable', message: 'The database is away.' } }] as const
   const pending = [200, { state: 'pending' }] as const
@@ -292,7 +296,7 @@ t.test('a login that is waited for outlives a gateway that cannot be asked for a
   const refused = [401, { error: { code: 'unauthenticated', message: 'The key is not known.' } }] as const
   statuses.splice(0, Number.POSITIVE_INFINITY, pending, refused, done)
   t.match(await run({}, `login openai --url ${url}`), { code: 1, err: /The key is not known/ })
-  t.equal(statuses.length, 1, 'a key that is refused is not asked with again')
+  t.equal(statuses.length, 1, 'after its key was refused the command does not ask again')
 })
 
 t.test('the doctor passes over a connector that is deleted while it looks', async (t) => {
@@ -325,7 +329,7 @@ t.test('the doctor passes over a connector that is deleted while it looks', asyn
   })
 })
 
-t.test('what strangers named or said cannot move the cursor, hide, or make lines of its own', async (t) => {
+t.test('names and errors of strangers cannot move the cursor, hide or make lines of their own', async (t) => {
   const words = 'a\u001b[2J\u009b1A\u202eb\u{e0041}\nok    all is well'
   const shown = 'a\\u001b[2J\\u009b1A\\u202eb\\udb40\\udc41 ok    all is well'
   const credential = {
@@ -351,7 +355,7 @@ t.test('what strangers named or said cannot move the cursor, hide, or make lines
   const [, row = ''] = (await run({}, `credentials --url ${url}`)).out
   t.ok(row.includes(shown), row)
   const [json = ''] = (await run({}, `credentials --url ${url} --json`)).out
-  t.equal(JSON.parse(json).name, words, 'as JSON they are whole')
+  t.equal(JSON.parse(json).name, words, 'as JSON the name is whole')
   t.notMatch(json, /\u009b|\u202e/)
   const { out } = await run({}, `doctor --url ${url}`)
   t.ok(out.join().includes(`MCP server one: ${shown}`), out.join())
@@ -398,7 +402,11 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   t.match(asked.out.join('\n'), /by the gateway at http:\/\/127\.0\.0\.1/)
   const named = await run({ BATON_PORT: 'x' }, `doctor --url ${url}`)
   t.match(named, { code: 1, out: [/^ok {4}store and bus, by the gateway/, /^BAD {3}MCP server away/] })
-  t.notMatch(named.out.join(), 'configuration', 'that of this shell is not that of the gateway')
+  t.notMatch(
+    named.out.join(),
+    'configuration',
+    'the configuration of this shell is not the one of the gateway',
+  )
   const closed = Object.fromEntries(
     ['CHATGPT', 'ANTHROPIC', 'GEMINI', 'CODE_ASSIST'].map((name) => [`BATON_${name}_BASE_URL`, url]),
   )
@@ -407,7 +415,7 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   t.match(online.out.join('\n'), /^ok {4}anthropic at .* answers/m)
 })
 
-t.test('the doctor looks at the servers that the next start has', async (t) => {
+t.test('the doctor checks the MCP servers of the configuration, not of the start before', async (t) => {
   const servers = (name: string) => ({
     BATON_DATA_DIR: folder,
     BATON__TOOLBOX__MCPS: `[{name: ${name}, transport: sse, url: "http://127.0.0.1:1/", mode: strict}]`,
@@ -420,7 +428,7 @@ t.test('the doctor looks at the servers that the next start has', async (t) => {
   })
 })
 
-t.test('the doctor tells of tools for which the next start would stop', async (t) => {
+t.test('the doctor names the tools because of which the next start would fail', async (t) => {
   const tools = await startToolServer({ echo: ECHO, wipe: ECHO, admin_reset: ECHO })
   t.teardown(() => tools.close())
   const server = `name: files, transport: streamable_http, url: "${tools.url}", mode: strict, deny_tools: ["admin_*"]`

@@ -1,4 +1,4 @@
-/** What the doctor finds of logins, and what it says to do. */
+/** What the doctor finds out about logins, and what it says to do. */
 import t from 'tap'
 import { guardedServer } from '../credentials/connector-world.ts'
 import { visit } from '../credentials/world.ts'
@@ -7,7 +7,7 @@ import { scratch } from '../scratch.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { run } from './running.ts'
 
-t.test('the doctor renews the login at a server, as a gateway does, before it speaks of it', async (t) => {
+t.test('the doctor renews the login at an MCP server before it reports on the server', async (t) => {
   const guarded = await guardedServer(t)
   const env = { BATON_DATA_DIR: scratch(t), BATON_DRAIN_SECONDS: '0' }
   const gateway = await wholeGateway(t, env)
@@ -31,7 +31,7 @@ t.test('the doctor renews the login at a server, as a gateway does, before it sp
   })
 })
 
-t.test('the doctor says how a login becomes that of whom it is for', async (t) => {
+t.test('the doctor names the command that makes a login anew for the owner of the login', async (t) => {
   const env = {
     BATON_DATA_DIR: scratch(t),
     BATON_DRAIN_SECONDS: '0',

@@ -21,7 +21,7 @@ const NEW = { id: 'new', key: new Uint8Array(32).fill(2) }
 const ME = { owner: 'me', admin: false }
 const SAID = 'the token is ghp_0123456789abcdefghijklmnopqrstuvwxyz'
 
-/** Something sealed under the old key at every place that has such things. */
+/** Puts something that is sealed under the old key into every place that holds sealed data. */
 async function fill(store: Store): Promise<void> {
   const vault = createVault([OLD])
   const common = { owner: 'me', name: null, state: 'active' as const, reason: null, is_default: false }
@@ -40,7 +40,7 @@ async function fill(store: Store): Promise<void> {
   const place = { provider: 'openai', model: 'm', title: null, metadata: {}, settings: {} }
   await store.sessions.create({ ...place, id: 'ses_1', owner: 'me', credential_id: null, instructions: '' })
   const text = [{ type: 'text' as const, text: SAID }]
-  // What only looks like a sealed part stays what it is.
+  // A part that only looks sealed stays as it is.
   const call = { type: 'tool_call' as const, call_id: 'call_0', name: 'f', arguments: LOOKALIKE }
   await store.messages.append(ME, 'ses_1', [
     { id: 'msg_1', turn_id: null, role: 'user', parts: text },
@@ -179,7 +179,7 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
   t.same(
     await rotateKeys(store, createVault([NEW, OLD])),
     { resealed: 0, left: 0, unopened: [] },
-    'and there is nothing left to do',
+    'nothing is left to do',
   )
 
   const never = { ...store, sealed: { ...store.sealed, putSecret: async () => false } }
@@ -253,7 +253,7 @@ t.test('secrets are re-encrypted while a gateway serves with them', ON_SERVERS, 
   await t.rejects(serving(old ?? ''), /do not fit/)
 })
 
-t.test('what is advised fits the keys that it ran under, and what does not open is named', async (t) => {
+t.test('the advice after a rotation names its keys, and the secrets that do not open', async (t) => {
   const command = KEY_COMMANDS.find(({ name }) => name === 'keys rotate-encryption')
   const told = async (others: string[], unopened: string[] = []) => {
     let words = ''

@@ -5,7 +5,7 @@ interface Ran {
   code: number
   /** Lines of the answer */
   out: string[]
-  /** Everything beside it */
+  /** Everything else that was said */
   err: string
 }
 
