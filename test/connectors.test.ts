@@ -1,4 +1,4 @@
-/** What a connector shows and takes, by who asks and by what of it can still be opened. */
+/** What a connector shows and accepts, by who asks and by which of its secrets can still be opened. */
 import t from 'tap'
 import type { McpSetting } from '../src/config/config.ts'
 import { configConnectors } from '../src/connectors/input.ts'
@@ -29,7 +29,7 @@ const SETTING: McpSetting = {
 }
 const HTTP = { transport: 'streamable_http', mode: 'dynamic', bind: 'auto' } as const
 
-t.test('of a configured server an owner sees no command line, and the host alone', async (t) => {
+t.test('an owner sees no command line of a configured server, and only the origin of its URL', async (t) => {
   const url = 'https://mcp.test/s/hunter2/mcp?api_key=hunter2#frag'
   await store.connectors.syncConfig(configConnectors([SETTING, { ...HTTP, name: 'search', url }], vault))
   const ann = await ownerOf('ann')
@@ -54,14 +54,14 @@ t.test('of a configured server an owner sees no command line, and the host alone
   t.equal((await admin('GET', '/v1/connectors/con_config_search')).body.url, url)
 })
 
-t.test('an owner sees all of a connector of his own', async (t) => {
+t.test('an owner sees the whole URL of a connector of their own', async (t) => {
   const bob = await ownerOf('bob')
   const url = 'https://mcp.test/mcp?tenant=1'
   const { body } = await bob('POST', '/v1/connectors', { name: 'mine', transport: 'sse', url })
   t.equal((await bob('GET', `/v1/connectors/${body.id}`)).body.url, url)
 })
 
-t.test('what is told of a login service is kept with the login, sealed', async (t) => {
+t.test('what an owner says about a login service is kept sealed, with the login', async (t) => {
   const gil = await ownerOf('gil')
   const url = 'https://mcp.test/mcp'
   const told = {
@@ -81,19 +81,23 @@ t.test('what is told of a login service is kept with the login, sealed', async (
   const { client_id, client_secret, ...rest } = told
   t.same(await kept(), { client: { client_id, client_secret }, ...rest })
   await gil('PATCH', `/v1/connectors/${body.id}`, { auth: { type: 'oauth' }, pin: 'block' })
-  t.same(await kept(), { client: { client_id, client_secret }, ...rest }, 'as GET shows it, it stays')
+  t.same(
+    await kept(),
+    { client: { client_id, client_secret }, ...rest },
+    'an auth as GET shows it changes nothing',
+  )
   await gil('PATCH', `/v1/connectors/${body.id}`, { url: 'https://mcp.test/v2/mcp' })
-  t.same(await kept(), { client: { client_id, client_secret }, ...rest }, 'at another path, too')
+  t.same(await kept(), { client: { client_id, client_secret }, ...rest }, 'another path changes nothing')
   for (const auth of [undefined, { type: 'oauth' }]) {
     const moved = await gil('PATCH', `/v1/connectors/${body.id}`, { url: 'https://else.test/mcp', auth })
-    if (auth) t.notOk(await kept(), 'but not at another origin')
+    if (auth) t.notOk(await kept(), 'another origin drops what was said')
     else t.match(moved, { status: 400, body: { error: { param: 'auth', message: /anew/ } } })
   }
   await gil('PATCH', `/v1/connectors/${body.id}`, { auth: { type: 'oauth', scope: 'read' } })
-  t.same(await kept(), { scope: 'read' }, 'what is told anew stands for all of it')
+  t.same(await kept(), { scope: 'read' }, 'a new auth replaces the former one as a whole')
 })
 
-t.test('a test that Baton itself could not make is no word on the server', async (t) => {
+t.test('a test that fails within Baton is answered with 503, not as a fault of the server', async (t) => {
   const fay = await ownerOf('fay')
   const url = 'https://away.test/mcp'
   const { body } = await fay('POST', '/v1/connectors', { name: 'away', transport: 'sse', url })
@@ -126,7 +130,7 @@ t.test('a server that is connected is available once it has listed its tools', a
     store.connectors.get(scope, body.id),
     store.sessions.get(scope, made.body.id),
   ])
-  if (!connector || !session) throw new Error('they are not there')
+  if (!connector || !session) throw new Error('the connector or the session is missing')
   await store.connectors.bind(session.id, connector.id, null)
   const { boundTo } = createConnectorViews({
     store,
@@ -137,10 +141,10 @@ t.test('a server that is connected is available once it has listed its tools', a
   const bound = async () => (await boundTo(session, { limit: 1 })).data
   t.match(await bound(), [{ status: 'unavailable', reason: 'mute is not ready yet' }])
   await store.connectors.saveList(connectorKey(connector), connector.id, { tools: [] })
-  t.match(await bound(), [{ status: 'available' }], 'also one without any')
+  t.match(await bound(), [{ status: 'available' }], 'a server without tools is available, too')
 })
 
-t.test('a connector whose key is gone is changed once its secrets are given anew', async (t) => {
+t.test('a connector whose encryption key is gone can be changed with its secrets given anew', async (t) => {
   const eve = await ownerOf('eve')
   const made = await eve('POST', '/v1/connectors', {
     name: 'files',
@@ -152,7 +156,7 @@ t.test('a connector whose key is gone is changed once its secrets are given anew
   const url = `/v1/connectors/${made.body.id}`
   const scope = { owner: 'eve', admin: false }
   const before = await store.connectors.get(scope, made.body.id)
-  if (!before) throw new Error('it was not kept')
+  if (!before) throw new Error('the connector was not kept')
   const lost = createVault([{ id: 'lost', key: new Uint8Array(32).fill(9) }])
   const secret = lost.seal('{}', 'elsewhere')
   await store.connectors.update(scope, before, { ...before, secret })
@@ -172,7 +176,7 @@ t.test('a connector whose key is gone is changed once its secrets are given anew
     status: 200,
     body: { header_names: ['x-tenant'], allow_tools: ['read_*'], auth: { type: 'bearer' } },
   })
-  t.match(await eve('PATCH', url, { allow_tools: [] }), { status: 200 }, 'and can be opened again')
+  t.match(await eve('PATCH', url, { allow_tools: [] }), { status: 200 }, 'the connector can be opened again')
 })
 
 const MODEL = { provider: 'openai', model: 'm' }
@@ -193,7 +197,7 @@ t.test('a connector gets no name that another server has in a session that binds
   t.match(await ann('PATCH', `/v1/connectors/${one}`, { name: 'two' }), { body: { name: 'two' } })
 })
 
-t.test('a name that the configuration takes later stays its owner’s, and no session gets both', async (t) => {
+t.test('a connector keeps a name that the configuration takes later; no session gets both', async (t) => {
   const key = await keyOf('zoe')
   const url = 'https://mcp.test/mcp'
   const input = { name: 'shared', transport: 'streamable_http', url }
@@ -222,9 +226,9 @@ t.test('a name that the configuration takes later stays its owner’s, and no se
   t.match(
     await as(key)('POST', '/v1/sessions', { ...MODEL, connectors: [id, 'con_config_shared'] }),
     refused('connectors[1]'),
-    'where neither is bound unasked, too',
+    'also where neither server is bound unasked',
   )
-  t.equal((await zoe('GET', '/v1/sessions')).body.data.length, 1, 'what was refused left no session')
+  t.equal((await zoe('GET', '/v1/sessions')).body.data.length, 1, 'the refused calls left no session')
 
   const path = `/v1/connectors/${id}`
   t.match(await zoe('PATCH', path, {}), { status: 200, body: { name: 'shared' } })
@@ -267,10 +271,10 @@ t.test('secrets stay with the server that they were given for', async (t) => {
 
   const open = await fay('POST', '/v1/connectors', { name: 'open', transport: 'sse', url: address })
   const moved = await fay('PATCH', `/v1/connectors/${open.body.id}`, { url: 'https://elsewhere.test/sse' })
-  t.match(moved, { status: 200 }, 'one without secrets goes where it likes')
+  t.match(moved, { status: 200 }, 'a connector without secrets may move to any server')
 })
 
-t.test('variables stay with the program that they were given for', async (t) => {
+t.test('environment variables stay with the program that they were given for', async (t) => {
   const own = await gateway(store, { BATON_ALLOW_STDIO_CONNECTORS: 'true' })
   t.teardown(() => own.close())
   const made = await own.call('POST', '/v1/connectors', {
@@ -289,11 +293,11 @@ t.test('variables stay with the program that they were given for', async (t) => 
   t.match(
     await own.call('PATCH', path, { command: 'env', args: ['/srv', '-v'] }),
     { status: 200 },
-    'as it is',
+    'a patch that changes nothing needs no variables',
   )
 })
 
-t.test('a call of an owner’s server holds a place for an hour at most', async (t) => {
+t.test('the timeout for tools of an owner’s server is an hour at most', async (t) => {
   const gus = await ownerOf('gus')
   const asked = (timeout: string) =>
     gus('POST', '/v1/connectors', {
@@ -307,7 +311,7 @@ t.test('a call of an owner’s server holds a place for an hour at most', async 
   t.match(await asked('PT60M'), { status: 201 })
 })
 
-t.test('a list of tools holds a thousand stars at most, however it shares them out', async (t) => {
+t.test('the patterns of a list of tools hold a thousand stars at most, all together', async (t) => {
   const hal = await ownerOf('hal')
   const asked = (given: object) =>
     hal('POST', '/v1/connectors', { name: 'many', transport: 'sse', url: 'https://many.test/sse', ...given })

@@ -116,7 +116,7 @@ t.test('every setting can be given by its variable and by its key in the file', 
   })
 })
 
-t.test('a variable wins over the file, an empty one is none', async (t) => {
+t.test('a variable wins over the file; an empty variable counts as not set', async (t) => {
   const yaml = 'port: 1000\nlog_level: error\ncors_origins: [https://a.test, https://b.test]'
   const { config } = load({ BATON_PORT: '2000', BATON_LOG_LEVEL: '' }, yaml)
   t.match(config, { port: 2000, logLevel: 'error', corsOrigins: ['https://a.test', 'https://b.test'] })
@@ -196,7 +196,7 @@ t.test('all problems come at once, each with its path and a remedy, no secret in
   }
 })
 
-t.test('what is wrong by itself hides nothing that does not fit together', async (t) => {
+t.test('a value that is wrong by itself hides no problem of values that do not fit together', async (t) => {
   const mcps = [
     'name: a, transport: stdio, mode: dynamic, max: 1',
     'name: a, transport: sse, url: 5, mode: strict',
@@ -256,13 +256,13 @@ t.test('a value that its setting does not take is a problem with its reason', as
   }
 })
 
-t.test('a setting that a path variable set wrong names that variable', async (t) => {
+t.test('the problem of a setting that a path variable set wrong names that variable', async (t) => {
   t.match(problems({ BATON__PORT: 'x' }), [{ path: 'port (BATON__PORT)', problem: /whole number/ }])
   t.match(problems({ BATON__PORT: 'x' }, 'port: 8080'), [{ path: 'port (BATON__PORT)' }])
   t.match(problems({ BATON__PORT: '8080' }, 'port: x\nlease_seconds: x'), [{ path: 'lease_seconds' }])
 })
 
-t.test('auth is off by default only on a loopback host, and refused off elsewhere', async (t) => {
+t.test('auth is off by default only on a loopback host; elsewhere BATON_AUTH=off is refused', async (t) => {
   t.equal(load({ BATON_HOST: '[::1]' }).config.host, '::1')
   for (const host of ['127.0.0.1', '127.1.2.3', 'localhost', '::1']) {
     t.equal(load({ BATON_HOST: host }).config.auth, 'off', host)
@@ -283,7 +283,7 @@ t.test('a database server needs encryption keys', async (t) => {
   const env = { DATABASE_URL: 'postgresql://db/baton' }
   t.match(problems(env), [{ path: 'BATON_ENCRYPTION_KEYS', problem: 'is required with DATABASE_URL' }])
   const unfit = problems({ DATABASE_URL: 'mysql://db/baton' }).map(({ path }) => path)
-  t.same(unfit, ['DATABASE_URL', 'BATON_ENCRYPTION_KEYS'], 'one that is no fit address needs them, too')
+  t.same(unfit, ['DATABASE_URL', 'BATON_ENCRYPTION_KEYS'], 'an unfit address needs encryption keys, too')
   const half = problems({ DATABASE_URL: 'postgresql://db/100%25%', BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
   t.match(half, [{ path: 'DATABASE_URL', problem: /a % that encodes nothing/, remedy: /%25/ }])
   const { warnings } = load({ ...env, BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
@@ -292,7 +292,7 @@ t.test('a database server needs encryption keys', async (t) => {
   t.match(socket, { problem: /absolute URL/, remedy: /for a socket see docs\/operations/ })
 })
 
-t.test('unknown variables of ours are warnings, those of others nothing', async (t) => {
+t.test('an unknown variable that begins with BATON_ is a warning; other variables are ignored', async (t) => {
   const { warnings } = load({ BATON_PROT: '1', BATTERY: '2', BATON_CONFIG: '' })
   t.match(warnings, [/^BATON_PROT is not a setting/])
   t.equal(warnings.length, 1)
@@ -300,7 +300,7 @@ t.test('unknown variables of ours are warnings, those of others nothing', async 
   t.throws(() => load(failing), { message: /^BATON_PORT: [^\n]*\nBATON_PROT is not a setting[^\n]*$/ })
 })
 
-t.test('a file is a map of settings; broken, aliased or missing it is a problem', async (t) => {
+t.test('a file is a map of settings; a broken or missing file, or an alias, is a problem', async (t) => {
   const dir = folder('port: 1234')
   t.equal(loadConfig({ BATON_CONFIG: join(dir, 'baton.yaml') }, empty).config.port, 1234)
   t.equal(load({}, '').config.port, 8787, 'an empty file is fine')
@@ -352,12 +352,12 @@ t.test('durations are ISO 8601 without years and months', async (t) => {
   t.equal(load({ BATON_LEDGER_RETENTION: 'forever' }).config.ledgerRetentionMs, null)
 })
 
-t.test('the data folder is made for its owner alone, or refused in words', async (t) => {
+t.test('the data folder is made for its owner alone, or an error says why Baton cannot use it', async (t) => {
   const made = join(empty, 'new', 'data')
   makeDataDir(made)
   makeDataDir(made)
   t.equal(statSync(made).mode & 0o777, 0o700)
-  t.same(readdirSync(made), [], 'the trial leaves nothing behind')
+  t.same(readdirSync(made), [], 'the trial write leaves nothing behind')
   const file = join(empty, 'file')
   writeFileSync(file, '')
   // Below /proc a folder is refused as if its parent were not there.

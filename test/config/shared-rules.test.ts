@@ -1,4 +1,4 @@
-/** Rules with a reader after the configuration: what it lets through is not refused later, nor the other way round. */
+/** Rules that others apply after the configuration: they refuse nothing that it lets through, nor the other way round. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
@@ -18,7 +18,7 @@ function load(env: Record<string, string>) {
   }
 }
 
-t.test('variables that no server is started with are refused before anything starts', async (t) => {
+t.test('variables that Baton starts no server with are refused before anything starts', async (t) => {
   const env = ['NODE_OPTIONS', 'ld_preload', 'PYTHONSTARTUP', 'DYLD_INSERT_LIBRARIES', 'A-B']
   const file = `toolbox: {mcps: [{name: web, transport: stdio, command: a, mode: strict, env: {${env.map((name) => `${name}: x`)}, NUL: "a\\0b", FINE: x}}]}`
   writeFileSync(join(folder, 'rules.yaml'), file)
@@ -30,7 +30,7 @@ t.test('variables that no server is started with are refused before anything sta
   t.match(problems[0], { problem: /other code/ })
 })
 
-t.test('headers that no request goes out with are refused', async (t) => {
+t.test('headers that cannot be sent with a request are refused in the configuration', async (t) => {
   const own = ['Expect', 'keep-alive', 'upgrade', 'transfer-encoding']
   for (const name of own) {
     const request = undici.request('http://127.0.0.1:1', { headers: { [name]: 'x' } })
@@ -44,7 +44,7 @@ t.test('headers that no request goes out with are refused', async (t) => {
   )
 })
 
-t.test('private openings are networks, addresses, names and suffixes', async (t) => {
+t.test('BATON_CONNECTORS_ALLOW_PRIVATE takes networks, addresses, names and suffixes', async (t) => {
   const fit = [
     '10.0.0.0/8',
     'fd00::/8',
@@ -78,7 +78,7 @@ t.test('private openings are networks, addresses, names and suffixes', async (t)
   }
 })
 
-t.test('an encryption key has an id that its seals hold', async (t) => {
+t.test('an encryption key is accepted only with an id that its seals can hold', async (t) => {
   const key = Buffer.alloc(32, 7)
   for (const [id, fits] of [
     ['k1', true],

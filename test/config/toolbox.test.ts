@@ -30,7 +30,7 @@ toolbox:
       pin: block
 `
 
-t.test('a toolbox is read with what was left out at its default', async (t) => {
+t.test('a toolbox is read, and fields that it leaves out have their defaults', async (t) => {
   const { toolbox } = load({}, MCPS).config
   t.same(toolbox, {
     maxConcurrent: 3,
@@ -140,7 +140,7 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
 })
 
 t.test(
-  'a number stays as it is written where text is meant, and is a whole one where one is meant',
+  'a number keeps its spelling in a field for text, and must be whole in a field for a whole number',
   async (t) => {
     const numbers = '{A: 2.0, B: 0012, C: 12345678901234567890, D: 1e5, E: 7, F: "08"}'
     const yaml = `admin_key: 0012345678901234567890
@@ -206,13 +206,17 @@ t.test('any value of the file can be overridden by its path', async (t) => {
   t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT__X: '1' }, MCPS), [{ problem: /does not fit/ }])
 })
 
-t.test('a list in a variable is YAML, or has commas', async (t) => {
+t.test('a list in a variable is written in YAML or with commas', async (t) => {
   const name = 'BATON__TOOLBOX__MCPS__1__DENY_TOOLS'
   const listOf = (text: string) => load({ [name]: text }, MCPS).config.toolbox.mcps[1]?.deny_tools
   t.strictSame(listOf('["*_delete", old_*]'), ['*_delete', 'old_*'])
-  t.strictSame(listOf('*_delete, old_*'), ['*_delete', 'old_*'], 'a pattern is no alias of YAML')
+  t.strictSame(
+    listOf('*_delete, old_*'),
+    ['*_delete', 'old_*'],
+    'a pattern that begins with a star is no alias of YAML',
+  )
   t.strictSame(listOf('@admin'), ['@admin'])
-  t.strictSame(listOf('"*_delete"'), ['*_delete'], 'as an env file keeps its quotes')
+  t.strictSame(listOf('"*_delete"'), ['*_delete'], 'a value may have the quotes that an env file keeps')
   for (const unfit of ['[one, two', '"one", "two"', '{one']) {
     t.match(problems({ [name]: unfit }, MCPS), [{ problem: /a list/ }], unfit)
   }
