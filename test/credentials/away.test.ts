@@ -1,4 +1,4 @@
-/** What is done while a vendor or the store is away. */
+/** What Baton does while a vendor or the store is away. */
 import t from 'tap'
 import { sha256 } from '../../src/chat/json.ts'
 import { insist } from '../../src/credentials/renew-once.ts'
@@ -11,7 +11,7 @@ const world = await createWorld(t)
 const { store, openai } = world
 const away = () => new BatonError('unavailable', 'The database is not available.')
 
-t.test('after five failures in a row one asks at a time, and no sooner than the vendor wants', async (t) => {
+t.test('after five failures one caller asks at a time, and no sooner than the vendor wants', async (t) => {
   let clock = 0
   const breaker = createBreaker({ now: () => clock })
   for (let i = 0; i < 5; i++) {
@@ -20,8 +20,8 @@ t.test('after five failures in a row one asks at a time, and no sooner than the 
   }
   t.equal(breaker.waitMs(), 30_000)
   clock = 30_000
-  t.equal(breaker.waitMs(), 0, 'one asks')
-  t.equal(breaker.waitMs(), 30_000, 'whoever comes meanwhile waits')
+  t.equal(breaker.waitMs(), 0, 'one caller asks')
+  t.equal(breaker.waitMs(), 30_000, 'a caller that comes meanwhile waits')
   breaker.failed(120_000)
   clock = 149_999
   t.equal(breaker.waitMs(), 1)
@@ -31,7 +31,7 @@ t.test('after five failures in a row one asks at a time, and no sooner than the 
   for (const _ of [1, 2]) t.equal(breaker.waitMs(), 0)
 })
 
-t.test('a write that fails oddly is tried a few times', async (t) => {
+t.test('a write that fails for an unknown reason is tried four times', async (t) => {
   for (const [failures, outcome] of [
     [3, 'written'],
     [4, 'failed'],
@@ -46,7 +46,7 @@ t.test('a write that fails oddly is tried a few times', async (t) => {
   }
 })
 
-t.test('when the process ends, what the store does not take is tried once more and no longer', async (t) => {
+t.test('when the process ends, a write that the store does not take is tried once more', async (t) => {
   const ending = new AbortController()
   let tries = 0
   const write = async () => {
@@ -77,7 +77,7 @@ function failing<Given extends unknown[], T>(verb: (...given: Given) => Promise<
     return answer
   }
 }
-/** Away for a moment at every step between a login's answer and its end */
+/** A store that is away for a moment at every step between a login's answer and its end */
 const shaky = (): typeof store => ({
   ...store,
   credentials: {
@@ -93,7 +93,7 @@ const shaky = (): typeof store => ({
   },
 })
 
-t.test('a login is stored once, through the store’s bad moments', async (t) => {
+t.test('a login is stored once, even if the store is away for a moment at every step', async (t) => {
   for (const provider of ['openai', 'anthropic', 'gemini']) {
     const replica = world.replica({ store: shaky(), sleep: async () => {} })
     const { state, at } = await begun(replica, provider)
@@ -109,11 +109,11 @@ t.test('a login is stored once, through the store’s bad moments', async (t) =>
   for (const { id } of data) await store.credentials.delete(ME, id)
 })
 
-t.test('so is a device login, which a vendor grants once', async (t) => {
+t.test('a device login is stored once, even if the store is away for a moment at every step', async (t) => {
   const replica = world.replica({ store: shaky() })
   const { state, user_code = '' } = await replica.logins.authorize(ME, 'openai', 'device')
   openai.grantDevice(user_code)
-  // Asked elsewhere: the status would have another replica look for the grant.
+  // The store is asked: a call for the status would have another replica look for the grant.
   const hash = sha256(state)
   const done = await eventually(
     () => store.logins.get(hash),

@@ -1,4 +1,4 @@
-/** Which credential a turn gets: the rule, and what is refused in its words. */
+/** Which credential a turn gets: the rule, and its refusals. */
 import t from 'tap'
 import type { BatonError } from '../../src/errors.ts'
 import type { Credential } from '../../src/store/store.ts'
@@ -8,7 +8,7 @@ import { createWorld } from './world.ts'
 
 const world = await createWorld(t)
 
-t.test('a turn takes the named one, the default, the only active one, then the environment', async (t) => {
+t.test('a turn takes the named credential, the default, the only active or the environment’s', async (t) => {
   const { credentials, choice } = world.replica({ env: { OPENAI_API_KEY: 'sk-env-1' } })
   const owner = 'chooser'
   const scope = { owner, admin: false }
@@ -26,11 +26,15 @@ t.test('a turn takes the named one, the default, the only active one, then the e
 
   t.same(await pick('openai'), { id: 'cred_env_openai', secret: { api_key: 'sk-env-1' } })
   t.equal(await refusal('anthropic'), 'no_credential')
-  t.equal(await refusal('anthropic', 'cred_env_anthropic'), 'no_credential', 'a key that is gone')
+  t.equal(
+    await refusal('anthropic', 'cred_env_anthropic'),
+    'no_credential',
+    'a key of the environment that is gone',
+  )
   const a = await add('openai', 'sk-a')
   t.same(await pick('openai'), { id: a, secret: { api_key: 'sk-a' } }, 'the only active one')
   const b = await add('openai', 'sk-b')
-  t.equal((await pick('openai')).id, 'cred_env_openai', 'two, and none the default')
+  t.equal((await pick('openai')).id, 'cred_env_openai', 'two active credentials, and no default')
   await credentials.update(scope, b, { default: true })
   t.equal((await pick('openai')).id, b, 'the default')
   t.equal((await pick('openai', a)).id, a, 'the named one')
@@ -39,12 +43,20 @@ t.test('a turn takes the named one, the default, the only active one, then the e
   await credentials.create('someone-else', { provider: 'openai', kind: 'api_key', api_key: 'sk-x' })
   t.equal((await pick('openai')).id, a, 'a disabled default gives way')
   const third = await add('openai', 'sk-e')
-  t.equal((await pick('openai')).id, 'cred_env_openai', 'not to one of several')
+  t.equal(
+    (await pick('openai')).id,
+    'cred_env_openai',
+    'a disabled default does not give way to one of several',
+  )
   await credentials.delete(scope, third)
-  t.equal(await refusal('openai', b), 'no_credential', 'a disabled one that is named does not')
+  t.equal(
+    await refusal('openai', b),
+    'no_credential',
+    'a disabled credential that is named does not give way',
+  )
   t.equal(await refusal('openai', 'cred_gone'), 'no_credential')
   const other = await add('anthropic', 'sk-c')
-  t.equal((await pick('openai', other)).id, a, 'of another provider: the rule starts anew')
+  t.equal((await pick('openai', other)).id, a, 'a named credential of another provider is passed over')
   const row = await world.store.credentials.get(scope, other)
   await world.store.credentials.fail(other, row?.version ?? 0, 'refresh_lost')
   t.equal(await refusal('anthropic'), 'credential_needs_reauth')
@@ -55,7 +67,7 @@ t.test('a turn takes the named one, the default, the only active one, then the e
   await credentials.delete(scope, ended)
   await credentials.delete(scope, b)
   await world.store.credentials.fail(a, 1, 'refresh_lost')
-  t.equal((await pick('openai')).id, 'cred_env_openai', 'the only one, which is no default, gives way')
+  t.equal((await pick('openai')).id, 'cred_env_openai', 'an only credential that is no default gives way')
   await credentials.delete(scope, a)
   t.equal((await pick('openai')).id, 'cred_env_openai')
   const login = await credentials.create(owner, {
@@ -70,15 +82,23 @@ t.test('a turn takes the named one, the default, the only active one, then the e
     kind: 'oauth',
     path: 'code_assist',
   })
-  t.same((await pick('gemini')).secret, { access_token: 'at' }, 'no more than a request needs')
+  t.same(
+    (await pick('gemini')).secret,
+    { access_token: 'at' },
+    'the secret holds no more than a request needs',
+  )
   const stranger = { owner: 'someone-else', provider: 'gemini', credential_id: login.id }
   t.equal(await choice.resolve(stranger, 'gemini').catch((error) => error.code), 'no_credential')
   const elsewhere = { owner, provider: 'openai', credential_id: 'cred_gone' }
   const switched = await choice.resolve(elsewhere, 'gemini')
-  t.equal(switched.facts.id, login.id, 'for a turn of another provider the session’s does not count')
+  t.equal(
+    switched.facts.id,
+    login.id,
+    'for a turn of another provider the session’s credential does not count',
+  )
 })
 
-t.test('a turn that is opened without asking has the credential that the rule chooses', async (t) => {
+t.test('a turn that the store opens at once has the credential that the rule chooses', async (t) => {
   const { store } = world
   const provider = 'openai'
   const without = world.replica().choice
@@ -86,7 +106,7 @@ t.test('a turn that is opened without asking has the credential that the rule ch
   const states = ['active', 'needs_reauth', 'disabled'] as const
   type State = Credential['state']
   type Case = { named: State | 'gone' | null; standing: State | null; beside: State | null }
-  /** Of the one that the session names, of the default, of one beside it */
+  /** The states of the credential that the session names, of the default, and of one beside it */
   const cases: Case[] = [
     ...[null, ...states].flatMap((standing) =>
       [null, ...states].map((beside) => ({ named: null, standing, beside })),

@@ -1,4 +1,4 @@
-/** Logins at MCP servers: begun, ended, kept and renewed; a guarded server and its login service, no gateway. */
+/** Logins at a guarded MCP server and its login service, without a gateway: begun, ended, kept and renewed. */
 import t from 'tap'
 import { openConnector, sealConnector } from '../../src/credentials/connector-secret.ts'
 import { BatonError } from '../../src/errors.ts'
@@ -27,9 +27,9 @@ t.test('a token is renewed once, however many calls and replicas need it at once
   t.equal(second.size, 1)
   t.not([...second][0], [...first][0])
   t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
-  t.equal((await read()).config_revision, connector.config_revision, 'its connections stay')
+  t.equal((await read()).config_revision, connector.config_revision, 'the connections of the connector stay')
 
-  // The server refuses the token before its time, to several calls of each: the same from everywhere.
+  // The server refuses the token before its time, to several calls of each replica: they all name the same token.
   guarded.revoke()
   const [refused] = second
   const hear = () =>
@@ -50,7 +50,7 @@ t.test('a token is renewed once, however many calls and replicas need it at once
 })
 
 t.test(
-  'what may pass costs no login; what is final asks for a new one, and is not tried again',
+  'a passing failure costs no login; a final refusal asks for a new login, and is not tried again',
   async (t) => {
     const guarded = await guardedServer(t, { expires_in: 600 })
     const { replica, logIn, time, read, tokenNow } = await bench(t, guarded)
@@ -84,7 +84,7 @@ t.test(
   },
 )
 
-t.test('tokens that were rotated are stored through the store’s bad moments', async (t) => {
+t.test('rotated tokens are stored, even if the store is away for a moment', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
@@ -107,7 +107,7 @@ t.test('tokens that were rotated are stored through the store’s bad moments', 
   t.equal(guarded.grants.refresh_token, 1)
 })
 
-t.test('so are those of a new login', async (t) => {
+t.test('the tokens of a new login are stored, even if the store is away for a moment', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, logIn, read } = await bench(t, guarded)
   const { get, update } = store.connectors
@@ -128,7 +128,7 @@ t.test('so are those of a new login', async (t) => {
   t.same(guarded.grants, { authorization_code: 1 })
 })
 
-t.test('whoever comes again while a login is being finished is not told to begin a new one', async (t) => {
+t.test('a caller who comes again while a login is being finished is not told to begin anew', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, read } = await bench(t, guarded)
   const [one, two] = [replica(), replica()]
@@ -174,7 +174,7 @@ t.test('a renewal and a change of the connector leave each other’s work in pla
   const token = await replica(undefined, over('keep', renamed)).authFor(connector).token()
   t.equal(guarded.grants.refresh_token, 1)
   t.not(token, former)
-  t.equal(await held(), token, 'changed while the login service was asked')
+  t.equal(await held(), token, 'the connector changed while the login service was asked')
   t.equal((await read()).pin, 'block')
 
   const signedOut = async () => {
@@ -184,7 +184,7 @@ t.test('a renewal and a change of the connector leave each other’s work in pla
   time.ahead += 590_000
   const late = replica(undefined, over('keep', signedOut)).authFor(await read())
   await t.rejects(late.token(), { message: /docs needs a login/ })
-  t.equal((await read()).secret, null, 'what was taken away stays away')
+  t.equal((await read()).secret, null, 'a secret that was taken away stays away')
 
   const again = await logIn()
   time.ahead += 590_000
@@ -196,7 +196,7 @@ t.test('a renewal and a change of the connector leave each other’s work in pla
   t.equal((await read()).config_revision, again.config_revision + 1)
 })
 
-t.test('a login is its owner’s to make, is on record, and leaves the other secrets in place', async (t) => {
+t.test('only the owner makes a login; it is on record, and leaves the other secrets in place', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, logIn, read } = await bench(t, guarded)
   const given = { headers: { 'x-tenant': 'acme' }, env: {} }
@@ -206,7 +206,7 @@ t.test('a login is its owner’s to make, is on record, and leaves the other sec
   const none = { ...(await read()), auth: { type: 'none' } as const }
   await t.rejects(replica().begin(ANN, none), { code: 'invalid_request', message: /needs no login/ })
   const write = () => Promise.reject(new BatonError('unavailable', 'The database is not available.'))
-  // Its record goes with it: neither is there without the other.
+  // The login and its record are written together, so `write` is not needed.
   await logIn(replica(undefined, { ...store, audit: { ...store.audit, write } }))
   const kept = openConnector(vault, await read())
   t.same(kept.headers, given.headers)
@@ -215,7 +215,7 @@ t.test('a login is its owner’s to make, is on record, and leaves the other sec
   t.match(data, [{ act: 'connector.login', subject: 'con_1' }])
 })
 
-t.test('a login that does not fit ends in words, and in no token', async (t) => {
+t.test('a login that does not fit ends with a reason, and without a token', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, read } = await bench(t, guarded)
   await t.rejects(replica(null).begin(ANN, await read()), {
@@ -276,7 +276,7 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   await t.rejects(finish(second), { code: 'invalid_request', message: /is logged in/ })
 })
 
-t.test('where no client can register itself, the one that was given is used', async (t) => {
+t.test('where no client can register itself, the client that was given is used', async (t) => {
   const client = { client_id: 'known', client_secret: 'mcp-client-secret-of-known' }
   const guarded = await guardedServer(t, { client })
   const { replica, logIn, read, made } = await bench(t, guarded)
@@ -287,7 +287,7 @@ t.test('where no client can register itself, the one that was given is used', as
   t.match(await replica().authFor(connector).token(), /^mcp-access-/)
 })
 
-t.test('no address of a login leads where a connector may not go', async (t) => {
+t.test('an address of a login is refused where a connector may not go there', async (t) => {
   const guarded = await guardedServer(t)
   const closed = createMcpOAuth({
     resolve: async (name) => [{ address: name === 'inner.test' ? '10.0.0.7' : '93.184.215.14', family: 4 }],

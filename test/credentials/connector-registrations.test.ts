@@ -9,13 +9,13 @@ const { store, vault, bench } = await connectorWorld(t)
 const SERVICE = '/.well-known/oauth-authorization-server'
 const RESOURCE = '/.well-known/oauth-protected-resource/mcp'
 
-/** A document, with some of it changed. */
+/** Lets the service give out this document with some fields changed. */
 async function retell(guarded: McpLogins, path: string, change: object): Promise<void> {
   const document = (await (await fetch(`${guarded.origin}${path}`)).json()) as object
   guarded.instead(path, { status: 200, body: JSON.stringify({ ...document, ...change }) })
 }
 
-t.test('a service that forgot the client is told of a new one at the next login', async (t) => {
+t.test('the next login registers a new client at a service that forgot the former one', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, tokenNow } = await bench(t, guarded)
   await logIn()
@@ -29,7 +29,7 @@ t.test('a service that forgot the client is told of a new one at the next login'
   t.ok(await tokenNow(logins))
 })
 
-t.test('whoever may not register is told to do so by hand, and an outage is none', async (t) => {
+t.test('a refused registration asks for a client by hand; an outage does not', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, read } = await bench(t, guarded)
   const begin = async () => replica().begin(ANN, await read())
@@ -47,7 +47,7 @@ t.test('whoever may not register is told to do so by hand, and an outage is none
 })
 
 t.test(
-  'nulls and empty texts say nothing, and a registration may answer with its client alone',
+  'nulls and empty texts are passed over, and a registration may be answered with the client alone',
   async (t) => {
     const registered = ({ client_id, client_secret }: Record<string, unknown>) => ({
       client_id,
@@ -66,7 +66,7 @@ t.test(
   },
 )
 
-t.test('a life of no length or without end, or none told, is no reason to renew', async (t) => {
+t.test('a token whose lifetime is zero, null or endless is not renewed for that', async (t) => {
   for (const expires_in of [0, null, '1e999']) {
     const guarded = await guardedServer(t)
     const { logIn, tokenNow } = await bench(t, guarded)
@@ -78,7 +78,7 @@ t.test('a life of no length or without end, or none told, is no reason to renew'
   }
 })
 
-t.test('a slash at the end makes no other issuer', async (t) => {
+t.test('a slash at the end of its name makes no other issuer', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, named: (address) => `${address}/` })
   const { logIn, time, tokenNow } = await bench(t, guarded)
   await logIn()
@@ -87,7 +87,7 @@ t.test('a slash at the end makes no other issuer', async (t) => {
   t.equal(guarded.grants.refresh_token, 1)
 })
 
-t.test('a service is called what its metadata’s address says, or its owner', async (t) => {
+t.test('the issuer of a login service is the address of its metadata, or what the owner gave', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, named: () => 'https://cf.mcp.test' })
   const { replica, logIn, time, read, tokenNow } = await bench(t, guarded)
   const tell = async (issuer: string) => {
@@ -99,7 +99,7 @@ t.test('a service is called what its metadata’s address says, or its owner', a
   await t.rejects(begin(), { code: 'upstream_rejected', message: another })
   await tell('https://other.test')
   await t.rejects(begin(), { code: 'upstream_rejected', message: another })
-  t.same(guarded.clients, [], 'nobody registers there')
+  t.same(guarded.clients, [], 'no client is registered there')
 
   await tell('https://cf.mcp.test')
   for (const metadata of ['', 'none of the resource']) {
@@ -112,17 +112,17 @@ t.test('a service is called what its metadata’s address says, or its owner', a
   t.same(guarded.grants, { authorization_code: 2, refresh_token: 2 })
 })
 
-t.test('a challenge is heard where the server knows no GET', async (t) => {
+t.test('metadata that only a challenge names are found where the server knows no GET', async (t) => {
   const guarded = await guardedServer(t, { hidden: '/metadata', expires_in: 600 })
   const { logIn, tokenNow, time } = await bench(t, guarded)
   await logIn()
   const first = await tokenNow()
   time.ahead = 601_000
-  t.not(await tokenNow(), first, 'a renewal finds its metadata, too')
+  t.not(await tokenNow(), first, 'a renewal finds the metadata, too')
 })
 
 t.test(
-  'metadata are found, too, where a refusal for lack of a scope does not say where they are',
+  'metadata are found, too, after a refusal for lack of a scope that does not say where they are',
   async (t) => {
     const guarded = await guardedServer(t, { hidden: '/metadata' })
     const { replica, logIn, read } = await bench(t, guarded)
@@ -134,7 +134,7 @@ t.test(
   },
 )
 
-t.test('Google is asked for a refresh token in its own words', async (t) => {
+t.test('Google is asked for a refresh token with the parameters of its own', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, read } = await bench(t, guarded)
   const asked = async () => {
@@ -146,7 +146,7 @@ t.test('Google is asked for a refresh token in its own words', async (t) => {
   t.match(Object.fromEntries(await asked()), { access_type: 'offline', prompt: 'consent', scope: 'tools' })
 })
 
-t.test('what the owner wants asked for stands in place of the server’s words', async (t) => {
+t.test('a login asks for the scope that the owner gave in place of those of the service', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, logIn, read } = await bench(t, guarded)
   await retell(guarded, SERVICE, { scopes_supported: ['tools:read', 'profile', 'offline_access'] })
@@ -160,10 +160,10 @@ t.test('what the owner wants asked for stands in place of the server’s words',
   }
   t.equal(await asked(), oauth.scope)
   await logIn()
-  t.equal(await asked(), oauth.scope, 'at each login')
+  t.equal(await asked(), oauth.scope, 'the owner’s scope is asked for at each login')
 })
 
-t.test('a service that reads documents is told of no client, and knows it by its address', async (t) => {
+t.test('a service that reads client documents needs no registration of the client', async (t) => {
   const asked: string[] = []
   const guarded = await guardedServer(t, {
     expires_in: 600,
@@ -174,9 +174,9 @@ t.test('a service that reads documents is told of no client, and knows it by its
   })
   const { replica, logIn, time, tokenNow } = await bench(t, guarded)
   await logIn(replica('https://baton.test'))
-  t.same(guarded.clients, [], 'nobody registers')
+  t.same(guarded.clients, [], 'no client is registered')
   time.ahead = 590_000
-  t.ok(await tokenNow(), 'it is renewed')
+  t.ok(await tokenNow(), 'the login is renewed')
   t.equal(guarded.grants.refresh_token, 1)
   await logIn(replica('https://moved.test'))
   t.same(asked, [
@@ -185,14 +185,14 @@ t.test('a service that reads documents is told of no client, and knows it by its
   ])
 
   await logIn(replica('http://127.0.0.1:1'))
-  t.equal(guarded.clients.length, 1, 'nobody could read it there')
+  t.equal(guarded.clients.length, 1, 'a service could not read the document at a loopback address')
   t.throws(() => replica('http://127.0.0.1:1').clientDocument(), { code: 'not_found' })
   await retell(guarded, SERVICE, { token_endpoint_auth_methods_supported: ['client_secret_post'] })
   await logIn(replica('https://baton.test'))
-  t.equal(guarded.clients.length, 2, 'whoever is known by a document has no secret')
+  t.equal(guarded.clients.length, 2, 'a client that is known by a document has no secret')
 })
 
-t.test('a client that was given by hand goes before the document', async (t) => {
+t.test('a client that was given by hand is used in place of the document', async (t) => {
   const client = { client_id: 'by-hand', client_secret: 'mcp-client-secret-1' }
   const document = async () => ({})
   const guarded = await guardedServer(t, { client, document })

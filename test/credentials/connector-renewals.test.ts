@@ -1,4 +1,4 @@
-/** Logins at MCP servers through whatever befalls a renewal: none is lost that could have been kept. */
+/** Logins at MCP servers, whatever befalls a renewal: no login is lost that could have been kept. */
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import t from 'tap'
 import { openConnector, sealConnector } from '../../src/credentials/connector-secret.ts'
@@ -13,7 +13,7 @@ const { store, vault, bench } = await connectorWorld(t)
 
 const NEEDED = { kind: 'auth_required', message: /docs needs a login/ }
 
-/** Answers the paths of its metadata badly, each in many ways, and asks for a token beside. */
+/** Lets each path of the metadata answer badly, in many ways, and asks for a token each time. */
 async function whileUnwell(guarded: McpLogins, ask: (words: string) => Promise<unknown>): Promise<void> {
   const resource = '/.well-known/oauth-protected-resource/mcp'
   const issuer = '/.well-known/oauth-authorization-server/as'
@@ -34,7 +34,7 @@ async function whileUnwell(guarded: McpLogins, ask: (words: string) => Promise<u
   }
 }
 
-t.test('metadata that is unwell for a moment costs no login, and no refresh token is sent', async (t) => {
+t.test('metadata that cannot be read for a moment costs no login and sends no refresh token', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as' })
   const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
@@ -47,12 +47,12 @@ t.test('metadata that is unwell for a moment costs no login, and no refresh toke
 
   guarded.metadata({ resource: guarded.url, authorization_servers: [`${guarded.origin}/other`] })
   time.ahead = 1_300_000
-  await t.rejects(ask(), NEEDED, 'the server itself names another')
+  await t.rejects(ask(), NEEDED, 'the server itself names another login service')
   t.equal(openConnector(vault, await read()).oauth?.tokens, undefined)
   t.equal(guarded.grants.refresh_token, 1)
 })
 
-t.test('nor where the owner said what the service calls itself', async (t) => {
+t.test('metadata that cannot be read costs no login either where the owner gave the issuer', async (t) => {
   const issuer = 'https://as.mcp.test'
   const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as', named: () => issuer })
   const { replica, logIn, time, read } = await bench(t, guarded)
@@ -66,7 +66,7 @@ t.test('nor where the owner said what the service calls itself', async (t) => {
   t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
 })
 
-t.test('a renewal looks for the login service within a bound, and asks it nothing then', async (t) => {
+t.test('a renewal looks for the login service within a bound, and then sends no refresh token', async (t) => {
   const guarded = await guardedServer(t)
   const { logIn } = await bench(t, guarded)
   const { oauth: login } = openConnector(vault, await logIn())
@@ -90,7 +90,7 @@ t.test('no refresh token is sent where an address of the metadata may not be use
   t.equal(guarded.grants.refresh_token, undefined)
 })
 
-t.test('a token answer with nulls, or without a type, is one', async (t) => {
+t.test('a token answer with nulls, or without a token type, is accepted', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
   guarded.told(({ token_type: _, ...answer }) => ({ ...answer, scope: null, id_token: null }))
@@ -111,7 +111,7 @@ t.test('a token answer with nulls, or without a type, is one', async (t) => {
 })
 
 t.test(
-  'a refresh token that was answered is not sent again, and the token beside it serves to its end',
+  'a refresh token that was answered is not sent again, and the access token serves to its end',
   async (t) => {
     const guarded = await guardedServer(t, { expires_in: 600 })
     const { replica, logIn, time, read } = await bench(t, guarded)
@@ -130,7 +130,7 @@ t.test(
   },
 )
 
-t.test('what answers in place of the login service costs no refresh token', async (t) => {
+t.test('an answer that is not the login service’s own costs no refresh token', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time } = await bench(t, guarded)
   const connector = await logIn()
@@ -160,7 +160,7 @@ t.test(
   },
 )
 
-t.test('a token that is short-lived is not due as soon as it is born', async (t) => {
+t.test('a short-lived token is not renewed as soon as it is issued', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 40 })
   const { replica, logIn, time } = await bench(t, guarded)
   const auth = replica().authFor(await logIn())
@@ -181,7 +181,7 @@ t.test('a token goes to no other address than the one that the call was made for
   t.equal(guarded.grants.refresh_token, undefined)
 })
 
-t.test('nor does one that another process renewed in the meantime', async (t) => {
+t.test('a token that another process renewed in the meantime goes to no other address either', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
@@ -197,7 +197,7 @@ t.test('nor does one that another process renewed in the meantime', async (t) =>
   await asked
 })
 
-t.test('a renewal that says nothing of scope keeps what was granted', async (t) => {
+t.test('a renewal whose answer names no scope keeps the scope that was granted', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
@@ -208,7 +208,7 @@ t.test('a renewal that says nothing of scope keeps what was granted', async (t) 
   t.equal(guarded.grants.refresh_token, 1)
 })
 
-t.test('what a server finds lacking is asked for by a login on any replica', async (t) => {
+t.test('a scope that a server finds lacking is asked for by the next login on any replica', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
   const [one, other] = [replica(), replica()]
@@ -221,7 +221,7 @@ t.test('what a server finds lacking is asked for by a login on any replica', asy
     const { authorization_url } = await other.begin(ANN, await read())
     return new URL(authorization_url).searchParams.get('scope')
   }
-  // Had the other read the login before, it must not hold to that.
+  // The other replica has read the login before, and must not hold to what it read.
   await other.authFor(await read()).token()
   await told('tools')
   t.equal(await asked(), 'tools')
@@ -232,15 +232,15 @@ t.test('what a server finds lacking is asked for by a login on any replica', asy
   await replica()
     .authFor(await read())
     .token()
-  t.equal(await asked(), 'tools write admin', 'after a renewal, too')
+  t.equal(await asked(), 'tools write admin', 'the lacking scopes are asked for after a renewal, too')
   await logIn(other)
   t.notOk(
     openConnector(vault, await read()).oauth?.lacking,
-    'the login that asked for it has it or was refused it',
+    'the login that asked for the scopes has them or was refused them',
   )
 })
 
-t.test('what was asked for is what was granted, where the service does not say', async (t) => {
+t.test('the scope that was asked for counts as granted where the service does not say', async (t) => {
   const guarded = await guardedServer(t)
   guarded.told(({ scope: _, ...answer }) => answer)
   const { replica, logIn, read } = await bench(t, guarded)
@@ -248,10 +248,14 @@ t.test('what was asked for is what was granted, where the service does not say',
   one.authFor(await logIn()).onChallenge?.({ scope: 'write' })
   t.match(openConnector(vault, await read()).oauth?.tokens, { scope: 'tools' })
   const { authorization_url } = await one.begin(ANN, await read())
-  t.equal(new URL(authorization_url).searchParams.get('scope'), 'tools write', 'so that it is not lost')
+  t.equal(
+    new URL(authorization_url).searchParams.get('scope'),
+    'tools write',
+    'the granted scope is not lost',
+  )
 })
 
-t.test('another process’s claim is waited for within a bound, and by none that closes', async (t) => {
+t.test('a replica waits for another’s claim within a bound, and no longer when it closes', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time } = await bench(t, guarded)
   const connector = await logIn()
@@ -287,7 +291,7 @@ t.test('a login service that fails is asked by one replica, not by all that wait
   await Promise.all(asked)
   const shared = requests
   await ask()
-  t.equal(requests - shared, shared, 'one that comes later asks by itself')
+  t.equal(requests - shared, shared, 'a replica that comes later asks by itself')
 })
 
 t.test('a call does not wait for a slow login service while its token lasts', async (t) => {
@@ -310,7 +314,7 @@ t.test('a call does not wait for a slow login service while its token lasts', as
   t.equal(guarded.grants.refresh_token, 1)
 })
 
-t.test('a token that nothing renews serves to its end, and one refusal does not end it', async (t) => {
+t.test('a token without a refresh token serves to its end, and one refusal does not end it', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, refreshless: true })
   const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
@@ -320,8 +324,8 @@ t.test('a token that nothing renews serves to its end, and one refusal does not 
   time.ahead = 595_000
   t.equal(await auth.token(), token)
   await t.rejects(auth.onUnauthorized?.(token) ?? Promise.resolve(), NEEDED)
-  t.equal(await auth.token(), token, 'the process')
-  t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, token, 'and the store agree')
+  t.equal(await auth.token(), token, 'the process keeps the token')
+  t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, token, 'the store keeps the token')
   time.ahead = 601_000
   await t.rejects(auth.token(), NEEDED)
   t.equal(openConnector(vault, await read()).oauth?.tokens, undefined)
@@ -347,7 +351,7 @@ t.test('a call whose renewal a new login overtakes uses the new login', async (t
 })
 
 t.test(
-  'new tokens outlive the store’s absence and the claim, and a sibling that finds the old ones dead',
+  'new tokens are stored once the store is back, even if the claim lapsed and a sibling found the old ones dead',
   async (t) => {
     const guarded = await guardedServer(t, { expires_in: 600 })
     const { replica, logIn, time, read } = await bench(t, guarded)
@@ -360,7 +364,7 @@ t.test(
         ...store.connectors,
         async keep(...given) {
           if (failures-- > 0) throw new BatonError('unavailable', 'The database is not available.')
-          // It is back, and the claim has lapsed meanwhile.
+          // The store is back, and the claim has lapsed meanwhile.
           const row = await store.connectors.get(ANN, connector.id)
           if (failures === -1 && row) {
             const { tokens: _, ...oauth } = openConnector(vault, row).oauth ?? {}
@@ -382,7 +386,7 @@ t.test('a sibling that found the old tokens dead takes the new ones that were st
   const { replica, logIn, time } = await bench(t, guarded)
   const connector = await logIn()
   time.ahead = 601_000
-  // The claim of the other has lapsed.
+  // The claim of the other replica has lapsed.
   const claim = async (id: string) => {
     const row = await store.connectors.get(ANN, id)
     return row && { row, hasLapsed: true }
@@ -419,7 +423,7 @@ t.test('a refused token costs the login only where the login service says so', a
   t.equal(openConnector(vault, await read()).oauth?.tokens, undefined, 'the refused token is not kept')
 })
 
-t.test('closing stores what waits for the store', async (t) => {
+t.test('a replica that closes stores the tokens that wait for the store', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
@@ -445,7 +449,7 @@ t.test('closing stores what waits for the store', async (t) => {
   t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, await token)
 })
 
-t.test('what keeps a token away is told without what caused it', async (t) => {
+t.test('an error that keeps a call from its token is told without the error that caused it', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time } = await bench(t, guarded)
   const connector = await logIn()

@@ -55,7 +55,7 @@ export async function connectorWorld(t: Test) {
       const { authorization_url } = await logins.begin(ANN, await read())
       return logins.finish(Object.fromEntries((await visit(authorization_url)).searchParams))
     }
-    /** As a connection asks for it: of the connector as it is now */
+    /** Asks for the token as a connection does: of the connector as it is now */
     async function tokenNow(logins = replica()): Promise<string | undefined> {
       return logins.authFor(await read()).token()
     }

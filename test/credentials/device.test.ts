@@ -8,7 +8,7 @@ import type { DeviceGrant } from '../../src/oauth-vendor.ts'
 import type { OAuthLogin } from '../../src/store/store.ts'
 import { gate } from '../waiting.ts'
 
-t.test('a vendor that is asked too fast is asked less often, and once for a login', async (t) => {
+t.test('a vendor that is asked too fast is asked less often, and once for each login', async (t) => {
   const login = { state_hash: 'hash', provider: 'openai' } as OAuthLogin
   const polls = [
     { state: 'pending', isTooFast: true },
@@ -32,7 +32,7 @@ t.test('a vendor that is asked too fast is asked less often, and once for a logi
   t.same(slept, [5_000, 10_000, 10_000])
 })
 
-t.test('a device login outlives what fails on the way, and ends with its refusal or its time', async (t) => {
+t.test('a device login survives passing failures, and ends when it is refused or expires', async (t) => {
   const login = { state_hash: 'hash', provider: 'openai' } as OAuthLogin
   const answers = [new Error('connect ECONNREFUSED'), 'pending', 'refused']
   const rows = [login, login, null, login, null]
@@ -84,7 +84,7 @@ t.test('a device login outlives what fails on the way, and ends with its refusal
     devices.watch(login, { intervalSeconds: 5 } as DeviceGrant)
     await isOver
     for (const _ of [1, 2, 3]) await new Promise(setImmediate)
-    t.equal(polls, asked, 'it is not asked for again')
+    t.equal(polls, asked, 'the login is not asked for again')
     await devices.close()
   }
   t.same(finished, [{ hash: 'hash', error: 'It was declined.' }])

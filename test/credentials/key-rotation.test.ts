@@ -7,7 +7,7 @@ const key = (id: string, fill: number) => ({ id, key: new Uint8Array(32).fill(fi
 const former = createVault([key('old', 1)])
 const vault = createVault([key('new', 2), key('old', 1)])
 
-t.test('every page is sealed anew, and so is what was written while a pass went by', async (t) => {
+t.test('every page is sealed anew, and so is a row that is written behind a pass', async (t) => {
   const rows = new Map<string, Uint8Array>()
   const write = (id: string) => rows.set(id, former.seal('secret', secretContext('ann', id)))
   for (const id of ['b', 'c', 'd']) write(id)
@@ -19,7 +19,7 @@ t.test('every page is sealed anew, and so is what was written while a pass went 
       },
       async putSecret({ id }: { id: string }, secret: Uint8Array) {
         rows.set(id, secret)
-        // A replica that still seals under the former key, where this pass has been.
+        // A replica that still seals under the former key writes where this pass has been.
         if (id === 'd') write('a')
         return true
       },
@@ -32,7 +32,7 @@ t.test('every page is sealed anew, and so is what was written while a pass went 
   for (const [id, secret] of rows) t.equal(vault.keyId(secret), 'new', id)
 })
 
-t.test('what no key opens is named and stays, and the rest is sealed anew', async (t) => {
+t.test('a secret that no key opens is named and stays, and the others are sealed anew', async (t) => {
   const lost = createVault([key('lost', 3)])
   const part = (by: typeof vault) => ({
     type: 'sealed',
@@ -104,7 +104,7 @@ t.test('a turn’s edits are sealed anew, whether or not they bring a message', 
 })
 
 t.test(
-  'the keys are confirmed once nothing is left, be it after the last pass, and that is on record',
+  'the new key is confirmed once nothing is left, even after the last pass, and each rotation is on record',
   async (t) => {
     const secret = former.seal('secret', secretContext('ann', 'a'))
     const did: unknown[] = []
@@ -131,7 +131,7 @@ t.test(
       details: { resealed: 0, left, unopened: 0 },
     })
     t.match(await rotation(6), { left: 1, key: 'new', others: ['old'] })
-    t.same(did.splice(0), [entry(1)], 'a former key is needed yet')
+    t.same(did.splice(0), [entry(1)], 'a former key is still needed')
     t.match(await rotation(5), { left: 0 })
     t.same(did, ['encryption_check', entry(0)])
   },

@@ -12,7 +12,7 @@ t.test('pasted texts are read as people copy them', async (t) => {
   t.same(read('code'), { code: 'code' })
   t.same(read('<<code>"\''), { code: 'code' })
   t.same(read('Copy this code: c'), {})
-  // Whoever may log in can paste anything.
+  // A caller who may log in can paste anything.
   const odd = `a${'"'.repeat(200_000)}b`
   const { user } = process.cpuUsage()
   t.same(read(odd), { code: odd })

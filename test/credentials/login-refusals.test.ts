@@ -1,4 +1,4 @@
-/** What vendors refuse of a login, and in which words that is told. */
+/** Logins that vendors refuse, and the words in which callers hear of it. */
 import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { begun, createWorld, ME, noSecretIn, refusal } from './world.ts'
@@ -7,7 +7,7 @@ const world = await createWorld(t)
 const { openai, anthropic, google, logged } = world
 const one = world.replica()
 
-t.test('what the vendor refuses is said in words, on the page too', async (t) => {
+t.test('a login that the vendor refuses ends with a reason, on the page too', async (t) => {
   openai.decline('access_denied', 'missing_codex_entitlement <b>')
   const { state, at } = await begun(one, 'openai')
   const answer = Object.fromEntries(at.searchParams)
@@ -47,7 +47,7 @@ t.test('what the vendor refuses is said in words, on the page too', async (t) =>
   )
 })
 
-t.test('of what a vendor says of a login, only the beginning is kept', async (t) => {
+t.test('only the beginning of what a vendor says about a failed login is kept', async (t) => {
   const much = 'x'.repeat(100_000)
   const bodies = {
     openai: { error: { code: much, message: much } },

@@ -35,7 +35,7 @@ t.test('the mode that fits where Baton runs is the default', async (t) => {
     t.match(
       redirect,
       /^http:\/\/localhost:\d+\/(auth\/)?callback$/,
-      'it takes no other path, not even the gateway’s own',
+      'the vendor takes no other path, not even the gateway’s own',
     )
   }
   await local.close()
@@ -56,7 +56,7 @@ t.test('a loopback login ends by itself, and its address is gone afterwards', as
     t.match(await page.text(), /You are logged in/)
     t.match(page.headers.get('content-security-policy'), "default-src 'none'")
     t.match(page.headers.get('referrer-policy'), 'no-referrer')
-    t.equal(page.headers.get('cache-control'), 'no-store', 'its address holds a code')
+    t.equal(page.headers.get('cache-control'), 'no-store', 'the address of the page holds a code')
     const { state, credential_id = '' } = await replica.logins.status(ME, provider, login.state)
     t.equal(state, 'done')
     await t.rejects(fetch(at.href.replace('localhost', '127.0.0.1')), 'nobody listens any more')
@@ -64,7 +64,7 @@ t.test('a loopback login ends by itself, and its address is gone afterwards', as
   }
 })
 
-t.test('a busy port is passed over, and if all are, it is said', async (t) => {
+t.test('a busy port is passed over; if all ports are busy, the error says so', async (t) => {
   const ports = [await freePort(), await freePort()]
   const [first = 0, second = 0] = ports
   const squatters = [createServer(), createServer()]
@@ -92,7 +92,7 @@ t.test('a busy port is passed over, and if all are, it is said', async (t) => {
   t.match(
     new URL(late.authorization_url).searchParams.get('redirect_uri'),
     String(second),
-    'it is free again',
+    'the port is free again',
   )
 })
 
@@ -120,18 +120,18 @@ t.test('logins that begin at once share a port', async (t) => {
   const answers = async () => (await fetch(`http://127.0.0.1:${port}/auth`)).text()
   loopback.release('a')
   loopback.release('b')
-  t.equal(await answers(), 'done', 'for as long as one of them holds it')
+  t.equal(await answers(), 'done', 'the port is held as long as one of the logins needs it')
   loopback.release('c')
   await t.rejects(answers())
   await hold('d')
-  t.equal(await answers(), 'done', 'and again for the next login')
+  t.equal(await answers(), 'done', 'the port is held again for the next login')
   loopback.release('d')
   await loopback.hold('e', vendor, 0.05, async () => ({ status: 200, html: 'done' }))
   const closed = await eventually(
     () => answers().catch(() => 'closed'),
     (answer) => answer === 'closed',
   )
-  t.equal(closed, 'closed', 'and no longer than a login may take')
+  t.equal(closed, 'closed', 'the port is held no longer than a login may take')
 })
 
 const VENDOR = {
@@ -139,7 +139,7 @@ const VENDOR = {
   loopback: { host: '127.0.0.1', ports: [], path: '/auth', anyPath: false },
 } as const
 
-t.test('a connection that a browser has opened to spare ends with its login', async (t) => {
+t.test('a spare connection that a browser has opened ends with its login', async (t) => {
   const loopback = createLoopback()
   const address = await loopback.hold('a', VENDOR, 60, async () => ({ status: 200, html: 'done' }))
   const spare = connect(Number(new URL(address).port), '127.0.0.1')
@@ -208,10 +208,10 @@ t.test('a device login ends once a person has granted it', async (t) => {
   t.ok(await store.credentials.delete(ME, done.credential_id ?? ''))
 })
 
-t.test('nobody needs to ask for the status of a device login', async (t) => {
+t.test('a device login ends even if nobody asks for its status', async (t) => {
   const before = Date.now()
   const { user_code = '', expires_at } = await one.logins.authorize(ME, 'openai', 'device')
-  t.ok(Math.abs(Date.parse(expires_at) - before - 900_000) < 30_000, 'it has fifteen minutes')
+  t.ok(Math.abs(Date.parse(expires_at) - before - 900_000) < 30_000, 'the login has fifteen minutes')
   openai.grantDevice(user_code)
   const [made] = await eventually(
     async () => (await store.credentials.list(ME, { limit: 1 })).data,
@@ -220,7 +220,7 @@ t.test('nobody needs to ask for the status of a device login', async (t) => {
   t.ok(await store.credentials.delete(ME, made?.id ?? ''))
 })
 
-t.test('another replica goes on with a device login whose first one is gone', async (t) => {
+t.test('another replica goes on with a device login whose first replica is gone', async (t) => {
   const first = world.replica()
   const login = await first.logins.authorize(ME, 'openai', 'device')
   await first.close()
@@ -233,7 +233,7 @@ t.test('another replica goes on with a device login whose first one is gone', as
   await store.credentials.delete(ME, done.credential_id ?? '')
 })
 
-t.test('a vendor without device logins says so', async (t) => {
+t.test('a device login is refused where the vendor says that it offers none', async (t) => {
   openai.offerDevices(false)
   t.match(
     await refusal(one.logins.authorize(ME, 'openai', null)),
@@ -242,7 +242,7 @@ t.test('a vendor without device logins says so', async (t) => {
   openai.offerDevices(true)
 })
 
-t.test('a device login that was denied or has expired ends, whatever the status says so', (t) => {
+t.test('a device login that was denied or has expired ends, whatever the HTTP status of the answer', (t) => {
   const poll = (status: number, error: object | string) =>
     openaiLogins.device?.readPoll({ status, headers: {}, body: JSON.stringify({ error }) })
   for (const code of ['access_denied', 'expired_token']) {
@@ -260,7 +260,7 @@ t.test('a device login that was denied or has expired ends, whatever the status 
   t.end()
 })
 
-t.test('a login file whose times are none is taken over without them', async (t) => {
+t.test('a login file with an impossible expiry is imported without an expiry', async (t) => {
   const milliseconds = 1_795_300_000_000
   const files: [provider: string, format: string, content: object][] = [
     ['anthropic', 'anthropic-profile', { access_token: 'sk-ant-oat01-t', expires_at: milliseconds }],
@@ -276,7 +276,7 @@ t.test('a login file whose times are none is taken over without them', async (t)
   }
 })
 
-t.test('a project comes with a login file of Google alone', async (t) => {
+t.test('a project can be given with a login file of Google only', async (t) => {
   const take = (provider: string, format: string, content: object) =>
     one.logins.importFile(ME, { provider, format, content, project_id: 'mine' })
   const view = await take('gemini', 'gemini-cli', { access_token: 'ya29.t' })
@@ -286,7 +286,7 @@ t.test('a project comes with a login file of Google alone', async (t) => {
   t.match(await other, invalid('project_id', /openai logins take no project_id/))
 })
 
-t.test('of a login file no more is taken than of a login that is given by hand', async (t) => {
+t.test('a field of a login file has the same bounds as in a login that is given by hand', async (t) => {
   const take = (content: unknown) =>
     one.logins.importFile(ME, { provider: 'openai', format: 'codex', content })
   const access_token = jwt({ exp: 4_000_000_000 })
@@ -299,11 +299,11 @@ t.test('of a login file no more is taken than of a login that is given by hand',
     t.match(await refusal(take({ tokens })), invalid('content', new RegExp(`${name} must be printable`)))
   }
   const view = await take(`\uFEFF${JSON.stringify({ tokens: { access_token } })}`)
-  t.match(view, { provider: 'openai' }, 'a byte order mark is no part of it')
+  t.match(view, { provider: 'openai' }, 'a byte order mark is passed over')
   await store.credentials.delete(ME, view.id)
 })
 
-t.test('login files are taken over', async (t) => {
+t.test('login files of other programs are imported', async (t) => {
   const take = (provider: string, format: string, content: unknown) =>
     one.logins.importFile(ME, { provider, format, content })
   const tokens = {
@@ -313,7 +313,11 @@ t.test('login files are taken over', async (t) => {
   const codex = await take('openai', 'codex', JSON.stringify({ OPENAI_API_KEY: null, tokens }))
   t.match(codex, { account_id: 'acc-1', expires_at: '2096-10-02T07:06:40.000Z', warning: /Codex CLI/ })
   const named = await take('openai', 'codex', { tokens: { ...tokens, account_id: 'acc-2' } })
-  t.match(named, { account_id: 'acc-2' }, 'an object does as well, and the file’s own word counts')
+  t.match(
+    named,
+    { account_id: 'acc-2' },
+    'the content may be an object, and the account that the file names counts',
+  )
 
   const claude = await take('anthropic', 'claude', {
     claudeAiOauth: {
@@ -347,7 +351,7 @@ t.test('login files are taken over', async (t) => {
   const cli = await take('gemini', 'gemini-cli', spent)
   t.match(cli, { project_id: 'acme-dev-482910', path: 'code_assist', warning: /may suspend/ })
   const renewed = await sealedOf(world, cli.id)
-  t.equal(renewed.refresh_token, refresh_token, 'a renewal that brings none keeps it')
+  t.equal(renewed.refresh_token, refresh_token, 'a renewal that brings no refresh token keeps the former one')
   t.ok(google.isLive(renewed.access_token ?? ''))
   const given = await one.logins.importFile(ME, {
     provider: 'gemini',
@@ -355,7 +359,7 @@ t.test('login files are taken over', async (t) => {
     content: { access_token: 'ya29.x', expiry_date: 4_000_000_000_000 },
     project_id: 'mine',
   })
-  t.match(given, { project_id: 'mine' }, 'a project that is given is not asked for')
+  t.match(given, { project_id: 'mine' }, 'Google is not asked for a project that is given')
 
   t.match(await refusal(take('openai', 'claude', {})), invalid('format', /must be one of codex/))
   t.match(await refusal(take('openai', 'codex', 'no json')), invalid('content', /not JSON/))
@@ -374,7 +378,7 @@ t.test('login files are taken over', async (t) => {
     await store.credentials.delete(ME, id)
 })
 
-t.test('a login file that holds a refresh token alone is renewed as it is taken over', async (t) => {
+t.test('a login file that holds a refresh token alone is renewed when it is imported', async (t) => {
   const { state, at } = await begun(one, 'gemini')
   const { id } = await one.logins.exchange(ME, 'gemini', { state, pasted: at.href })
   const { refresh_token } = await sealedOf(world, id)
@@ -394,7 +398,11 @@ t.test('a workload’s assertion stands in for a refresh token', async (t) => {
     'anthropic',
   )
   t.match(await chosen.secret(), { access_token: /^sk-ant-oat01-acme-federated-/ })
-  t.match(await chosen.secret(), { access_token: /federated-1$/ }, 'one exchange for as long as it lasts')
+  t.match(
+    await chosen.secret(),
+    { access_token: /federated-1$/ },
+    'one exchange serves for as long as its token lasts',
+  )
   await store.credentials.delete(ME, view.id)
 
   const missing = { assertion: 'a', organization_id: 'o' }
@@ -411,7 +419,7 @@ t.test('a workload’s assertion stands in for a refresh token', async (t) => {
   t.match(await refusal(one.credentials.create('me', login)), invalid('access_token', /is required/))
 })
 
-t.test('tokens that are given say who and until when by themselves', async (t) => {
+t.test('a given token names its account and expiry itself, unless the caller names them', async (t) => {
   const access_token = jwt({
     exp: 4_000_000_000,
     'https://api.openai.com/auth': { chatgpt_account_id: 'acc-9' },
@@ -420,7 +428,7 @@ t.test('tokens that are given say who and until when by themselves', async (t) =
   t.match(view, { account_id: 'acc-9', expires_at: '2096-10-02T07:06:40.000Z' })
   const own = { account_id: 'acc-1', expires_at: '2090-01-01T00:00:00.000Z' }
   const told = await one.credentials.create('me', { provider: 'openai', kind: 'oauth', access_token, ...own })
-  t.match(told, own, 'but what the caller says counts')
+  t.match(told, own, 'the account and expiry that the caller names count')
   const org = jwt({ 'https://api.openai.com/auth': { chatgpt_account_id: 'org-1' } })
   const none = await one.credentials.create('me', { provider: 'openai', kind: 'oauth', access_token: org })
   t.notOk(none.account_id, 'an organisation is no account')

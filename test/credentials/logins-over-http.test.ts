@@ -1,4 +1,4 @@
-/** Logins through the API of a whole gateway: they serve turns, and are renewed in their middle. */
+/** Logins through the API of a whole gateway: they serve turns, and are renewed in the middle of a turn. */
 import { createServer, request } from 'node:http'
 import t, { type Test } from 'tap'
 import { createAnthropicEmulator } from '../emulators/anthropic.ts'
@@ -15,7 +15,7 @@ const world = await createWorld(t)
 const { openai, anthropic } = world
 const one = world.replica()
 
-/** What of the API's answers is read here. */
+/** The fields of the API's answers that are read here. */
 interface Body {
   id: string
   state: string
@@ -23,7 +23,7 @@ interface Body {
   error: { code: string }
 }
 
-t.test('over HTTP, a login serves a turn and is renewed in its middle', async (t) => {
+t.test('over HTTP, a login serves a turn and is renewed in the middle of a turn', async (t) => {
   const [model, claude] = await Promise.all([createOpenAiEmulator(), createAnthropicEmulator()])
   t.teardown(() => Promise.all([model.close(), claude.close()]))
   const { listen } = await wholeGateway(t, {
@@ -50,7 +50,7 @@ t.test('over HTTP, a login serves a turn and is renewed in its middle', async (t
   const { state } = login.body
   const made = await call('POST', '/oauth/openai/exchange', { state, pasted: at.href })
   t.match(made, { status: 200, body: { provider: 'openai', kind: 'oauth', account_id: ACCOUNT } })
-  t.notMatch(JSON.stringify(made.body), /eyJ|rt_openai/, 'no token leaves')
+  t.notMatch(JSON.stringify(made.body), /eyJ|rt_openai/, 'the answer holds no token')
   t.match(await call('GET', `/oauth/openai/status?state=${state}`), {
     body: { state: 'done', credential_id: made.body.id },
   })
@@ -77,7 +77,7 @@ t.test('over HTTP, a login serves a turn and is renewed in its middle', async (t
   t.match(
     await turn('say hi'),
     { status: 200, body: { output_text: 'hi' } },
-    'a token revoked is as one expired',
+    'a revoked token is renewed like an expired one',
   )
   t.equal(anthropic.renewals() - renewals, 1)
   await call('PATCH', `/sessions/${session.body.id}`, { provider: 'openai', model: 'gpt-5.6-sol' })
@@ -118,7 +118,7 @@ async function anthropicApi(t: Test, models: string): Promise<string> {
 }
 
 t.test(
-  'the bearers that vendors mean for programs serve turns, and are renewed after a refusal',
+  'bearer tokens that vendors mean for programs serve turns, and are renewed after a refusal',
   async (t) => {
     const [claude, model] = await Promise.all([createAnthropicEmulator(), createGeminiEmulator()])
     t.teardown(() => Promise.all([claude.close(), model.close()]))
@@ -158,11 +158,15 @@ t.test(
     const first = String(sentTo(claude).authorization)
     t.match(first, /^Bearer sk-ant-oat01-acme-federated-/)
     t.match(sentTo(claude)['anthropic-beta'], /oauth-2025-04-20/)
-    t.notMatch(sentTo(claude)['anthropic-beta'], /oidc-federation/, 'that is for the exchange alone')
+    t.notMatch(sentTo(claude)['anthropic-beta'], /oidc-federation/, 'this beta is for the exchange alone')
     claude.refuse(first.slice(7), 'expired')
     await say(workload.body, opus)
     t.not(sentTo(claude).authorization, first)
-    t.equal(anthropic.federated() - exchanges, 2, 'exchanged once, and once more after the refusal')
+    t.equal(
+      anthropic.federated() - exchanges,
+      2,
+      'the assertion was exchanged once, and once more after the refusal',
+    )
 
     const ours = await begun(one, 'anthropic')
     const { id } = await one.logins.exchange(ME, 'anthropic', { state: ours.state, pasted: ours.at.href })
@@ -186,7 +190,7 @@ t.test(
     t.not(
       sentTo(claude).authorization,
       `Bearer ${access_token}`,
-      'it had ended, and was renewed at the API itself',
+      'the token had ended, and was renewed at the API itself',
     )
 
     const wish = { mode: 'paste', path: 'public', quota_project: 'billed-project' }

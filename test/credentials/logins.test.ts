@@ -31,7 +31,7 @@ t.test('a pasted answer ends a login, in any of its forms, on any replica', asyn
   }
 })
 
-t.test('a login whose encryption key was taken out meanwhile is begun anew', async (t) => {
+t.test('a login whose encryption key was taken out meanwhile must be begun anew', async (t) => {
   const keys = ['k1', 'k2'].map((id, i) => createVault([{ id, key: new Uint8Array(32).fill(i + 1) }]))
   const [before, after] = keys.map((vault) => createPendingLogins(store, vault, sleepFor))
   const begun = {
@@ -46,7 +46,7 @@ t.test('a login whose encryption key was taken out meanwhile is begun anew', asy
   t.throws(() => after?.kept(login), invalid('state', /begin a new one/))
 })
 
-t.test('a login keeps what its tokens say', async (t) => {
+t.test('a login keeps the account, the name and the expiry that the vendor tells', async (t) => {
   const login = async (provider: string) => {
     const { state, at } = await begun(one, provider)
     return one.logins.exchange(ME, provider, { state, pasted: at.href })
@@ -69,7 +69,7 @@ t.test('a login keeps what its tokens say', async (t) => {
   for (const { id } of [chatgpt, claude, gemini]) await store.credentials.delete(ME, id)
 })
 
-t.test('a state is worth something once, for its owner, at its provider, in its time', async (t) => {
+t.test('a state is accepted once, from its owner, at its provider, and in time', async (t) => {
   const { state, at } = await begun(one, 'openai')
   const pasted = at.href
   const unknown = invalid('state', /No login of yours/)
@@ -100,7 +100,11 @@ t.test('a state is worth something once, for its owner, at its provider, in its 
   const both = await Promise.allSettled(
     [one, two].map(({ logins }) => logins.exchange(ME, 'openai', { state, pasted })),
   )
-  t.same(both.map(({ status }) => status).sort(), ['fulfilled', 'rejected'], 'of two at once one is served')
+  t.same(
+    both.map(({ status }) => status).sort(),
+    ['fulfilled', 'rejected'],
+    'of two calls at once one is served',
+  )
   t.match(
     both.find(({ status }) => status === 'rejected'),
     { reason: invalid('state', /is being finished/) },
@@ -149,7 +153,7 @@ t.test('a state is worth something once, for its owner, at its provider, in its 
   })
 })
 
-t.test('whoever comes again while a login is being finished is not told to begin a new one', async (t) => {
+t.test('a caller who comes again while a login is being finished is not told to begin anew', async (t) => {
   const { state, at } = await begun(one, 'openai')
   const answered = gate()
   const asked = openai.request(openai.requests.length)
@@ -164,7 +168,7 @@ t.test('whoever comes again while a login is being finished is not told to begin
   await store.credentials.delete(ME, view.id)
 })
 
-t.test('a login whose outcome cannot be written down is one all the same', async (t) => {
+t.test('a login whose outcome cannot be written down counts all the same', async (t) => {
   const outcomes = new Set<string>()
   const shaky = world.replica({
     sleep: async () => {},
@@ -182,18 +186,18 @@ t.test('a login whose outcome cannot be written down is one all the same', async
   const { state, at } = await begun(shaky, 'openai')
   const view = await shaky.logins.exchange(ME, 'openai', { state, pasted: at.href })
   t.match(view, { state: 'active' })
-  t.same([...outcomes], [JSON.stringify({ credential_id: view.id })], 'and it is not called a failure')
+  t.same([...outcomes], [JSON.stringify({ credential_id: view.id })], 'the login is not called a failure')
   await store.credentials.delete(ME, view.id)
   anthropic.answer({ status: 400, body: { error: 'invalid_grant', error_description: 'Invalid code.' } })
   const second = await begun(shaky, 'anthropic')
   t.match(
     await refusal(shaky.logins.exchange(ME, 'anthropic', { state: second.state, pasted: second.at.href })),
     { message: /Invalid code/ },
-    'and one that failed says by what',
+    'a login that failed says why',
   )
 })
 
-t.test('a fault of ours is no word of a login’s outcome', async (t) => {
+t.test('the status of a login that failed by a fault within Baton does not tell the fault', async (t) => {
   const create = () => Promise.reject(new Error('column "secret" is out of space'))
   const broken = world.replica({ store: { ...store, credentials: { ...store.credentials, create } } })
   const { state, at } = await begun(broken, 'openai')
@@ -204,7 +208,7 @@ t.test('a fault of ours is no word of a login’s outcome', async (t) => {
   })
 })
 
-t.test('a login that begins clears away those whose outcome nobody asks for any more', async (t) => {
+t.test('a login that begins deletes old logins whose outcome nobody asks for any more', async (t) => {
   const stale = {
     owner: ME.owner,
     provider: 'openai',
@@ -245,7 +249,11 @@ t.test('logins are off until the operator names the vendor, and need a client', 
     invalid('provider', /BATON_GOOGLE_OAUTH_CLIENT_SECRET/),
   )
   const login = await bare.logins.authorize(ME, 'openai', 'paste')
-  t.equal(new URL(login.authorization_url).searchParams.get('originator'), 'baton', 'as itself')
+  t.equal(
+    new URL(login.authorization_url).searchParams.get('originator'),
+    'baton',
+    'Baton names itself as the originator',
+  )
 })
 
 t.test('a login is for one API, where the vendor has several', async (t) => {
@@ -292,10 +300,18 @@ t.test('Code Assist is set up before its login counts', async (t) => {
     details: { upstream: { status: 403 } },
   })
   over({ response: {} })
-  t.match(await login('acme-dev'), { project_id: 'acme-dev' }, 'Google named none, so the one given counts')
-  t.match(await login('acme-dev'), { project_id: 'core-gravity-a1b2c' }, "else Google's own counts")
+  t.match(
+    await login('acme-dev'),
+    { project_id: 'acme-dev' },
+    'Google named no project, so the given one counts',
+  )
+  t.match(
+    await login('acme-dev'),
+    { project_id: 'core-gravity-a1b2c' },
+    'else the project that Google named counts',
+  )
   google.pending(25)
-  t.match(await refusal(login()), { code: 'upstream_timeout' }, 'and is not asked for ever')
+  t.match(await refusal(login()), { code: 'upstream_timeout' }, 'the operation is not asked for ever')
   google.operation({ status: 200, body: {} })
   t.match(await login('acme-dev'), { project_id: 'acme-dev' }, 'an operation without a name is over')
   const ineligibleTiers = [{ reasonCode: 'RESTRICTED_AGE', reasonMessage: 'Not at this age.' }]
@@ -333,20 +349,20 @@ t.test('Code Assist is set up before its login counts', async (t) => {
   t.match(await refusal(login()), { code: 'upstream_auth', message: /API key instead/ })
   t.notOk(
     google.requests.slice(before).some(({ path }) => path.includes('onboardUser')),
-    'it ends there',
+    'the account is not onboarded',
   )
   google.account('load-code-assist-validation-required')
   t.match(await refusal(login()), { code: 'upstream_auth', message: /accounts\.google\.com\/signin/ })
   google.account('load-code-assist')
 })
 
-t.test('an owner has only so many logins under way', async (t) => {
+t.test('an owner has at most a hundred logins under way', async (t) => {
   const busy = { owner: 'busy', admin: false }
   for (let count = 0; count < 100; count++) await one.logins.authorize(busy, 'openai', 'paste')
   t.match(await refusal(one.logins.authorize(busy, 'openai', 'paste')), { code: 'rate_limited' })
 })
 
-t.test('a new login takes the place of a default that needed one', async (t) => {
+t.test('a new login takes the place of a default credential that needed a login', async (t) => {
   const { state, at } = await begun(one, 'openai')
   const old = await one.logins.exchange(ME, 'openai', { state, pasted: at.href })
   t.equal(old.default, false)
@@ -361,7 +377,7 @@ t.test('a new login takes the place of a default that needed one', async (t) => 
   )
   const third = await begun(one, 'openai')
   const another = await one.logins.exchange(ME, 'openai', { state: third.state, pasted: third.at.href })
-  t.equal(another.default, false, 'but not of one that works')
+  t.equal(another.default, false, 'a default credential that works stays')
   for (const { id } of [old, view, another]) await store.credentials.delete(ME, id)
 })
 

@@ -1,4 +1,4 @@
-/** The door to vendors' token endpoints, before one that quotes what it is sent and one that does not stop. */
+/** The HTTP client for vendors' token endpoints, against one that quotes its request and one that does not stop. */
 import { createServer } from 'node:http'
 import t from 'tap'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
@@ -26,11 +26,15 @@ t.test('a refusal that quotes the request shows none of its secrets', async (t) 
   const { status, body } = await http.send({ ...sent, url: `${root}/refused` })
   t.equal(status, 400)
   t.notMatch(body, /secret-of-the-login/)
-  t.match(body, 'baton', 'what is public stays')
-  t.match((await http.send({ ...sent, url: `${root}/taken` })).body, /rt-secret/, 'an answer is left alone')
+  t.match(body, 'baton', 'public values stay')
+  t.match(
+    (await http.send({ ...sent, url: `${root}/taken` })).body,
+    /rt-secret/,
+    'an answer that is no refusal is left alone',
+  )
 })
 
-t.test('a login service hears who asks, and what is read', async (t) => {
+t.test('a login service hears that Baton asks, and that Baton reads JSON', async (t) => {
   const named = createOAuthHttp({ version: '1.2.3' })
   t.teardown(() => named.close())
   const { body } = await named.send({ method: 'GET', url: `${root}/echo`, headers: { 'x-beta': 'on' } })
@@ -41,7 +45,7 @@ t.test('an answer without end is given up', async (t) => {
   await t.rejects(http.send({ ...sent, url: `${root}/endless` }), { code: 'upstream_disconnected' })
 })
 
-t.test('what was answered while the process stood still is read, however late', async (t) => {
+t.test('an answer that came while the process stood still is read, however late', async (t) => {
   const url = await suspendedWhenAsked(t, 1_500)
   const hasty = createOAuthHttp({ version: '0', timeoutMs: 1_000 })
   t.teardown(() => hasty.close())

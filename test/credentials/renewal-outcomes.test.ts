@@ -1,4 +1,4 @@
-/** What a renewal comes to: by the vendor's answer, by what the login is, and by whether it is used at all. */
+/** The outcome of a renewal: by the vendor's answer, by the kind of login, and by whether the login is used at all. */
 import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { claimsOf } from '../../providers/tokens.ts'
@@ -12,7 +12,7 @@ import { ME, refusal, sealedOf } from './world.ts'
 const { world, emulators, one, two, read, login, ends, storeWith } = await spentLogins(t)
 const { store, openai, anthropic, google } = world
 
-t.test('what passes is no reason for a new login', async (t) => {
+t.test('a passing failure is no reason for a new login', async (t) => {
   let clock = Date.now()
   const replica = world.replica({ now: () => clock })
   const { id, secret } = await login('anthropic', 200)
@@ -23,14 +23,14 @@ t.test('what passes is no reason for a new login', async (t) => {
   anthropic.answer({ status: 503, body: '<html>' })
   t.equal(await tokenOf(choice), secret.access_token, 'the old token serves')
   t.equal(await tokenOf(choice), secret.access_token)
-  t.equal(asked(), 1, 'and the vendor is left alone for a while')
+  t.equal(asked(), 1, 'the vendor is left alone for a while')
   clock += 6_000
   const limited = { type: 'error', error: { type: 'rate_limit_error', message: 'Rate limited.' } }
   anthropic.answer({ status: 429, headers: { 'retry-after': '60' }, body: limited })
   t.equal(await tokenOf(choice), secret.access_token)
   clock += 59_000
   t.equal(await tokenOf(choice), secret.access_token)
-  t.equal(asked(), 2, 'for as long as it says')
+  t.equal(asked(), 2, 'the vendor is left alone for as long as it says')
   clock += 130_000
   anthropic.answer({ status: 429, headers: { 'retry-after': '1' }, body: limited })
   t.match(await refusal(choice.secret()), {
@@ -49,7 +49,7 @@ t.test('what passes is no reason for a new login', async (t) => {
   t.equal(asked(), 5)
 })
 
-t.test('a vendor that fails for everybody is asked by one, now and then', async (t) => {
+t.test('a vendor that fails for all logins is asked by one login now and then', async (t) => {
   let clock = Date.now()
   const replica = world.replica({ now: () => clock })
   const logins = await Promise.all(Array.from({ length: 7 }, () => login('anthropic', -5)))
@@ -61,12 +61,12 @@ t.test('a vendor that fails for everybody is asked by one, now and then', async 
   clock += 31_000
   anthropic.answer({ status: 500, body: '' })
   for (const choice of choices) await refusal(choice.secret())
-  t.equal(anthropic.tokenRequests().length - before, 6, 'one tries')
+  t.equal(anthropic.tokenRequests().length - before, 6, 'one login tries')
   clock += 31_000
   for (const choice of choices) t.ok(anthropic.isLive(await tokenOf(choice)))
 })
 
-t.test('a login whose client is refused keeps no other from being renewed', async (t) => {
+t.test('a login whose client is refused keeps no other login from being renewed', async (t) => {
   let clock = Date.now()
   const replica = world.replica({ now: () => clock })
   const [stranger, idle] = [await login('anthropic', -5), await login('anthropic', 200)]
@@ -142,7 +142,7 @@ t.test('failures are told apart by the vendor’s code', async (t) => {
   }
 })
 
-t.test('what cannot be renewed serves until it ends', async (t) => {
+t.test('a login that cannot be renewed serves until it ends', async (t) => {
   const given = { provider: 'anthropic', kind: 'oauth' as const, access_token: 'sk-ant-oat01-acme-bare' }
   const bare = await one.credentials.create(ME.owner, { ...given, expires_at: at(100) })
   const choice = await chosen(one, bare.id, 'anthropic')
@@ -152,7 +152,7 @@ t.test('what cannot be renewed serves until it ends', async (t) => {
   t.equal(
     await tokenOf(await chosen(ahead, bare.id, 'anthropic')),
     given.access_token,
-    'whose clock is ahead',
+    'the token serves on a replica whose clock is ahead, too',
   )
   t.match(await read(bare.id), { state: 'active' })
   const begun = await chosen(one, bare.id, 'anthropic')
@@ -166,14 +166,14 @@ t.test('what cannot be renewed serves until it ends', async (t) => {
   await ends(claude.id, -1)
   const before = anthropic.requests.length
   t.match(await refusal(chosen(one, claude.id, 'anthropic')), { code: 'credential_needs_reauth' })
-  t.equal(anthropic.requests.length, before, 'its vendor hears nothing of it')
+  t.equal(anthropic.requests.length, before, 'the vendor is not asked')
 
   const endless = await one.credentials.create(ME.owner, given)
   t.equal(await tokenOf(await chosen(one, endless.id, 'anthropic')), given.access_token)
 })
 
 t.test(
-  'a login that has ended before it is stored needs a new one from the start, where nothing renews it',
+  'a login that has ended before it is stored needs a new login from the start, if nothing can renew it',
   async (t) => {
     const given = { provider: 'anthropic', kind: 'oauth' as const, access_token: 'sk-ant-oat01-acme-bare' }
     const spent = { state: 'needs_reauth', reason: /^expired: .*nothing to renew it with/ }
@@ -190,12 +190,12 @@ t.test(
     t.match(
       await clientless.credentials.create(ME.owner, renewable),
       { state: 'active' },
-      'for want of a client',
+      'a missing client does not end a login',
     )
   },
 )
 
-t.test('a token that names no end is renewed after its vendor’s time', async (t) => {
+t.test('a token that names no expiry is renewed after its vendor’s usual lifetime', async (t) => {
   let days = 7
   const replica = world.replica({ now: () => Date.now() + days * 86_400_000 })
   const { id, secret } = await login('openai', 3600)
@@ -215,11 +215,11 @@ t.test('a token that names no end is renewed after its vendor’s time', async (
   t.equal(
     await tokenOf(kept),
     claude.secret.access_token,
-    'where the vendor’s last, it is not renewed by age',
+    'a token of a vendor whose tokens last is not renewed by age',
   )
 })
 
-t.test('each login is renewed where and by whom it was issued', async (t) => {
+t.test('each login is renewed at the address and with the client that it was made with', async (t) => {
   const { id, secret } = await login('anthropic', 3600)
   const profile = await one.logins.importFile(ME, {
     provider: 'anthropic',
@@ -276,7 +276,7 @@ t.test('each login is renewed where and by whom it was issued', async (t) => {
   t.match(await refusal(chosen(off, gemini.id, 'gemini')), { code: 'oauth_not_enabled' })
 })
 
-t.test('an answer without an access token is stored, and not asked for again at once', async (t) => {
+t.test('a renewal without an access token is stored, and the vendor not asked again at once', async (t) => {
   for (const [seconds, isSpent] of [
     [-5, true],
     [100, false],
@@ -297,7 +297,7 @@ t.test('an answer without an access token is stored, and not asked for again at 
   }
 })
 
-t.test('after a 401, an answer without an access token is no other token to try with', async (t) => {
+t.test('after a 401, a renewal without an access token fails, and its refresh token is stored', async (t) => {
   const { id } = await login('anthropic', 3600)
   anthropic.answer({ status: 200, body: { refresh_token: 'sk-ant-ort01-acme-alone' } })
   const choice = await chosen(world.replica(), id, 'anthropic')
@@ -319,7 +319,7 @@ t.test('the set-up of a given login happens at its first use, once', async (t) =
   t.equal(google.requests.length - before, 1)
   t.match((await read(view.id)).facts, { project_id: 'acme-dev-482910', path: 'code_assist' })
   await (await chosen(two, view.id, 'gemini')).complete?.()
-  t.equal(google.requests.length - before, 1, 'it is kept')
+  t.equal(google.requests.length - before, 1, 'the set-up is kept')
 
   const stale = { ...given, access_token: 'ya29.stale' }
   const spent = await one.credentials.create(ME.owner, stale)
@@ -343,11 +343,11 @@ t.test('the set-up of a given login happens at its first use, once', async (t) =
     const choice = await chosen(one, refused.id, 'gemini')
     t.match(await refusal(choice.complete?.() ?? Promise.resolve()), { code: 'upstream_auth' })
   }
-  t.equal(google.requests.length - asked, 1, 'a refusal is not asked for again at once')
+  t.equal(google.requests.length - asked, 1, 'after a refusal Google is not asked again at once')
   google.account('load-code-assist')
 })
 
-t.test('a set-up that the store was away for is made at the next use', async (t) => {
+t.test('a set-up that failed because the store was away is made at the next use', async (t) => {
   const { access_token = '' } = (await login('gemini', 3600)).secret
   const given = { provider: 'gemini', kind: 'oauth' as const, access_token, expires_at: at(3600) }
   const { id } = await one.credentials.create(ME.owner, given)
@@ -366,7 +366,7 @@ t.test('a set-up that the store was away for is made at the next use', async (t)
   t.match(await choice.complete?.(), { project_id: 'acme-dev-482910' })
 })
 
-t.test('idle logins are kept alive where that keeps them', async (t) => {
+t.test('logins that nobody uses are renewed where they would die otherwise', async (t) => {
   for (const { id } of (await store.credentials.list({ owner: '', admin: true }, { limit: 500 })).data) {
     await store.credentials.delete({ owner: '', admin: true }, id)
   }
@@ -397,7 +397,7 @@ t.test('idle logins are kept alive where that keeps them', async (t) => {
   )
 })
 
-t.test('logins that cannot be renewed keep no idle one from it, however many they are', async (t) => {
+t.test('any number of logins that cannot be renewed keep no idle login from its renewal', async (t) => {
   const { id } = await login('anthropic', 100)
   const unreadable = { ...(await read(id)), secret: new Uint8Array([1]), expires_at: at(-60) }
   for (let i = 0; i < 250; i++) await store.credentials.create({ ...unreadable, id: newId('cred') })
@@ -406,10 +406,10 @@ t.test('logins that cannot be renewed keep no idle one from it, however many the
   const told = () => world.logged.filter((line) => line.includes('login not renewed')).length
   const before = told()
   t.equal(await tending.renewals.tend(), 0)
-  t.equal(told(), before, 'and the log hears of each failure once')
+  t.equal(told(), before, 'the log has each failure once')
 })
 
-t.test('claims are read tolerantly', async (t) => {
+t.test('claims are read from a token; a text without readable claims has none', async (t) => {
   const of = (id: string) => jwt({ 'https://api.openai.com/auth': { chatgpt_account_id: id } })
   const whose = LOGINS[0]?.vendor.identify({ id_token: of('a'), access_token: of('b') }).facts
   t.same(whose, { account_id: 'a' }, "the id token is the vendor's own source")

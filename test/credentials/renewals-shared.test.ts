@@ -1,4 +1,4 @@
-/** Renewal among replicas: one asks, the others take what it stored, and one that dies leaves a login that lives. */
+/** Renewal among replicas: one asks, the others take what it stored; and what becomes of a login if that one dies. */
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
@@ -17,7 +17,7 @@ import { createWorld, ME, refusal, sealedOf, visit } from './world.ts'
 const { world, one, two, read, login, ends, storeWith } = await spentLogins(t)
 const { store, vault, openai, anthropic } = world
 
-t.test('who finds the renewal taken waits for its result, or goes on with what still lasts', async (t) => {
+t.test('a replica that finds a renewal taken waits for it, or goes on with a token that lasts', async (t) => {
   const { id, secret } = await login('openai', -5)
   const answered = gate()
   const before = openai.renewals()
@@ -35,11 +35,11 @@ t.test('who finds the renewal taken waits for its result, or goes on with what s
   const old = (await sealedOf(world, id)).access_token
   t.not(old, secret.access_token)
   t.ok(await store.credentials.claim(id, 'elsewhere', 60))
-  t.equal(await tokenOf(still), old, 'nobody waits for what lasts some minutes more')
+  t.equal(await tokenOf(still), old, 'nobody waits for a token that lasts some minutes more')
   t.equal(openai.renewals() - before, 1)
 })
 
-t.test('a renewal whose process died before the vendor was asked costs a wait, nothing else', async (t) => {
+t.test('a renewal whose process died before it asked the vendor costs a wait, nothing else', async (t) => {
   const quick = world.replica({ claimSeconds: 1 })
   const { id } = await login('anthropic', -5)
   t.ok(await store.credentials.claim(id, 'the dead one', 1))
@@ -47,7 +47,7 @@ t.test('a renewal whose process died before the vendor was asked costs a wait, n
   t.match(await read(id), { state: 'active' })
 })
 
-t.test('a vendor that hangs is asked by one process, not by all that waited for it', async (t) => {
+t.test('a vendor that hangs is asked by one replica, not by all that waited for it', async (t) => {
   const never = gate()
   t.teardown(never.open)
   for (const isRefused of [false, true]) {
@@ -67,12 +67,12 @@ t.test('a vendor that hangs is asked by one process, not by all that waited for 
       failed.map(({ retryAfter }) => retryAfter),
       [5, 5, 5],
     )
-    t.same(await Promise.all(choices.map(ask)), failed, 'each of them leaves it alone for a while')
+    t.same(await Promise.all(choices.map(ask)), failed, 'each replica leaves the vendor alone for a while')
     t.equal(openai.tokenRequests().length - before, 1)
   }
 })
 
-t.test('nobody is asked under a claim that was told of late: a sibling may have it by now', async (t) => {
+t.test('a replica that hears late of its claim does not use it: a sibling may have it by now', async (t) => {
   const { id } = await login('openai', -5)
   const before = openai.renewals()
   let clock = Date.now()
@@ -89,11 +89,11 @@ t.test('nobody is asked under a claim that was told of late: a sibling may have 
     }),
   })
   t.ok(openai.isLive(await tokenOf(await chosen(suspended, id, 'openai'))))
-  t.same(asked, [0, 0], 'it is claimed anew')
+  t.same(asked, [0, 0], 'the renewal is claimed anew')
   t.equal(openai.renewals() - before, 1)
 })
 
-t.test('a claim that nobody gives up is waited for within a bound', async (t) => {
+t.test('a replica waits within a bound for a claim that nobody gives up', async (t) => {
   let clock = Date.now()
   const sleep = async (ms: number) => {
     clock += ms * 10
@@ -105,14 +105,14 @@ t.test('a claim that nobody gives up is waited for within a bound', async (t) =>
   t.match(refused, { code: 'unavailable', message: /renewed by another process/, retryAfter: 2 })
 })
 
-t.test('a renewal that began once the claim of a dead process had lapsed is waited for, too', async (t) => {
+t.test('a replica also waits for a renewal that began when a dead process’s claim had lapsed', async (t) => {
   const { id } = await login('anthropic', -5)
   const row = await read(id)
   const start = Date.now()
   let clock = start
   const sleep = async (ms: number) => {
     clock += ms * 10
-    // 30 s of the dead one, and as long as the vendor may take to answer the next.
+    // 30 s for the dead process, and as long as the vendor may take to answer the next one.
     if (clock - start > 45_000)
       await store.credentials.rotate(id, row.version, { ...row, expires_at: at(3600) })
   }
@@ -121,7 +121,7 @@ t.test('a renewal that began once the claim of a dead process had lapsed is wait
   t.equal(await tokenOf(await chosen(patient, id, 'anthropic')), (await sealedOf(world, id)).access_token)
 })
 
-t.test('a replica whose token was spent by another uses the other’s', async (t) => {
+t.test('a replica whose refresh token another replica has spent uses the other’s new token', async (t) => {
   const { id } = await login('openai', -5)
   const row = await read(id)
   const next = { ...(await sealedOf(world, id)), access_token: 'at-of-the-sibling' }
@@ -191,7 +191,7 @@ t.test(
 )
 
 t.test(
-  'killed in the middle of a renewal, a process leaves what the vendor knows',
+  'a process that is killed in the middle of a renewal costs the login only if the vendor had renewed it',
   ON_POSTGRES,
   async (t) => {
     const databaseUrl = await newDatabase(t, SERVERS.DATABASE_URL)
@@ -227,7 +227,7 @@ t.test(
     const choice = await chosen(survivor, early, 'openai')
     t.ok(
       shared.openai.isLive((await choice.secret()).access_token ?? ''),
-      'not asked yet: the login lives on',
+      'the vendor had not renewed it yet: the login lives on',
     )
 
     const late = await spentLogin()

@@ -24,8 +24,12 @@ t.test('many callers on two replicas renew a spent token once', async (t) => {
     t.equal(new Set(tokens).size, 1)
     t.ok(emulator.isLive(tokens[0] ?? ''))
     const stored = await sealedOf(world, id)
-    t.equal(stored.access_token, tokens[0], 'what they use is what is stored')
-    t.equal(stored.refresh_token === secret.refresh_token, provider === 'gemini', 'rotated where it rotates')
+    t.equal(stored.access_token, tokens[0], 'the token that they use is the stored one')
+    t.equal(
+      stored.refresh_token === secret.refresh_token,
+      provider === 'gemini',
+      'the refresh token is rotated where the vendor rotates it',
+    )
     t.ok(Date.parse((await read(id)).expires_at ?? '') > Date.now())
     t.equal((await read(id)).hint, tokens[0]?.slice(-4))
   }
@@ -44,7 +48,7 @@ t.test('a token is renewed five minutes ahead of its end, and not before', async
   }
 })
 
-t.test('a short-lived token is not due as soon as it is born', async (t) => {
+t.test('a short-lived token is not renewed as soon as it is issued', async (t) => {
   const { id } = await login('anthropic', -5)
   anthropic.answer({ status: 200, body: { access_token: 'sk-ant-oat01-acme-short', expires_in: 60 } })
   const before = anthropic.tokenRequests().length
@@ -56,7 +60,7 @@ t.test('a short-lived token is not due as soon as it is born', async (t) => {
   t.not(await tokenOf(await chosen(late, id, 'anthropic')), 'sk-ant-oat01-acme-short')
 })
 
-t.test('how long a token lives may be told as text', async (t) => {
+t.test('the lifetime of a token may be told as text, and one beyond all dates counts as none', async (t) => {
   const { id } = await login('anthropic', -5)
   anthropic.answer({ status: 200, body: { access_token: 'sk-ant-oat01-acme-text', expires_in: '3600' } })
   t.equal(await tokenOf(await chosen(one, id, 'anthropic')), 'sk-ant-oat01-acme-text')
@@ -65,10 +69,10 @@ t.test('how long a token lives may be told as text', async (t) => {
   await ends(id, -5)
   anthropic.answer({ status: 200, body: { access_token: 'sk-ant-oat01-acme-aeon', expires_in: 1e16 } })
   t.equal(await tokenOf(await chosen(one, id, 'anthropic')), 'sk-ant-oat01-acme-aeon')
-  t.match(await read(id), { expires_at: null }, 'no date is so far away')
+  t.match(await read(id), { expires_at: null }, 'no date is so far in the future')
 })
 
-t.test('a life of no length is none told, and no reason to renew at every use', async (t) => {
+t.test('a lifetime of zero counts as none, and is no reason to renew at every use', async (t) => {
   const { id } = await login('anthropic', -5)
   anthropic.answer({ status: 200, body: { access_token: 'sk-ant-oat01-acme-zero', expires_in: 0 } })
   const before = anthropic.tokenRequests().length
@@ -98,7 +102,7 @@ t.test('a vendor that does not answer is given up in time', async (t) => {
   t.match(await read(id), { state: 'active' })
   const asked = openai.tokenRequests().length
   t.match(await refusal((await chosen(hasty, id, 'openai')).secret()), { code: 'upstream_timeout' })
-  t.equal(openai.tokenRequests().length, asked, 'and left alone for a while')
+  t.equal(openai.tokenRequests().length, asked, 'the vendor is left alone for a while')
 })
 
 t.test('a turn does not wait for a slow vendor while its token lasts', async (t) => {
@@ -127,7 +131,7 @@ t.test('a claim that cannot be given back costs no turn', async (t) => {
   t.ok(openai.isLive(await tokenOf(await chosen(shaky, id, 'openai'))))
 })
 
-t.test('what renewed tokens say of their account and their end is kept', async (t) => {
+t.test('the account and the expiry that renewed tokens name are kept', async (t) => {
   const { secret } = await login('openai', 3600)
   const { refresh_token = '' } = secret
   const given = { provider: 'openai', kind: 'oauth' as const, access_token: jwt({ exp: 1 }), refresh_token }
@@ -138,12 +142,20 @@ t.test('what renewed tokens say of their account and their end is kept', async (
   await tokenOf(await chosen(one, id, 'openai'))
   const row = await read(id)
   t.match(row.facts, { account_id: ACCOUNT })
-  t.equal(Date.parse(row.expires_at ?? ''), ends * 1000, 'its own word counts before the answer’s')
+  t.equal(
+    Date.parse(row.expires_at ?? ''),
+    ends * 1000,
+    'the expiry in the token counts before the one in the answer',
+  )
 
   const named = await one.credentials.create(ME.owner, { ...given, account_id: 'workspace-2' })
   openai.answer({ status: 200, body: { access_token: jwt(claims) } })
   await tokenOf(await chosen(one, named.id, 'openai'))
-  t.match((await read(named.id)).facts, { account_id: 'workspace-2' }, 'nothing overrules what was given')
+  t.match(
+    (await read(named.id)).facts,
+    { account_id: 'workspace-2' },
+    'nothing overrules the account that was given',
+  )
 })
 
 t.test(
@@ -159,7 +171,7 @@ t.test(
       emulator.lose()
       const lost = await refusal((await chosen(world.replica(), id, provider)).secret())
       t.match(lost, { code: 'upstream_disconnected' })
-      t.match(await read(id), { state: 'active' }, 'nothing is known yet')
+      t.match(await read(id), { state: 'active' }, 'the loss is not known yet')
 
       const before = emulator.tokenRequests().length
       const dead = await refusal((await chosen(one, id, provider)).secret())
@@ -172,7 +184,7 @@ t.test(
   },
 )
 
-t.test('the store’s bad moment costs no login', async (t) => {
+t.test('a store that is away for a while costs no login', async (t) => {
   const away = new BatonError('unavailable', 'The database is not available.')
   let failures = 2
   const shaky = world.replica({
@@ -192,8 +204,8 @@ t.test('the store’s bad moment costs no login', async (t) => {
   await ends(id, -5)
   failures = 20
   const late = await tokenOf(await chosen(shaky, id, 'openai'))
-  t.equal(failures, -1, 'however long it takes')
-  t.equal(openai.renewals() - before, 2, 'without asking again')
+  t.equal(failures, -1, 'the tokens are written, however long it takes')
+  t.equal(openai.renewals() - before, 2, 'the vendor is not asked again')
   t.match(await sealedOf(world, id), { access_token: late })
 })
 
@@ -217,7 +229,7 @@ t.test('new tokens make a login active that a sibling found dead while the store
   t.match(await sealedOf(world, id), { access_token: token })
 })
 
-t.test('closing tries once more to store what the store did not take yet', async (t) => {
+t.test('a replica that closes tries once more to store tokens that the store did not take yet', async (t) => {
   const { id } = await login('openai', -5)
   const tried = gate()
   let isAway = true
@@ -248,7 +260,7 @@ t.test('a setup seals its login anew, so that no re-encryption is undone', async
   t.notSame(after.secret, row.secret)
 })
 
-t.test('after a 401 there is one other token to try with', async (t) => {
+t.test('after a 401 a turn gets one other token to try with', async (t) => {
   const { id, secret } = await login('anthropic', 3600)
   const [here, there] = [await chosen(one, id, 'anthropic'), await chosen(two, id, 'anthropic')]
   const before = anthropic.renewals()
@@ -260,7 +272,7 @@ t.test('after a 401 there is one other token to try with', async (t) => {
   t.equal(await unauthorized(there), true)
   t.equal(await tokenOf(there), renewed, 'the other replica takes what is stored')
   t.equal(anthropic.renewals() - before, 1)
-  t.equal(await unauthorized(here), false, 'a token that is refused right after helps nobody')
+  t.equal(await unauthorized(here), false, 'a new token that is refused right away is not renewed again')
   t.equal(anthropic.renewals() - before, 1)
 
   const later = world.replica({ now: () => Date.now() + ahead })
@@ -274,14 +286,14 @@ t.test('after a 401 there is one other token to try with', async (t) => {
   )
   t.equal(await unauthorized(again), false)
   ahead = 301_000
-  t.equal(await unauthorized(again), true, 'once more when some minutes have passed')
+  t.equal(await unauthorized(again), true, 'the token is renewed once more when some minutes have passed')
 
   anthropic.revoke((await sealedOf(world, id)).refresh_token ?? '')
   const third = await chosen(two, id, 'anthropic')
   t.match(await refusal(unauthorized(third)), { code: 'credential_needs_reauth' })
 })
 
-t.test('none that nobody uses is renewed any more once the process closes', async (t) => {
+t.test('logins that nobody uses are not renewed any more once the process closes', async (t) => {
   const leaving = world.replica()
   const logins = [await login('openai', -5), await login('openai', -5)]
   const answered = gate()
@@ -297,7 +309,7 @@ t.test('none that nobody uses is renewed any more once the process closes', asyn
   for (const { id } of logins) await store.credentials.delete(ME, id)
 })
 
-t.test('what only waits keeps no process from closing', async (t) => {
+t.test('a renewal or a set-up that only waits keeps no process from closing', async (t) => {
   const leaving = () => {
     const { opened: waits, open } = gate()
     const sleep = (_: number, signal?: AbortSignal) => {

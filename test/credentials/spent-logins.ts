@@ -27,7 +27,7 @@ export async function spentLogins(t: Test) {
     await ends(id, seconds)
     return { id, secret: await sealedOf(world, id) }
   }
-  /** As if it had been given with that end. */
+  /** Stores the login anew, as if it had been given with this expiry. */
   async function ends(id: string, seconds: number): Promise<void> {
     const row = await read(id)
     await store.credentials.delete(ME, id)

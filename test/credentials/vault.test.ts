@@ -36,7 +36,7 @@ const rejected = (work: Promise<unknown>): Promise<string> =>
       thrown instanceof BatonError ? `${thrown.code}: ${thrown.message}` : String(thrown),
   )
 
-t.test('what is sealed opens in its place, whatever it is', async () => {
+t.test('any text that is sealed for a context opens in that context', async () => {
   const vault = createVault([NEW, OLD])
   fc.assert(
     fc.property(fc.string({ unit: 'binary' }), fc.string(), (plain, context) => {
@@ -45,14 +45,14 @@ t.test('what is sealed opens in its place, whatever it is', async () => {
   )
 })
 
-t.test('the same secret never looks the same, and its length is all that shows', async (t) => {
+t.test('a secret looks different each time it is sealed, and does not show in what is sealed', async (t) => {
   const vault = createVault([NEW])
   const [one, two] = [vault.seal(SECRET, CONTEXT), vault.seal(SECRET, CONTEXT)]
   t.not(Buffer.from(one).toString('hex'), Buffer.from(two).toString('hex'))
   t.notOk(Buffer.from(one).includes(SECRET))
 })
 
-t.test('the first key seals, all of them open', async (t) => {
+t.test('the first key seals, and each key opens what it sealed', async (t) => {
   const before = createVault([OLD]).seal(SECRET, CONTEXT)
   const vault = createVault([NEW, OLD])
   t.equal(vault.open(before, CONTEXT), SECRET)
@@ -65,7 +65,7 @@ t.test('the first key seals, all of them open', async (t) => {
 })
 
 t.test(
-  'another place, another key or a changed byte does not open, and the words tell nothing',
+  'a secret does not open in another place, with another key or a changed byte, and no error shows it',
   async (t) => {
     const vault = createVault([OLD])
     const sealed = vault.seal(SECRET, CONTEXT)
@@ -91,7 +91,7 @@ t.test(
 t.test('the key file', async (t) => {
   const dir = scratch(t)
 
-  await t.test('is made once, for its owner’s eyes, by whoever comes first', async (t) => {
+  await t.test('is made once, by the first that needs it, and only its owner can read it', async (t) => {
     const data = join(dir, 'race')
     const url = new URL('../../src/credentials/vault.js', import.meta.url).href
     const code = `import('${url}').then(({ loadKeyFile }) => {
@@ -125,7 +125,7 @@ t.test('the key file', async (t) => {
 
   await t.test('is named where it cannot be read', async (t) => {
     const data = join(dir, 'mounted')
-    // What Docker makes where the file that is to be mounted is not there.
+    // Docker makes such a folder where the file that is to be mounted is not there.
     mkdirSync(join(data, 'encryption.key'), { recursive: true })
     t.throws(() => loadKeyFile(data), {
       name: 'ConfigError',
@@ -134,7 +134,7 @@ t.test('the key file', async (t) => {
   })
 })
 
-t.test('keys that do not fit the database are known before anything is sealed under them', async (t) => {
+t.test('keys that do not fit the database are refused before anything is sealed under them', async (t) => {
   const values = new Map<string, string>()
   const settings: Store['settings'] = {
     set: async (name, value) => void values.set(name, value),
@@ -159,6 +159,6 @@ t.test('keys that do not fit the database are known before anything is sealed un
   t.match(
     await rejected(verifyKeys(settings, createVault([OLD]))),
     /key new/,
-    'after the change the new one is needed',
+    'after the change the new key is needed',
   )
 })

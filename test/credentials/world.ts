@@ -64,7 +64,7 @@ interface World {
 export const ME = { owner: 'me', admin: false }
 export const OTHER = { owner: 'other', admin: false }
 
-/** A replica's part that logins need, built as the gateway builds it. An empty variable is one not set. */
+/** The parts of a replica that logins need, built as the gateway builds them. An empty variable counts as not set. */
 export function assemble(
   env: Readonly<Record<string, string>>,
   options: ReplicaOptions & { store: Store; vault: Vault; log: Logger },
@@ -153,7 +153,7 @@ function vendorsOf(config: Config, ports: readonly number[] = []): Vendors {
   return createVendors(rows, config)
 }
 
-/** What is sealed of a credential. */
+/** The sealed secret of a credential, opened. */
 export async function sealedOf(
   { store, vault }: Pick<World, 'store' | 'vault'>,
   id: string,
@@ -169,7 +169,7 @@ function pick<T extends object, K extends keyof T>(from: T, key: K): Partial<Pic
   return picked
 }
 
-/** A browser that follows the vendor's page to where it sends the person: the address, not opened. */
+/** Opens the vendor's page as a browser does, and gives the address that it sends the person to, not opened. */
 export async function visit(url: string): Promise<URL> {
   const response = await fetch(url, { redirect: 'manual' })
   const words = await response.text()
@@ -178,13 +178,13 @@ export async function visit(url: string): Promise<URL> {
   return new URL(location)
 }
 
-/** Begins a login by paste and goes through the vendor's page; what the browser ended at. */
+/** Begins a login by paste and goes through the vendor's page; `at`: the address that the browser ended at. */
 export async function begun({ logins }: Replica, provider: string): Promise<{ state: string; at: URL }> {
   const login = await logins.authorize(ME, provider, 'paste')
   return { state: login.state, at: await visit(login.authorization_url) }
 }
 
-/** What was thrown; a resolved promise is a failure of the test. */
+/** The error that was thrown; a resolved promise fails the test. */
 export async function refusal(work: Promise<unknown>): Promise<BatonError> {
   const thrown = await work.then(
     () => new Error('it was not refused'),
