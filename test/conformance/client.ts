@@ -1,5 +1,5 @@
 /**
- * The client under test of the MCP conformance suite: Baton's own door, driven by one generic path for
+ * The client under test of the MCP conformance suite: Baton's own MCP client, driven in one generic way through
  * all scenarios. Usage: client.js <url of the scenario's server>; see `run` for the environment.
  */
 import { type McpAuth, type McpChallenge, McpError, type McpServerSpec, type McpTool } from '../../src/mcp/contract.ts'
@@ -40,10 +40,10 @@ const auth: McpAuth = {
     challenge = heard
   },
 }
-/** One to log in, one for more rights. */
+/** One login to begin with, and one for more rights. */
 const MOST_LOGINS = 2
 
-/** Runs it, logging in where that is what it lacks; the browser is this function. */
+/** Calls `run`, and logs in where it fails for lack of a login; this function plays the browser. */
 async function withLogin<T>(run: () => Promise<T>): Promise<T> {
   for (let logins = 0; ; logins++) {
     try {

@@ -162,7 +162,7 @@ export function filled(path: string, ids: Record<string, string>): string {
   return path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name === 'id' ? noun : name] ?? 'x_0')
 }
 
-/** A body that would be taken. */
+/** A body that the operation accepts. */
 export function exampleOf({ requestBody }: Pick<Operation, 'requestBody'>): unknown {
   const content = requestBody?.content['application/json']
   if (!content) return undefined

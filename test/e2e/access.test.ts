@@ -25,9 +25,9 @@ const FOR_ADMINS = /^\/v1\/(keys|audit)\b/
 const ann = await propertyOf('ann')
 const bob = await propertyOf('bob')
 
-/** What is of the moment and of the process, not of the owner. */
+/** Fields that depend on the moment and on the process, not on the owner. */
 const PASSING = /"latency_ms":[\d.]+|"request_id":"\w+"|"last_seen_at":"[^"]*"|"status":\{"state":"\w+"\}/g
-/** All that an owner can see of what is theirs, by path. */
+/** Everything that owners can see of their own, by path. */
 async function everythingOf({ call, ids }: Property): Promise<Record<string, string>> {
   const reads = guarded
     .filter(({ method, path }) => method === 'GET' && !/events$|^\/v1\/(keys|audit|oauth)/.test(path))
@@ -35,7 +35,7 @@ async function everythingOf({ call, ids }: Property): Promise<Record<string, str
   return Object.fromEntries(await Promise.all(reads))
 }
 
-t.test('another owner’s id is as unknown as none, whatever is asked of it', async (t) => {
+t.test('every operation answers another owner’s id as it answers an unknown id', async (t) => {
   const before = await everythingOf(ann)
   const withIds = guarded.filter(({ path }) => path.includes('{id}') && !FOR_ADMINS.test(path))
   t.ok(withIds.length >= 25, `${withIds.length} operations`)
@@ -44,16 +44,16 @@ t.test('another owner’s id is as unknown as none, whatever is asked of it', as
     const answer = await bob.call(operation.method, filled(operation.path, ann.ids), exampleOf(operation))
     t.match(answer, { status: 404, body: { error: { code: `${noun}_not_found` } } }, operation.name)
   }
-  t.comment('and below what is their own:')
+  t.comment('and below sessions and turns of their own:')
   for (const operation of withIds.filter(({ path }) => /\{(message|connector|call_id)\}/.test(path))) {
     const own = { ...ann.ids, sessions: bob.ids.sessions ?? '', turns: bob.ids.turns ?? '' }
     const answer = await bob.call(operation.method, filled(operation.path, own), exampleOf(operation))
     t.match(answer, { status: 404, body: { error: { code: /_not_found$/ } } }, operation.name)
   }
-  t.same(await everythingOf(ann), before, 'nothing of it has changed')
+  t.same(await everythingOf(ann), before, 'nothing of the other owner has changed')
 })
 
-t.test('credentials are taken as the document shows them', async (t) => {
+t.test('the examples of credentials in the document are accepted', async (t) => {
   const { call } = await propertyOf('cleo')
   const makes = OPERATIONS.filter(({ method, path }) =>
     /^POST \/v1\/credentials(\/import)?$/.test(`${method} ${path}`),
@@ -65,7 +65,7 @@ t.test('credentials are taken as the document shows them', async (t) => {
   }
 })
 
-t.test('no list, no figure and no filter shows what is another’s', async (t) => {
+t.test('no list, no figure and no filter shows anything of another owner', async (t) => {
   const theirs = Object.entries(ann.ids).filter(([name]) => !['provider', 'call_id', 'tool'].includes(name))
   const lists = guarded.filter(
     ({ method, path }) => method === 'GET' && !path.includes('{') && !FOR_ADMINS.test(path),
@@ -147,11 +147,11 @@ t.test('a key that is missing, unknown, expired, revoked or too weak opens nothi
       'GET /v1/oauth/connectors/client',
       'GET /v1/oauth/callback/{provider}',
     ],
-    'what needs no key',
+    'the operations that need no key',
   )
 })
 
-t.test('what the configuration gives to every owner is for admins to change', async (t) => {
+t.test('only admins accept tools of a configured server, and nobody changes it over the API', async (t) => {
   const { data } = (await bob.call('GET', '/v1/connectors')).body
   const { id } = data.find(({ origin }: Json) => origin === 'config')
   const accept = `/v1/connectors/${id}/tools/look/accept`
@@ -191,7 +191,7 @@ t.test('acts of administration are written down for admins to read', async (t) =
   t.notMatch(JSON.stringify(acts), /sk-test|bk_/)
 })
 
-t.test('an owner has only so many turns that run or wait their turn, whatever others have', async (t) => {
+t.test('an owner may have only so many turns that run or wait, whatever other owners have', async (t) => {
   const { call, ids } = await propertyOf('dan')
   const chat = { provider: 'openai', model: 'gpt-5.6-sol' }
   const begin = async (calls: Call, connectors: unknown[], input: string) => {
@@ -216,7 +216,7 @@ t.test('an owner has only so many turns that run or wait their turn, whatever ot
   t.equal((await hold()).status, 202, 'there is room again')
 })
 
-t.test('what a tenant names leads to no private address that the operator has not opened', async (t) => {
+t.test('no URL that a tenant gives leads to a private address that the operator did not open', async (t) => {
   const data = scratch(t)
   const serving = async (BATON_CONNECTORS_ALLOW_PRIVATE: string) => {
     const gateway = await wholeGateway(t, {
@@ -255,7 +255,7 @@ t.test('what a tenant names leads to no private address that the operator has no
   const message = { role: 'user', parts: [image] }
   t.match(await call('POST', `${at}/messages`, message), refused('parts[0].url'))
   t.match(await call('POST', `${at}/turns`, { input: [image] }), refused('input[0].url'))
-  // What was let in before is not reached any more.
+  // A connector that was let in before is not reached any more.
   t.match((await call('POST', `/v1/connectors/${plain}/test`)).body, { ok: false, error: /not allowed/ })
   t.match(await call('POST', `/v1/connectors/${guarded}/login`), refused('url'))
 })
@@ -264,7 +264,7 @@ t.test(
   'no input whatever makes a 500: every operation, every field, every kind of wrong value',
   async (t) => {
     const own = await propertyOf('cat')
-    // One that is free, so that turns which are no nonsense begin.
+    // A session that is free, so that turns with a good body begin.
     const chat = { provider: 'openai', model: 'gpt-5.6-sol' }
     own.ids.sessions = (await own.call('POST', '/v1/sessions', chat)).body.id
     const sweep = await sweepAll(t, own)
@@ -293,7 +293,7 @@ async function sweepAll(t: Test, { ids }: Property): Promise<{ faults: string[];
   }
   for (const operation of OPERATIONS) {
     const { path, method, parameters = [], requestBody, name } = operation
-    // A stream that is found has no end, and what is deleted is gone for all who come after.
+    // A stream that is found has no end, and a thing that is deleted is gone for all later requests.
     const target = filled(path, /\/events$/.test(path) || method === 'DELETE' ? { provider: 'openai' } : ids)
     for (const { name } of parameters.filter((parameter) => parameter.in === 'query')) {
       for (const text of ODD_TEXTS) await send(operation, `${target}?${name}=${text}`)
@@ -311,7 +311,7 @@ async function sweepAll(t: Test, { ids }: Property): Promise<{ faults: string[];
       const param = (await send(operation, target)).body?.error?.param
       t.notOk(
         param in (content.schema.properties ?? {}),
-        `${name} misses nothing of a body that may be absent`,
+        `${name} asks for no field of a body that may be absent`,
       )
     }
     t.match(
@@ -323,7 +323,7 @@ async function sweepAll(t: Test, { ids }: Property): Promise<{ faults: string[];
   return { faults, count }
 }
 
-/** A good turn would stream without end: whoever is no good stays as bad as it was. */
+/** A good turn would stream without end, so it runs in the background. A bad body stays as bad as it was. */
 const inBackground = (body: unknown): unknown =>
   typeof body === 'object' &&
   body !== null &&

@@ -43,9 +43,9 @@ t.test('in a real browser', { skip }, async (t) => {
     t.equal(
       await page.evaluate(`fetch('/v1/sessions').then(({ status }) => status)`),
       200,
-      'it can be tried out',
+      'the page can try out an operation',
     )
-    // Swagger UI's own inline style is kept out; it changes nothing that one sees. The page before may complain late.
+    // The policy keeps out Swagger UI's inline style, which changes nothing visible. The page before may complain late.
     t.same(
       page.complaints.filter((text) => !/inline style|rebound\.test/.test(text)),
       [],
@@ -61,7 +61,7 @@ const heading = (page: Page) =>
 
 async function logins(t: Test, { api }: World, page: Page, decline: () => void) {
   for (const [provider, redirect] of [
-    // One listens for the browser itself, the other is sent back to the gateway.
+    // The first login listens for the browser itself, the second sends the browser back to the gateway.
     ['anthropic', /^http:\/\/localhost:\d+\/callback$/],
     ['gemini', new RegExp(`^${api.url}/v1/oauth/callback/gemini$`)],
   ] as const) {
@@ -78,7 +78,7 @@ async function logins(t: Test, { api }: World, page: Page, decline: () => void) 
     })
   }
 
-  await t.test('a login that is declined is said so in the browser’s window', async (t) => {
+  await t.test('the browser’s window says that a login was declined', async (t) => {
     decline()
     const login = await api.post('/v1/oauth/anthropic/authorize', { mode: 'loopback' })
     await page.open(login.authorization_url)
@@ -89,7 +89,7 @@ async function logins(t: Test, { api }: World, page: Page, decline: () => void) 
 }
 
 async function connectorLogin(t: Test, world: World, page: Page) {
-  await t.test('a login at an MCP server ends there, too', async (t) => {
+  await t.test('a login at an MCP server ends in the browser’s window, too', async (t) => {
     const { api } = world
     const tools = await world.tools('plain', { look: {} })
     const guarded = await createMcpLogins({ upstream: tools.url })
@@ -103,7 +103,7 @@ async function connectorLogin(t: Test, world: World, page: Page) {
   })
 }
 
-/** What a page that a person happens to open may try on a gateway on their machine that wants no key. */
+/** What a page that a person happens to open may try on the gateway on their machine, which wants no key. */
 const DRIVE_BY = (api: string) => `Promise.all([
   fetch('${api}/v1/sessions').then(() => 'read', () => 'refused'),
   fetch('${api}/v1/sessions', {
@@ -143,11 +143,11 @@ async function attacks(t: Test, { api }: World, page: Page) {
     t.same((await api.get('/v1/sessions')).data, [], 'no session was made')
   })
 
-  await t.test('a name that leads here is not this machine', async (t) => {
+  await t.test('a page under a foreign name that leads to this machine is refused', async (t) => {
     await page.open(`${api.url.replace('127.0.0.1', 'rebound.test')}/v1/credentials`)
     t.match(JSON.parse(await body()), { error: { code: 'forbidden', message: /rebound\.test/ } })
     const own = `fetch('/v1/credentials').then(({ status }) => status)`
-    t.equal(await page.evaluate(own), 403, 'and what it asks of its own origin is refused')
+    t.equal(await page.evaluate(own), 403, 'what the page asks of its own origin is refused')
   })
 }
 
@@ -188,7 +188,7 @@ async function frontend(t: Test, { api, session }: World, page: Page, origin: st
       t.same(ids, all)
       t.same(rest, all.slice(1))
       const refused = `fetch(baton + '/v1/sessions/' + 'x'.repeat(513)).then(({ status, headers }) => [status, headers.has('x-request-id')])`
-      t.same(await page.evaluate(refused), [400, true], 'and why it is refused')
+      t.same(await page.evaluate(refused), [400, true], 'the page can read why a call is refused')
     },
   )
 }

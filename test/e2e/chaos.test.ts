@@ -22,7 +22,7 @@ const PATIENCE_MS = 120_000
 t.setTimeout(900_000)
 
 t.test('replicas that die, freeze and are replaced', ON_SERVERS, async (t) => {
-  // Servers of its own: some of the faults are theirs.
+  // The world has servers of its own, since some of the faults befall the servers.
   const world = await openWorld({ durable: false })
   t.teardown(() => world.close())
   const play = (rounds: number, turns: number, seed: number, fault: Fault) =>
@@ -42,7 +42,7 @@ t.test('replicas that die, freeze and are replaced', ON_SERVERS, async (t) => {
   })
 
   await t.test(
-    'neither do a frozen owner, a Redis that is emptied, restarted or mute, and a full disk',
+    'a frozen owner, a Redis that is emptied, restarted or mute, and a full disk lose and repeat nothing',
     async (t) => {
       for (const fault of ['freeze', 'redis_flush', 'redis_restart', 'redis_mute', 'disk_full'] as const) {
         nothingFound(t, (await play(1, 1, 12, fault)).findings)
@@ -51,7 +51,7 @@ t.test('replicas that die, freeze and are replaced', ON_SERVERS, async (t) => {
   )
 
   await t.test(
-    'nor cancels, tool changes, switches of the provider and repeated requests across replicas',
+    'cancels, tool changes, provider switches, repeats and queues across replicas lose and repeat nothing',
     async (t) => {
       for (const fault of ['cancel', 'tools', 'switch', 'twice', 'queue'] as const) {
         nothingFound(t, (await play(1, 2, 13, fault)).findings)
@@ -76,7 +76,7 @@ t.test('replicas that die, freeze and are replaced', ON_SERVERS, async (t) => {
     })
     nothingFound(t, findings)
     t.same(exits, [0, 0, 0], 'every replica ended by itself')
-    // None on a machine that has time; a starved one loses leases of two seconds without any deploy.
+    // There are none on a machine that has time; a starved machine loses leases of two seconds without any deploy.
     t.comment(`${recoveries} turns were taken over`)
     t.ok(turns > 0)
   })
@@ -113,7 +113,7 @@ async function hangingTurn(world: World, at: number, name: string): Promise<Held
 async function losesItsOwnerOnceMore(t: Test, world: World): Promise<void> {
   const { turn, reading } = await hangingTurn(world, 0, 'fourth')
   await world.database.query('update turn set recoveries = 3 where id = $1', [turn.id])
-  // With the log goes what its first step said: nobody may take what comes after for all of it.
+  // The log goes, and what the first step said with it: no reader may take what comes after for the whole turn.
   const redis = new Redis(world.redisUrl)
   await redis.flushall().finally(() => redis.disconnect())
   await world.replicas[0]?.end('SIGKILL')
@@ -123,7 +123,7 @@ async function losesItsOwnerOnceMore(t: Test, world: World): Promise<void> {
   await later.done
   t.equal(later.events[0]?.type, 'gap')
   const end = JSON.parse(reading.events.at(-1)?.data ?? '{}')
-  // Its snapshot, where that was taken of the turn as it had ended already.
+  // The last event is a gap where its snapshot was taken of the turn after its end.
   const failed = end.type === 'gap' ? end.snapshot.turn : end
   t.match(failed, { error: { code: 'recovery_limit' } })
   if (failed === end) t.equal(end.type, 'turn.failed')
@@ -138,7 +138,7 @@ async function hearsNothing(t: Test, world: World): Promise<void> {
   const lease = `update session set lease_until = now() + interval '1 hour' where id = $1`
   await world.database.query(lease, [turn.session])
   turn.isCancelled = true
-  // Not at the frozen one, which would take the request and never answer.
+  // Not at the frozen replica, which would take the request and never answer.
   await request({ replicas: world.replicas.slice(2) }, 'POST', `/v1/turns/${turn.id}/cancel`)
   await reading.done
   t.equal(reading.events.at(-1)?.type, 'turn.cancelled')

@@ -1,5 +1,5 @@
 /**
- * A real browser, driven by its debugging protocol over a pipe, with whose end it ends. It finds loopback
+ * A real browser, driven by its debugging protocol over a pipe; it ends when the pipe does. It finds loopback
  * addresses and nothing else.
  */
 import { spawn, spawnSync } from 'node:child_process'
@@ -39,7 +39,7 @@ export async function openBrowser(t: Test, hosts: readonly string[] = []): Promi
       '--remote-debugging-pipe',
       `--user-data-dir=${folder}`,
       `--host-resolver-rules=${rules.join(', ')}, EXCLUDE 127.0.0.1, EXCLUDE localhost`,
-      // In containers the first is needed, and /dev/shm is small.
+      // Containers need --no-sandbox, and their /dev/shm is small.
       ...['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu'],
       ...[
         '--no-first-run',
@@ -57,7 +57,7 @@ export async function openBrowser(t: Test, hosts: readonly string[] = []): Promi
   commands.on('error', () => {})
   const wire = createWire(commands, messages)
   t.teardown(async () => {
-    // In good order: its other processes write into the folder until they have heard of it.
+    // In good order: the browser's other processes write into the folder until they have heard of the end.
     void wire.send('Browser.close')
     await exited
     await rm(folder, { recursive: true, force: true, maxRetries: 3 }).catch(() => {})
@@ -65,7 +65,7 @@ export async function openBrowser(t: Test, hosts: readonly string[] = []): Promi
   return openPage(wire)
 }
 
-/** Commands and their answers, and what is told unasked. */
+/** Commands and their answers, and events that come unasked. */
 interface Wire {
   send(method: string, params?: object, session?: string): Promise<Json>
   on(method: string, handler: (params: Json) => void): void

@@ -136,7 +136,7 @@ async function read(response: Response, leave: () => void): Promise<EventStream>
     return frames
   }
   const done = consume()
-  // A test that never awaits it sees a frame that does not fit in `until`, or as it leaves.
+  // A test that never awaits `done` sees a frame that does not fit in `until` or `leave`.
   done.catch(() => {})
   return {
     status,
@@ -183,12 +183,12 @@ function frameOf(raw: string): Frame {
   return { id: field('id'), type: field('event'), data, raw }
 }
 
-/** With no field beside those that are named. */
+/** Checks an event against the document, and allows no field that the document does not name. */
 const isDocumented = new Ajv2020({
   strict: false,
   validateFormats: false,
   discriminator: true,
-  // Compiled in a third of the time.
+  // It compiles in a third of the time.
   code: { optimize: false },
 }).compile({
   ...Event,
@@ -199,10 +199,10 @@ const isDocumented = new Ajv2020({
 })
 
 export const typesOf = (frames: readonly Frame[]): string[] => frames.map(({ type }) => type)
-/** Types with runs of one type as one: deltas are merged as the clock will have it. */
+/** The types, with runs of one type as one: how many deltas are merged depends on the clock. */
 export const outline = (frames: readonly Frame[]): string[] =>
   typesOf(frames).filter((type, i, all) => type !== all[i - 1])
-/** Pieces of outlines: how every turn begins, how a step ends, and one that ends with words. */
+/** Pieces of outlines: how every turn begins, how a step ends, and how a step with words ends. */
 export const BEGUN = ['turn.created', 'turn.started', 'step.started']
 export const COMMITTED = ['usage', 'message', 'step.completed']
 export const ANSWERED = ['content.delta', ...COMMITTED]

@@ -36,7 +36,7 @@ async function gateway(
   return { url, ann: as(await keyOf('ann')), bob: as(await keyOf('bob')), admin }
 }
 
-t.test('an owner logs in at a server that wants it, and nobody else ever uses that login', async (t) => {
+t.test('an owner logs in at a server that wants a login, and nobody else ever uses that login', async (t) => {
   const [guarded, { url, ann, bob, admin }] = [await guardedServer(t), await gateway(t)]
   /** The owner's name travels beside the token, so that the server can tell whose call it is. */
   const connectorOf = async (call: Call, owner: string): Promise<Json> => {
@@ -55,7 +55,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
   const model = { provider: 'openai', model: 'gpt-5.6-sol' }
   const session = (await ann('POST', '/v1/sessions', { ...model, connectors: ['docs'] })).body.id
 
-  await t.test('until then it says where to log in', async (t) => {
+  await t.test('before its login the connector says where to log in', async (t) => {
     const login_url = `${path}/login`
     t.match(connector.status, { state: 'auth_required', login_url })
     t.match((await ann('GET', path)).body.status, { state: 'auth_required', login_url })
@@ -66,7 +66,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
     t.equal(guarded.passed.length, 0)
   })
 
-  await t.test('it is for the owner alone to begin, in their own browser', async (t) => {
+  await t.test('only the owner can begin a login, and only at a connector that wants one', async (t) => {
     t.equal((await bob('POST', `${path}/login`)).status, 404)
     t.match(await admin('POST', `${path}/login`), { status: 403, body: { error: { code: 'forbidden' } } })
     const open = { name: 'open', transport: 'streamable_http', url: guarded.url }
@@ -77,7 +77,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
     })
   })
 
-  await t.test('the browser goes there and back, once', async (t) => {
+  await t.test('the browser goes to the login service and back, once', async (t) => {
     const { authorization_url, state, expires_at, back } = await logIn(ann, connector.id)
     const asked = new URL(authorization_url).searchParams
     t.match(Object.fromEntries(asked), {
@@ -103,7 +103,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
     t.equal(guarded.clients.length, 1)
   })
 
-  await t.test('then its tools come into the session by themselves', async (t) => {
+  await t.test('after the login the tools of the server come into the session by themselves', async (t) => {
     const look = await eventually(async () => {
       const tools = (await ann('GET', `/v1/sessions/${session}/tools`)).body.tools as Json[]
       return tools.find(({ server, status }) => server === 'docs' && status === 'available')
@@ -113,7 +113,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
     t.match((await ann('POST', `${path}/test`)).body, { ok: true, tools: [{ name: 'look' }] })
   })
 
-  await t.test('another owner has a login of his own', async (t) => {
+  await t.test('another owner has a login of their own', async (t) => {
     const own = await connectorOf(bob, 'bob')
     t.match((await bob('GET', `/v1/connectors/${own.id}`)).body.status, { state: 'auth_required' })
     await fetch((await logIn(bob, own.id)).back)
@@ -126,7 +126,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
   })
 
   await t.test(
-    'a login that the server ended is asked for anew, and a patch of something else keeps it',
+    'a login outlives a patch of other fields, and is asked for anew once the server ended it',
     async (t) => {
       t.equal((await ann('PATCH', path, { require_approval: 'always' })).status, 200)
       t.equal((await ann('PATCH', path, { auth: connector.auth })).status, 200)
@@ -145,7 +145,11 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
         'each login registers: the service may have forgotten the last client',
       )
       const look = (tools as Json[]).find(({ server }) => server === 'docs')
-      t.match(look, { status: 'unavailable', reason: /needs a login: POST/ }, 'the registry says it, too')
+      t.match(
+        look,
+        { status: 'unavailable', reason: /needs a login: POST/ },
+        'the list of tools says so, too',
+      )
       const moved = await ann('PATCH', path, { url: `${guarded.origin}/elsewhere` })
       t.match(moved.body.status, { state: 'auth_required' }, 'a login goes to no other server')
       const shown = JSON.stringify([moved.body, (await ann('GET', '/v1/connectors')).body])
@@ -190,7 +194,7 @@ t.test('a gateway with a public https address is known to login services by its 
   t.match(
     new URL(asked).searchParams.get('client_id'),
     /^client-/,
-    'one that the internet does not reach registers',
+    'a gateway that the internet does not reach registers a client',
   )
   t.equal((await fetch(`${(await gateway(t)).url}/v1/oauth/connectors/client`)).status, 404)
 })

@@ -1,4 +1,4 @@
-/** What goes wrong upstream: one clean end, nothing half kept, the session goes on. */
+/** Failures upstream: the turn has one clean end, nothing is half kept, and the session goes on. */
 import t, { type Test } from 'tap'
 import type { JsonReply } from '../emulators/http.ts'
 import type { Answer, Scene } from '../emulators/scene.ts'
@@ -63,7 +63,7 @@ function failuresOf(vendor: keyof typeof BODIES): Failure[] {
       status: 502,
     },
     {
-      what: 'a key that it does not take',
+      what: 'a key that the vendor does not take',
       scene: reply(401, DENIED[vendor], 'bad key'),
       code: 'upstream_auth',
       status: 502,
@@ -104,12 +104,12 @@ function failuresOf(vendor: keyof typeof BODIES): Failure[] {
       code: 'upstream_disconnected',
       status: 502,
     },
-    // Waiting is the same whoever is waited for.
+    // Waiting is the same for every vendor.
     ...(vendor === 'openai' ? [{ ...SILENT, scene: half({ ending: 'hang', after: 6 }) }] : []),
   ]
 }
 
-/** Which paths fail in which vendor's words; the second door of each takes every other failure. */
+/** The paths on which each vendor fails; the second path of each takes every other failure. */
 const DOORS = {
   openai: ['openai key', 'chatgpt login'],
   anthropic: ['anthropic key', 'anthropic bearer'],
@@ -139,7 +139,7 @@ async function failures(t: Test, world: World) {
         t.match(waited.body.error.details.turn_id, /^turn_/)
         t.ok(
           waited.body.error.details.upstream !== undefined || /timeout|disconnected/.test(code),
-          'the vendor’s own words',
+          'the error has the vendor’s own words',
         )
         if (code === 'upstream_rate_limited') t.equal(waited.headers.get('retry-after'), '77')
         t.notMatch(JSON.stringify([frames, waited.body]), SECRETS)
@@ -168,7 +168,7 @@ async function failures(t: Test, world: World) {
     world.script(null)
   })
 
-  await t.test('an overload is tried again before the first word, and after it never', async (t) => {
+  await t.test('an overload before the first word is tried again within the same step', async (t) => {
     const session = await world.session('anthropic key')
     let asked = 0
     world.script(() => (asked++ < 2 ? BODIES.anthropic(529, 'overloaded_error', 'Overloaded') : null))
@@ -182,7 +182,7 @@ async function failures(t: Test, world: World) {
     world.script(null)
   })
 
-  await t.test('a turn too many is refused before it exists, and taken once there is room', async (t) => {
+  await t.test('a turn beyond the limits is refused before it exists, and taken once one ends', async (t) => {
     const sessions = await Promise.all([0, 1, 2, 3].map(() => world.session('openai key')))
     const start = (session: string | undefined) =>
       api.call('POST', `/v1/sessions/${session}/turns`, { input: 'slow 3000 20', background: true })
@@ -202,7 +202,7 @@ async function failures(t: Test, world: World) {
     t.match(await world.run(sessions[3] ?? '', 'now?'), { state: 'completed' })
   })
 
-  await t.test('what one request had to be amended for, the next ones of its turn do without', async (t) => {
+  await t.test('settings that one request had to drop or lower stay so to the turn’s end', async (t) => {
     const settings = { max_output_tokens: 90_000 }
     const session = await world.session('openai key', { connectors: ['kit'], settings })
     const before = world.sent('openai key').length

@@ -23,7 +23,7 @@ import { textResult } from './tool-server.ts'
 const PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=='
 const image = { type: 'image', media_type: 'image/png', data: PNG }
 
-/** Every word that must reach the next model is marked; marks in reasoning and notices must not. */
+/** Every text that must reach the next model has a mark; marks in reasoning and notices need not reach it. */
 const MARK = /MARK-[a-z0-9-]+/g
 const said = (text: string) => ({ type: 'text', text })
 const foreign = (provider: string) => ({
@@ -71,7 +71,7 @@ const GIVEN: Json[] = [
   {
     role: 'tool',
     parts: [
-      // Not in the order of the calls; of each kind one.
+      // The results are not in the order of the calls, and there is one of each kind.
       {
         type: 'tool_result',
         call_id: 'call_same',
@@ -192,7 +192,7 @@ async function pairs(t: Test, world: World) {
     const session = await world.session(source, { connectors: ['kit'], instructions: 'MARK-instructions' })
     for (const message of GIVEN) await api.post(`/v1/sessions/${session}/messages`, message)
     await live(world, session)
-    // What was said is edited for good, and one whole exchange goes.
+    // One answer is edited for good, and one whole exchange is deleted.
     const history = await world.messages(session)
     const edited = history.find(({ parts }) =>
       parts.some(({ text }: Json) => text === 'MARK-two-of-two-answers'),
@@ -221,7 +221,7 @@ async function pairs(t: Test, world: World) {
         t.strictSame(
           (await world.messages(session)).slice(0, base.length),
           base,
-          'the history is nobody’s to change',
+          'no turn has changed the history',
         )
         for (const { id } of (await world.messages(session)).slice(base.length)) {
           await api.call('DELETE', `/v1/sessions/${session}/messages/${id}`)
@@ -231,7 +231,7 @@ async function pairs(t: Test, world: World) {
     }
   }
 
-  await t.test('once around all six without a pause, and every vendor gets all of it', async (t) => {
+  await t.test('a session goes through all six paths twice, and every turn completes', async (t) => {
     const session = await world.session('gemini key', { connectors: ['kit'] })
     for (const path of [...PATH_NAMES, ...PATH_NAMES].sort((a, b) => a.length - b.length))
       await turnOn(t, world, session, path)
@@ -241,7 +241,7 @@ async function pairs(t: Test, world: World) {
 
 /** A vendor's own reasoning goes back to it, and to nobody else, also when others spoke in between. */
 async function tokens(t: Test, world: World) {
-  // The store keeps a token of each provider's kind.
+  // On the other backend one path of each provider is enough: only the store of the token differs.
   for (const source of world.backend === BACKEND ? PATH_NAMES : PROVIDERS) {
     await t.test(`reasoning of ${source} comes back to it alone`, async (t) => {
       const session = await world.session(source, { connectors: ['kit'] })
@@ -251,19 +251,19 @@ async function tokens(t: Test, world: World) {
           ({ provenance }: Json) => /[A-Za-z0-9+/_-]{24,}/.exec(provenance?.opaque ?? '')?.[0] ?? [],
         ),
       )
-      t.ok(own.length > 0, 'it leaves a token')
+      t.ok(own.length > 0, 'the reasoning leaves a token')
       for (const target of PATH_NAMES) {
         if (target === source) continue
         const [first = ''] = await turnOn(t, world, session, target)
         t.notOk(
           own.some((token) => first.includes(token)),
-          `${target} does not get it`,
+          `${target} does not get the token`,
         )
       }
       const [again = ''] = await turnOn(t, world, session, source)
       t.ok(
         own.every((token) => again.includes(token)),
-        'it comes back',
+        'the token comes back',
       )
     })
   }

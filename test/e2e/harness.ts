@@ -22,7 +22,7 @@ import { newDatabase } from '../servers.ts'
 import { type Client, createClient, type Json } from './client.ts'
 import { startToolServer, type TestTool, type ToolServer } from './tool-server.ts'
 
-/** Ways to a model: a provider and a kind of credential. Gemini's public API by a login is as by key, but for a header. */
+/** Ways to a model: a provider and a kind of credential. A login at Gemini's public API differs by a header only. */
 export const PATHS = {
   'openai key': { provider: 'openai', model: 'gpt-5.6-sol' },
   'chatgpt login': { provider: 'openai', model: 'gpt-5.6-sol' },
@@ -33,7 +33,7 @@ export const PATHS = {
 } as const
 export type Path = keyof typeof PATHS
 export const PATH_NAMES = Object.keys(PATHS) as Path[]
-/** One path of each provider, for what the door makes no difference to. */
+/** One path of each provider, for tests to which the kind of credential makes no difference. */
 export const PROVIDERS: readonly Path[] = ['openai key', 'anthropic key', 'gemini key']
 
 const CREDENTIALS: Record<Path, Json> = {
@@ -56,10 +56,10 @@ const CREDENTIALS: Record<Path, Json> = {
 }
 
 type Backend = 'embedded' | 'servers'
-/** Where one backend is enough: the one that opens sooner. */
+/** The backend for tests that need only one: the one that opens sooner. */
 export const BACKEND: Backend = ON_SERVERS.skip ? 'embedded' : 'servers'
 
-/** What is the providers' is tried on one backend; on the other, which differs in store and bus, on one path alone. */
+/** All paths on one backend; one path on the other, which differs in store and bus, and not in the providers. */
 export const pathsIn = ({ backend }: World, paths: readonly Path[] = PATH_NAMES): readonly Path[] =>
   backend === BACKEND ? paths : paths.slice(0, 1)
 
@@ -100,7 +100,7 @@ interface WorldOptions {
   pingMs?: number
   /** The YAML file */
   yaml?: string
-  /** In place of the silent one; not for a process of its own */
+  /** A log in place of the silent one; not for a process of its own */
   log?: Logger
 }
 
@@ -167,7 +167,7 @@ async function inProcessOfItsOwn(t: Test, folder: string, env: Record<string, st
     url,
     async stop(signal = 'SIGTERM') {
       const ended = stop(signal)
-      // As under npm, which passes on what the group of both got: the gateway hears it twice.
+      // As under npm, which passes on a signal that the whole group got: the gateway hears it twice.
       await Promise.race([ended, sleep(20)])
       await stop(signal)
     },
@@ -245,7 +245,7 @@ async function createWorld(
   return world
 }
 
-/** The doors of the six paths, told apart by what a request shows. */
+/** The vendor of each of the six paths, and what tells the path's requests apart. */
 const DOORS: Record<Path, { vendor: keyof Vendors; is(request: Recorded): boolean }> = {
   'openai key': { vendor: 'openai', is: ({ path }) => path.startsWith('/v1/responses') },
   'chatgpt login': { vendor: 'openai', is: ({ path }) => path.startsWith('/backend-api/codex/responses') },

@@ -15,7 +15,7 @@ export const held = (until: Promise<unknown>): Answer => ({
   ],
 })
 
-/** A model that is held in its first request, until that is cut off; asked again, it does what `then` says. */
+/** A model that is held in its first request until that request is cut off; asked again, it does what `then` says. */
 export function speaksThen(
   world: World,
   then: Scene | ((asked: number) => Scene),
@@ -50,6 +50,6 @@ export const isSpeaking = (stream: EventStream, n: number) =>
       ofType(stream.frames, 'step.started').length === n && stream.frames.at(-1)?.type === 'content.delta',
   )
 
-/** Runs until it is cancelled. */
+/** The answer of a tool that runs until its call is cancelled. */
 export const until = (signal: AbortSignal): Promise<Json> =>
   new Promise((resolve) => signal.addEventListener('abort', () => resolve(textResult('stopped'))))

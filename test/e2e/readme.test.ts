@@ -21,7 +21,7 @@ const README = fileURLToPath(new URL('../../../README.md', import.meta.url))
 
 const hasCurl = spawnSync('curl', ['--version']).status === 0 || process.env.CI === 'true'
 
-t.test('the walk does what it says', { skip: hasCurl ? false : 'curl is not there' }, async (t) => {
+t.test('the walk does what the README says', { skip: hasCurl ? false : 'curl is not there' }, async (t) => {
   t.teardown(stopAll)
   const tools = (await startEverything()).replace(/\/mcp$/, '')
   const world = await openWorld(t, 'embedded')
@@ -42,13 +42,13 @@ t.test('the walk does what it says', { skip: hasCurl ? false : 'curl is not ther
   t.same(
     ends,
     Array.from({ length: 9 }, () => 'turn.completed'),
-    'two turns of the walk, one on each path',
+    'two turns of the walk, and one on each path',
   )
   const { data } = await world.api.get('/v1/tool-executions')
   t.equal(data.length, 8)
   for (const call of data) t.match(call, { tool: 'docs.get-sum', outcome: 'ok', arguments: { a: 19, b: 23 } })
   const answers = stdout.match(/"text":"The tools answered: The sum of 19 and 23 is 42\."/g) ?? []
-  t.ok(answers.length >= 8, 'each answers with the result')
+  t.ok(answers.length >= 8, 'each of these turns answers with the result')
   t.notMatch(stdout, /"error":\{/)
   t.match(stdout, /"method":"POST","url":"[^"]+:streamGenerateContent/, 'the preview shows a request')
   const { data: sessions } = await world.api.get('/v1/sessions')
@@ -95,8 +95,12 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
   const { message } = events.find(({ type, message }) => type === 'message' && message.role === 'assistant')
   t.equal(streamed, message.parts[0].text)
   t.match(streamed, /^word1 .* word60$/)
-  t.same(requests.slice(0, 2), ['POST 200', 'POST 200'], 'sent again, the same turn comes back')
-  t.ok(requests.filter((one) => one === 'GET 200').length > 1, 'it was cut off more than once')
+  t.same(
+    requests.slice(0, 2),
+    ['POST 200', 'POST 200'],
+    'the request is sent again, and the same turn comes back',
+  )
+  t.ok(requests.filter((one) => one === 'GET 200').length > 1, 'the stream was cut off more than once')
   t.equal(requests.at(-1), 'GET 204')
   await t.rejects(
     ask('ses_0', 'hello', () => {}),
@@ -123,11 +127,11 @@ t.test('a demo that is told to end while it starts leaves nothing behind', async
   const env = { ...process.env, TMPDIR: folder }
   const demo = spawn(process.execPath, [DEMO], { env, stdio: ['ignore', 'pipe', 'inherit'] })
   t.teardown(() => demo.kill('SIGKILL'))
-  // One level at a time: what the demo makes and removes meanwhile would break a walk through all of it.
+  // One level at a time: folders that the demo makes and removes meanwhile would break a walk through all of them.
   await eventually(() => readdirSync(folder).some((name) => existsSync(join(folder, name, 'data'))))
   demo.stdout.resume()
   demo.kill('SIGTERM')
-  // Whatever is left would hold its output open.
+  // A process that is left over would hold the demo's output open.
   const isOver = once(demo, 'close').then(() => true)
   t.ok(await Promise.race([isOver, sleep(30_000, false, { ref: false })]))
   t.equal(demo.exitCode, 1)

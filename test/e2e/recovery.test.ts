@@ -1,6 +1,6 @@
 /**
- * What becomes of turns whose process dies (kill -9) or is told to leave (SIGTERM): the next one finishes them
- * or says truthfully what is not known, and a tool that does not allow it is never run twice.
+ * What becomes of turns whose process dies (kill -9) or is told to leave (SIGTERM): the next process finishes them
+ * or says truthfully what is not known, and a tool that may not run twice never does.
  */
 import t, { type Test } from 'tap'
 import { gate } from '../waiting.ts'
@@ -66,7 +66,7 @@ async function killed(
   const ended = async ({ turn }: { turn: string }) => world.api.get(`/v1/turns/${turn}?wait=60`)
   const results = (turn: Json) => turn.messages.find(({ role }: Json) => role === 'tool')?.parts
 
-  await t.test('in a model call: it is made anew, and the queue goes on', async (t) => {
+  await t.test('a model call that was under way is made anew, and the queue goes on', async (t) => {
     const turn = await ended(speaking)
     t.match(turn, { state: 'completed', output_text: 'speak' })
     t.strictSame(
@@ -80,7 +80,7 @@ async function killed(
     })
   })
 
-  await t.test('in a tool that may not run twice: it does not, and the model is told', async (t) => {
+  await t.test('a tool that may not run twice does not run again, and the model is told', async (t) => {
     const turn = await ended(once)
     t.equal(turn.state, 'completed')
     t.match(results(turn), [
@@ -91,14 +91,14 @@ async function killed(
     t.match(data, [{ outcome: 'outcome_unknown', ended_at: String }])
   })
 
-  await t.test('in a tool that may run again: it does', async (t) => {
+  await t.test('a tool that may run twice runs again', async (t) => {
     const turn = await ended(again)
     t.match(turn, { state: 'completed', output_text: 'The tools answered: at last' })
     t.match(results(turn), [{ outcome: 'ok' }])
     t.equal(tools.count('again'), 2)
   })
 
-  await t.test('a result that was there is used, never made again', async (t) => {
+  await t.test('a result that was there is used, and its tool does not run again', async (t) => {
     const turn = await ended(half)
     t.match(results(turn), [
       { outcome: 'ok', content: [{ text: 'quick ran' }] },
@@ -108,7 +108,7 @@ async function killed(
     t.equal(tools.count('once'), 2, 'once in each of two turns')
   })
 
-  await t.test('waiting for a person: it still does', async (t) => {
+  await t.test('a turn that waited for a person still waits, and goes on once it is approved', async (t) => {
     const turn = await world.api.get(`/v1/turns/${approval.turn}`)
     t.equal(turn.state, 'awaiting_input')
     const call = turn.messages.at(-1).parts.find(({ type }: Json) => type === 'tool_call')
@@ -116,7 +116,7 @@ async function killed(
     t.match(await ended(approval), { state: 'completed', output_text: 'The tools answered: wiped' })
   })
 
-  await t.test('the events lead to what is stored', async (t) => {
+  await t.test('the events give the messages that are stored', async (t) => {
     for (const { turn, stream } of [speaking, once, again, half]) {
       const last = stream.frames.at(-1)
       const frames = await (
@@ -140,7 +140,7 @@ async function killed(
       }
       t.equal(types.filter((type) => type === 'turn.completed').length, 1)
       t.equal(types.filter((type) => type === 'turn.created').length, 1)
-      t.notOk(types.includes('gap'), 'the bus kept them')
+      t.notOk(types.includes('gap'), 'the bus kept the events')
     }
     if (world.backend === 'servers') {
       const whole = await (await world.api.follow(`/v1/turns/${speaking.turn}/events`)).done
@@ -149,7 +149,7 @@ async function killed(
   })
 }
 
-/** Refuses new work, brings the step that runs to its end, and leaves the rest to the next process. */
+/** The gateway refuses new work, brings the step that runs to its end, and leaves the rest to the next process. */
 async function toldToLeave(t: Test, world: World, tools: ToolServer, held: ReturnType<typeof gate>) {
   const { api } = world
   const session = await world.session('gemini key', { connectors: ['work'] })
@@ -181,7 +181,11 @@ async function toldToLeave(t: Test, world: World, tools: ToolServer, held: Retur
   await back
   await stream.done
   const said = typesOf(stream.frames)
-  t.equal(said.filter((type) => type === 'step.completed').length, 1, 'it left at the border of its step')
+  t.equal(
+    said.filter((type) => type === 'step.completed').length,
+    1,
+    'the turn was left at the border of its step',
+  )
   t.notOk(said.includes('turn.failed'), 'leaving is no failure')
   const done = await world.api.get(`/v1/turns/${turn}?wait=60`)
   t.match(done, { state: 'completed', output_text: 'The tools answered: quick ran' })
@@ -225,7 +229,7 @@ await everyBackend(
   { process: true, env: { BATON_LEASE_SECONDS: '2', BATON_DRAIN_SECONDS: '30' } },
 )
 
-t.test('what is under way at the end of a drain', async (t) => {
+t.test('calls that are under way at the end of a drain', async (t) => {
   const world = await openWorld(t, BACKEND)
   await t.test('a call that a drain cuts short is for the next process to judge', async (t) => {
     const bank = await world.tools('bank', {
@@ -240,14 +244,14 @@ t.test('what is under way at the end of a drain', async (t) => {
       'call bank__charge with {}',
     )
     await bank.called('charge')
-    // It gives turns no time to come to a border.
+    // This drain gives turns no time to come to the border of a step.
     await world.restart()
     const { state, messages } = await world.api.get(`/v1/turns/${turn}?wait=60`)
     t.equal(state, 'completed')
     const results = messages.find(({ role }: Json) => role === 'tool')?.parts
     t.match(results, [{ outcome: 'outcome_unknown' }])
     const { data } = await world.api.get(`/v1/tool-executions?turn_id=${turn}`)
-    t.match(data, [{ outcome: 'outcome_unknown', ended_at: String }], 'as the ledger has it')
+    t.match(data, [{ outcome: 'outcome_unknown', ended_at: String }], 'the ledger says so, too')
     t.equal(bank.count('charge'), 1)
   })
 

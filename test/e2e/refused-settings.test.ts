@@ -1,4 +1,4 @@
-/** A setting that only a provider's refusal tells of: left out from then on, named, and tried again in an hour. */
+/** A setting that a provider refused: it is left out from then on, named, and tried again after an hour. */
 import { pino } from 'pino'
 import t from 'tap'
 import type { Json } from './client.ts'
@@ -38,14 +38,18 @@ t.test('a setting that a model refused is left out of later turns, and /render n
     const shown = await render(session)
     t.match(await world.run(session, 'hello'), { state: 'completed', output_text: 'hello' })
     const sent = world.sent('openai key').slice(before)
-    t.strictSame(sent[0]?.body, shown.body, 'exactly what is sent')
+    t.strictSame(sent[0]?.body, shown.body, 'the preview is exactly what is sent')
     return sent.map(({ status, body }) => [status, (body as Json).temperature ?? null])
   }
   const told = () =>
     lines.flatMap(({ level, known, provider, model }) => (known ? [{ level, known, provider, model }] : []))
 
   const session = await open()
-  t.match(await render(session), { body: { temperature: 0.5 }, notes: { length: 0 } }, 'nothing is known')
+  t.match(
+    await render(session),
+    { body: { temperature: 0.5 }, notes: { length: 0 } },
+    'no refusal is known yet',
+  )
   t.strictSame(await turn(session), AT_FIRST)
   const shown = await render(session)
   t.strictSame([shown.body.temperature, shown.body.top_p, shown.notes], [undefined, 0.9, [LEFT_OUT]])
@@ -54,7 +58,7 @@ t.test('a setting that a model refused is left out of later turns, and /render n
     { level: 30, known: { refused: { temperature: 'any' }, id: MODEL }, provider: 'openai', model: MODEL },
   ])
 
-  await t.test('in any session of the credential and model, but in no other', async (t) => {
+  await t.test('the setting is left out in sessions of this credential and model alone', async (t) => {
     const { id } = await world.api.post('/v1/credentials', {
       provider: 'openai',
       kind: 'api_key',
@@ -62,7 +66,7 @@ t.test('a setting that a model refused is left out of later turns, and /render n
     })
     t.strictSame(await turn(await open({ settings: { temperature: 1 } })), [[200, null]])
     const plain = await render(await open({ settings: { top_p: 0.9 } }))
-    t.strictSame(plain.notes, [], 'what is not wished for is not named')
+    t.strictSame(plain.notes, [], 'a setting that is not wished for is not named')
     for (const more of [{ credential_id: id }, { model: 'gpt-4o' }]) {
       const shown = await render(await open(more))
       t.strictSame([shown.body.temperature, shown.notes], [0.5, []])
@@ -71,7 +75,7 @@ t.test('a setting that a model refused is left out of later turns, and /render n
     t.strictSame(await turn(await open({ credential_id: id })), AT_FIRST)
   })
 
-  await t.test('a limit that the model named holds for what is above it', async (t) => {
+  await t.test('a limit that the model named lowers the values above it, and no others', async (t) => {
     const long = await open({ settings: { max_output_tokens: 20_000 } })
     t.equal((await turn(long)).length, 2)
     t.equal((await turn(long)).length, 1)
@@ -82,10 +86,10 @@ t.test('a setting that a model refused is left out of later turns, and /render n
       }),
     )
     t.strictSame(limits, [[5000, LOWERED], [5000], [400]])
-    t.strictSame((await render(session)).notes, [LEFT_OUT], 'beside what was known')
+    t.strictSame((await render(session)).notes, [LEFT_OUT], 'the refused setting is known as before')
   })
 
-  await t.test('once an hour is over it is sent again', async (t) => {
+  await t.test('after an hour the setting is sent again', async (t) => {
     const { now } = performance
     let later = 3_500_000
     performance.now = () => now.call(performance) + later
@@ -95,11 +99,11 @@ t.test('a setting that a model refused is left out of later turns, and /render n
     t.strictSame(await turn(session), [[200, null]])
     later = 3_600_000
     t.match(await render(session), { body: { temperature: 0.5 }, notes: { length: 0 } })
-    t.strictSame(await turn(session), AT_FIRST, 'and refused again')
+    t.strictSame(await turn(session), AT_FIRST, 'the setting is refused again')
     t.strictSame(await turn(session), [[200, null]])
     later = 7_200_001
     refused = []
-    t.strictSame(await turn(session), [[200, 0.5]], 'or taken')
+    t.strictSame(await turn(session), [[200, 0.5]], 'the setting is accepted now')
     t.strictSame((await render(session)).notes, [])
   })
 })

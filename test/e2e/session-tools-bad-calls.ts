@@ -1,4 +1,4 @@
-/** What goes wrong in a model's calls and its tools: the model is told, and the turn ends in bounded time. */
+/** Bad calls of a model, and tools that fail: the model is told, and the turn ends in bounded time. */
 import type { Test } from 'tap'
 import { type Answer, calls, text } from '../emulators/scene.ts'
 import { EMPTY, NONE } from '../patterns.ts'
@@ -6,7 +6,7 @@ import { type Json, ofType, typesOf } from './client.ts'
 import { type Path, PROVIDERS, pathsIn, type World } from './harness.ts'
 import { ECHO } from './tool-server.ts'
 
-/** The model is told of a broken call by Gemini itself; elsewhere the call is there to be answered. */
+/** Gemini itself reports a broken call; elsewhere the call is in the answer, and gets a result. */
 const GEMINI = ['gemini key', 'code assist login'] as const
 const OTHERS = ['chatgpt login', 'anthropic key'] as const
 
@@ -14,7 +14,7 @@ export async function badCalls(t: Test, world: World) {
   const { api } = world
   const kit = await world.tools('kit', { echo: ECHO })
   for (const path of pathsIn(world, OTHERS)) {
-    await t.test(`a tool that is not there, and arguments that are none: ${path}`, async (t) => {
+    await t.test(`a call of a missing tool or with bad arguments gets an error: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: ['kit'] })
       const ran = kit.count('echo')
       world.script((_, { step }) =>
@@ -74,7 +74,7 @@ export async function badCalls(t: Test, world: World) {
   }
 
   await t.test(
-    'a tool whose definition changed a moment ago is not called where that blocks it',
+    'a tool whose definition changed a moment ago is not called where its connector blocks changed tools',
     async (t) => {
       const vault = await world.tools('vault', { open: {} })
       await api.patch(`/v1/connectors/${vault.id}`, { pin: 'block' })
@@ -94,7 +94,7 @@ export async function badCalls(t: Test, world: World) {
   )
 
   for (const path of pathsIn(world, OTHERS)) {
-    await t.test(`${path}: the name of a tool that the model made up fits into the history`, async (t) => {
+    await t.test(`${path}: a tool name that the model made up is cut to fit into the history`, async (t) => {
       const session = await world.session(path, { connectors: ['kit'] })
       world.script((_, { step }) => (step > 0 ? null : calls([`\0${'x'.repeat(600)}`, {}])))
       const frames = await (await api.turn(session, 'go')).done
@@ -142,7 +142,7 @@ export async function badCalls(t: Test, world: World) {
             ['assistant', 1],
             ['tool', 1],
           ],
-          'no trace of it in the history',
+          'the bad call leaves no trace in the history',
         )
         world.script(null)
         t.match(await world.run(session, 'go on'), { output_text: 'go on' })
@@ -167,7 +167,7 @@ export async function badCalls(t: Test, world: World) {
     }
   }
 
-  await t.test('an answer of nothing is asked for once more, unless it stands behind results', async (t) => {
+  await t.test('an empty answer of Gemini is asked for once more, unless it follows results', async (t) => {
     const nothing: Answer = { items: [] }
     const thought: Answer = { items: [{ type: 'reasoning', parts: ['Hm.'] }] }
     const play = async (path: Path, ...scenes: Answer[]) => {
@@ -189,17 +189,25 @@ export async function badCalls(t: Test, world: World) {
       const answer = await play('gemini key', first, text('Here.'))
       t.match(answer, { ...completed, requests: 2, discarded: 1, said: 'Here.' })
     }
-    t.match(await play('gemini key'), { ...completed, requests: 2, discarded: 1, said: '' }, 'once')
+    t.match(
+      await play('gemini key'),
+      { ...completed, requests: 2, discarded: 1, said: '' },
+      'an empty answer is asked for once more only',
+    )
     const called = await play('gemini key', calls(['kit__echo', { text: 'a' }]))
     t.match(called, { ...completed, requests: 2, discarded: 0 })
     for (const path of OTHERS) {
       const answer = await play(path, nothing, text('Here.'))
-      t.match(answer, { ...completed, requests: 1, discarded: 0, said: '' }, `${path} may mean it`)
+      t.match(
+        answer,
+        { ...completed, requests: 1, discarded: 0, said: '' },
+        `${path} may mean its empty answer`,
+      )
     }
     world.script(null)
   })
 
-  await t.test('a model that calls what is not there for ever is stopped by max_steps', async (t) => {
+  await t.test('a model that calls a missing tool for ever is stopped by max_steps', async (t) => {
     const session = await world.session('openai key')
     world.script(() => calls(['nope__tool', {}]))
     const turn = await world.run(session, { input: 'go', max_steps: 4 })
@@ -214,7 +222,7 @@ export async function badCalls(t: Test, world: World) {
       nonsense: { run: () => ({ content: 'no list' }) },
       empty: { run: () => ({ content: [] }) },
     })
-    // Of its own, since what answers needs time on a busy machine, too.
+    // A server of its own with a short timeout: on a busy machine tools that do answer need longer.
     const mute = await world.tools('mute', {
       late: { run: () => new Promise(() => {}) },
       safe: { annotations: { readOnlyHint: true }, run: () => new Promise(() => {}) },

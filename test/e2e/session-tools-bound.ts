@@ -22,7 +22,7 @@ const newest = (world: World, path: Path) =>
 export async function comingAndGoing(t: Test, world: World) {
   const { api } = world
   for (const path of pathsIn(world, PROVIDERS)) {
-    await t.test(`bound, announced, switched, unbound: the next request has it: ${path}`, async (t) => {
+    await t.test(`the next request has the tools that a bind, switch or unbind left: ${path}`, async (t) => {
       const { name, server } = await fresh(world, { one: {}, two: {} })
       const session = await world.session(path)
       const events = await api.follow(`/v1/sessions/${session}/events`)
@@ -72,7 +72,7 @@ export async function comingAndGoing(t: Test, world: World) {
       t.strictSame(
         newest(world, path),
         [`${name}__one`, `${name}__three`],
-        'new ones are appended, what stays keeps its place',
+        'new tools are appended, and tools that stay keep their places',
       )
       t.equal(server.count('two'), 0)
 
@@ -82,7 +82,11 @@ export async function comingAndGoing(t: Test, world: World) {
       t.strictSame(newest(world, path), [`${name}__three`])
       await api.patch(`/v1/sessions/${session}/tools/${name}.one`, { enabled: true })
       await world.run(session, 'hello')
-      t.strictSame(newest(world, path), [`${name}__three`, `${name}__one`], 'one that comes back is new')
+      t.strictSame(
+        newest(world, path),
+        [`${name}__three`, `${name}__one`],
+        'a tool that comes back counts as new',
+      )
 
       const gone = await api.delete(`/v1/sessions/${session}/connectors/${name}`)
       t.match(gone, { added: NONE, removed: [`${name}.one`, `${name}.three`], prompt_cache: 'invalidated' })
@@ -105,13 +109,13 @@ export async function comingAndGoing(t: Test, world: World) {
       events.leave()
     })
 
-    await t.test(`between the steps of a turn: ${path}`, async (t) => {
+    await t.test(`tools that change during a step of a turn are there in its next: ${path}`, async (t) => {
       const { name, server } = await fresh(world, { begin: {} })
       const late = await fresh(world, { late: {} })
       const session = await world.session(path, { connectors: [name] })
       server.tools.set('begin', {
         async run() {
-          // During a call: one server is bound, and this one itself offers more.
+          // During the call another server is bound, and this server offers more.
           const bound = await api.put(`/v1/sessions/${session}/connectors/${late.name}`)
           t.match(bound, { effective: { turn_id: /^turn_/, from: 'next_step' }, restarted_turn_id: null })
           server.tools.set('second', {})
@@ -134,12 +138,12 @@ export async function comingAndGoing(t: Test, world: World) {
   }
 }
 
-/** The emulated model calls whatever it is told to; Gemini's answer to an undeclared one is UNEXPECTED_TOOL_CALL. */
+/** The emulated model calls whatever it is told to; Gemini answers UNEXPECTED_TOOL_CALL for an undeclared tool. */
 export async function calledBlindly(t: Test, world: World) {
   const { api } = world
   const { unexpected } = world.emulators.gemini
   for (const path of pathsIn(world, ['gemini key', 'code assist login'])) {
-    await t.test(`what is in the registry is never an unexpected call: ${path}`, async (t) => {
+    await t.test(`a call of a tool in the registry is never an unexpected one: ${path}`, async (t) => {
       const { name, server } = await fresh(world, { one: {} })
       const session = await world.session(path)
       const events = await api.follow(`/v1/sessions/${session}/events`)
@@ -162,7 +166,11 @@ export async function calledBlindly(t: Test, world: World) {
       t.strictSame(unexpected, [])
       await api.delete(`/v1/sessions/${session}/connectors/${name}`)
       t.equal(await blindly('one'), 1)
-      t.strictSame(new Set(unexpected), new Set([`${name}__one`]), 'once it is gone it is one')
+      t.strictSame(
+        new Set(unexpected),
+        new Set([`${name}__one`]),
+        'a call of a tool that is gone is unexpected',
+      )
       world.script(null)
       events.leave()
     })
@@ -222,7 +230,7 @@ export async function badCompany(t: Test, world: World) {
     }
     for (const name of names) t.strictSame(status(name), ['available'])
     await startOf(session)
-    // By turns, since what else the machine does costs both alike: a wait for servers would be in each of these.
+    // By turns, so that other work of the machine costs both alike: a wait for servers would be in each difference.
     const longer: number[] = []
     for (let i = 0; i < 5; i++) {
       const normal = await startOf(healthy)
@@ -259,7 +267,7 @@ export async function badCompany(t: Test, world: World) {
   })
 
   await t.test(
-    'a new session does not wait longer than the connect budget, and the late server joins',
+    'a new session does not wait longer than the connect budget, and a late server joins it',
     async (t) => {
       const late = await fresh(world, { it: {} })
       const { name } = await fresh(world, { good: {} })

@@ -1,6 +1,6 @@
 /**
  * Tools that change while a model speaks or a call runs (api.md "Session tools", `apply: now`): the answer under way
- * starts anew with them, and a running call goes with its server.
+ * starts anew with the new tools, and a running call ends with its server.
  */
 import type { Test } from 'tap'
 import { calls, text } from '../emulators/scene.ts'
@@ -64,7 +64,11 @@ export async function applyNow(t: Test, world: World) {
           { index: 0, attempt: 2 },
           { index: 1, attempt: 2 },
         ])
-        t.strictSame(usage, ofType(frames, 'turn.completed')[0].usage, 'what was discarded was paid for')
+        t.strictSame(
+          usage,
+          ofType(frames, 'turn.completed')[0].usage,
+          'the usage includes the discarded attempt',
+        )
         t.strictSame(
           (await world.messages(session)).map(({ role }) => role),
           ['user', 'assistant', 'tool', 'assistant'],
@@ -90,20 +94,20 @@ export async function applyNow(t: Test, world: World) {
     open()
     const frames = await stream.done
     const restarts = ofType(frames, 'turn.restarted').length
-    // One; on a machine that is too busy to answer all four in 400 ms, two.
+    // One restart; two on a machine that is too busy to answer all four callers in 400 ms.
     t.ok(restarts === 1 || restarts === 2, `${restarts} restarts`)
     t.equal(ofType(frames, 'step.started').at(-1).tool_count, 5)
     t.equal(world.sent('anthropic key').length - asked, restarts)
     world.script(null)
   })
 
-  await t.test('twenty at once on a replica that does not run the turn are one restart', async (t) => {
-    if (world.backend === 'embedded') return t.pass('it has one replica alone')
+  await t.test('twenty changes at once on a replica without the turn cause one restart', async (t) => {
+    if (world.backend === 'embedded') return t.pass('the embedded backend has one replica alone')
     const other = await world.another()
     const names = Array.from({ length: 20 }, (_, i) => `t${i}`)
     const { name } = await fresh(world, Object.fromEntries(names.map((each) => [each, {}])))
     const session = await world.session('anthropic key', { connectors: [name] })
-    // Speaks on after a restart, too: a turn that is over has nothing to restart for whoever comes late.
+    // The model speaks on after a restart, too: a turn that is over has nothing to restart for late callers.
     const { stream, open } = await speaking(world, session)
     const off = { enabled: false, apply: 'now' }
     const changes = names.map((each) => other.patch(`/v1/sessions/${session}/tools/${name}.${each}`, off))
@@ -112,13 +116,13 @@ export async function applyNow(t: Test, world: World) {
     open()
     const frames = await stream.done
     const restarts = ofType(frames, 'turn.restarted').length
-    // One; on a machine that is too busy to take all twenty at once, two.
+    // One restart; two on a machine that is too busy to take all twenty changes at once.
     t.ok(restarts === 1 || restarts === 2, `${restarts} restarts`)
     t.equal(ofType(frames, 'step.started').at(-1).tool_count, 1)
     world.script(null)
   })
 
-  await t.test('changes that come together are one restart', async (t) => {
+  await t.test('changes that come together cause one restart', async (t) => {
     const { name, server } = await fresh(world, { one: {}, two: {}, three: {} })
     const session = await world.session('openai key', { connectors: [name] })
     const model = speaksThen(world, text('done'))
@@ -140,7 +144,7 @@ export async function applyNow(t: Test, world: World) {
     world.script(null)
   })
 
-  await t.test('now, while nothing runs, is next; a change of nothing restarts nothing', async (t) => {
+  await t.test('apply: now means next while no turn runs; a change of nothing restarts none', async (t) => {
     const { name } = await fresh(world, { one: {} })
     const session = await world.session('openai key', { connectors: [name] })
     const idle = await api.patch(`/v1/sessions/${session}/tools/${name}.one`, {
@@ -177,7 +181,7 @@ export async function applyNow(t: Test, world: World) {
       t.match(await toggle(n % 2 === 0), { effective: { from: 'restart' } })
       await isSpeaking(stream, n + 1)
       const again = { changed: NONE, effective: { from: 'next_step' }, restarted_turn_id: null }
-      t.match(await toggle(n % 2 === 0), again, 'once more it changes nothing')
+      t.match(await toggle(n % 2 === 0), again, 'the same change once more changes nothing')
     }
     t.match(await toggle(false), { effective: { from: 'next_step' }, restarted_turn_id: null })
     open()
@@ -190,7 +194,7 @@ export async function applyNow(t: Test, world: World) {
 
 export async function duringTools(t: Test, world: World) {
   const { api } = world
-  await t.test(`a server that goes takes its running call with it, and nothing else`, async (t) => {
+  await t.test(`a server that is unbound takes its running call with it, and no other call`, async (t) => {
     const { name, server } = await fresh(world, { quick: {} })
     let cancelled = false
     const going = await fresh(world, {
@@ -220,8 +224,8 @@ export async function duringTools(t: Test, world: World) {
       { outcome: 'ok', content: [{ text: 'quick ran' }] },
       { outcome: 'cancelled', is_error: true },
     ])
-    t.ok(cancelled, 'the server is told')
-    t.strictSame([server.count('quick'), going.server.count('nap')], [1, 1], 'nothing is run again')
+    t.ok(cancelled, 'the server hears of the cancel')
+    t.strictSame([server.count('quick'), going.server.count('nap')], [1, 1], 'no call runs again')
     t.strictSame(
       typesOf(frames).filter((type) => type === 'step.discarded'),
       [],
@@ -229,7 +233,7 @@ export async function duringTools(t: Test, world: World) {
     t.match(ofType(frames, 'step.started').at(-1), { step: 1, tool_count: 2 })
   })
 
-  await t.test('a tool that is switched off takes its call along, running or waiting', async (t) => {
+  await t.test('a tool that is switched off takes its call along, be it running or waiting', async (t) => {
     const { opened, open } = gate()
     const { name } = await fresh(world, { slow: { run: () => opened.then(() => textResult('made it')) } })
     const session = await world.session('openai key', { connectors: [name] })
@@ -251,7 +255,7 @@ export async function duringTools(t: Test, world: World) {
     t.match(turn, { state: 'completed', messages: [{}, {}, { parts: [{ outcome: 'cancelled' }] }] })
   })
 
-  await t.test('without now a running call of a removed server ends as it will', async (t) => {
+  await t.test('without apply: now a running call of a removed server runs to its end', async (t) => {
     const { opened, open } = gate()
     const { name } = await fresh(world, { slow: { run: () => opened.then(() => textResult('made it')) } })
     const session = await world.session('openai key', { connectors: [name] })

@@ -20,7 +20,7 @@ export async function declarations(t: Test, world: World) {
     required: ['q'],
   })
   for (const path of pathsIn(world)) {
-    await t.test(`the bytes of what stays stay: ${path}`, async (t) => {
+    await t.test(`the declarations of tools that stay keep their bytes: ${path}`, async (t) => {
       const { name, server } = await fresh(world, {
         a: { inputSchema: schema('a') },
         b: { inputSchema: schema('b') },
@@ -34,7 +34,11 @@ export async function declarations(t: Test, world: World) {
       const change = await api.post(`/v1/sessions/${session}/tools/refresh`)
       t.match(change, { added: [`${name}.0-first-by-name`], prompt_cache: 'invalidated' })
       const after = flat(await declared())
-      t.strictSame(after.slice(0, before.length), before, 'byte for byte, in their old places')
+      t.strictSame(
+        after.slice(0, before.length),
+        before,
+        'the declarations stay byte for byte, in their old places',
+      )
       t.equal(after.length, before.length + 1)
       server.tools.set('b', { inputSchema: schema('b, but better') })
       t.match(await api.post(`/v1/sessions/${session}/tools/refresh`), {
@@ -51,7 +55,7 @@ export async function declarations(t: Test, world: World) {
     })
   }
 
-  await t.test('an alias stands in for the server’s name, and is asked for where two meet', async (t) => {
+  await t.test('an alias replaces the server’s name, and is refused for a second server', async (t) => {
     const { name } = await fresh(world, { it: {} })
     const session = await world.session('anthropic key')
     const bound = await api.put(`/v1/sessions/${session}/connectors/${name}`, { alias: 'docs' })
@@ -66,7 +70,7 @@ export async function declarations(t: Test, world: World) {
     t.match(bound2, [{ name, alias: 'papers' }])
   })
 
-  await t.test('unknown things are 404', async (t) => {
+  await t.test('calls for unknown connectors and tools are answered with 404', async (t) => {
     const session = await world.session('openai key')
     const put = await api.call('PUT', `/v1/sessions/${session}/connectors/nobody`)
     t.match([put.status, put.body.error.code], [404, 'connector_not_found'])
@@ -102,7 +106,7 @@ export async function hundreds(t: Test, world: World) {
     tools.map((tool) => [tool.canonical_name, tool.provider_exposed_name]).sort()
   const seen = new Map<Path, Json[]>()
   for (const path of pathsIn(world)) {
-    await t.test(`all lists at once are declared, each under its own legal name: ${path}`, async (t) => {
+    await t.test(`all tools of all lists are declared, each under its own legal name: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: names })
       const turn = await world.run(session, 'hello')
       t.equal(turn.state, 'completed')
@@ -113,7 +117,7 @@ export async function hundreds(t: Test, world: World) {
       seen.set(path, tools)
       t.equal(sent.length, turn.steps[0].tool_count)
       const left = tools.filter(({ status }) => status === 'undeclarable')
-      t.equal(sent.length + left.length, tools.length, 'what is left out says so')
+      t.equal(sent.length + left.length, tools.length, 'a tool that is left out says so')
       for (const { reason } of left) t.type(reason, 'string')
       if (path === 'openai key') {
         t.equal(sent.length, 128)
@@ -133,7 +137,7 @@ export async function hundreds(t: Test, world: World) {
         )
     })
   }
-  await t.test('names do not depend on the path, the order of binding, or the process', async (t) => {
+  await t.test('tool names do not depend on the path, the order of binding, or the process', async (t) => {
     const first = namesOf(seen.get('openai key') ?? [])
     for (const tools of seen.values()) t.strictSame(namesOf(tools), first)
     const session = await world.session('anthropic key', { connectors: [...names].reverse().slice(4) })
@@ -187,7 +191,7 @@ export async function longResults(t: Test, world: World) {
       }),
     },
   })
-  await t.test(`given as head and tail with a notice, kept whole, and read on`, async (t) => {
+  await t.test(`a long result is given as head and tail with a notice, kept whole, and read`, async (t) => {
     const session = await world.session('openai key', { connectors: [name] })
     let exec = ''
     world.script((_, { step, results }) => {
@@ -207,7 +211,7 @@ export async function longResults(t: Test, world: World) {
     t.ok(first.content[0].text.startsWith('line 0:') && first.content[0].text.endsWith(lines.slice(-100)))
     const [head] = first.content[0].text.split('\n\n[The result is ')
     const [next] = second.content[0].text.split('\n\n[Bytes ')
-    t.equal(lines.slice(0, head.length + next.length), head + next, 'it reads on where the head ended')
+    t.equal(lines.slice(0, head.length + next.length), head + next, 'the model reads on where the head ended')
     let all = ''
     for (let offset = 0, more = true; more; ) {
       const slice = await api.get(`/v1/tool-executions/${exec}/output?offset=${offset}&limit=250000`)
@@ -220,7 +224,7 @@ export async function longResults(t: Test, world: World) {
     world.script(null)
   })
 
-  await t.test('a structured one is walked by JSON Pointer', async (t) => {
+  await t.test('a long structured result is walked by JSON Pointer', async (t) => {
     const session = await world.session('openai key', { connectors: [name] })
     const turn = await world.run(session, `call ${name}__rows with {}`)
     const [{ spill }] = turn.messages[2].parts
@@ -242,7 +246,7 @@ export async function servers(t: Test, world: World) {
   const [changed, empty] = [await fresh(world, { one: {} }), await fresh(world, {})]
   const session = await world.session('openai key', { connectors: [changed.name, empty.name] })
 
-  await t.test('one that went is unavailable, also where no tool of it says so', async (t) => {
+  await t.test('a server that went away is unavailable, also where none of its tools says so', async (t) => {
     changed.server.tools.set('one', { description: 'Another.' })
     await api.post(`/v1/sessions/${session}/tools/refresh`)
     const { tools } = await api.get(`/v1/sessions/${session}/tools`)
@@ -254,7 +258,7 @@ export async function servers(t: Test, world: World) {
     t.match(await shown(session), expected)
   })
 
-  await t.test('one without tools is there after a start as before it', async (t) => {
+  await t.test('a server without tools is available after a restart as before it', async (t) => {
     await world.restart()
     const all = await shown(session)
     t.match(

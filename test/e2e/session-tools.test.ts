@@ -8,8 +8,8 @@ import { declarations, hundreds, longResults, servers } from './session-tools-sh
 
 await everyBackend(t, async (t, world) => {
   await t.test('tools that come and go', (t) => comingAndGoing(t, world))
-  await t.test('called blindly', (t) => calledBlindly(t, world))
-  // Waits out the budgets for servers, which know of no store.
+  await t.test('calls that Gemini finds unexpected', (t) => calledBlindly(t, world))
+  // This part waits out the budgets for servers, which do not depend on the store.
   if (world.backend === BACKEND) await t.test('bad company', (t) => badCompany(t, world))
   await t.test('bad calls', (t) => badCalls(t, world))
   await t.test('declarations', (t) => declarations(t, world))

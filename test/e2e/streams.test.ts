@@ -13,7 +13,7 @@ const SCRIPT =
 async function resuming(t: Test, world: World) {
   const { api } = world
   for (const path of pathsIn(world, PROVIDERS)) {
-    await t.test(`after every event, and on both ways, the rest comes byte for byte: ${path}`, async (t) => {
+    await t.test(`a reader that resumes after any event gets the rest byte for byte: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: ['kit'] })
       const live = await api.turn(session, SCRIPT)
       const turn = live.headers.get('x-baton-turn')
@@ -29,12 +29,16 @@ async function resuming(t: Test, world: World) {
         else t.strictSame(rawOf(await again.done), whole.slice(i + 1))
       }
       const fromStart = await api.follow(`/v1/turns/${turn}/events`)
-      t.strictSame(rawOf(await fromStart.done), whole, 'without a cursor it starts at its first event')
+      t.strictSame(
+        rawOf(await fromStart.done),
+        whole,
+        'without a cursor the stream starts at its first event',
+      )
       assertWhole(t, frames)
     })
   }
 
-  await t.test('the header comes before the query; a cursor before the turn brings all of it', async (t) => {
+  await t.test('the header wins over the query; a cursor before the turn brings all of it', async (t) => {
     const session = await world.session('openai key')
     const one = await (await api.turn(session, 'one')).done
     const two = await api.turn(session, 'two')
@@ -51,7 +55,7 @@ async function resuming(t: Test, world: World) {
   })
 
   await t.test(
-    'while it runs: late readers get what was, then what comes, and all see the same',
+    'late readers of a running turn get its past events, then the new ones, and all readers see the same',
     async (t) => {
       const session = await world.session('gemini key', { connectors: ['kit'] })
       const { opened, open } = gate()
@@ -78,7 +82,7 @@ async function resuming(t: Test, world: World) {
     },
   )
 
-  await t.test('what is no cursor, or one of another session, is refused', async (t) => {
+  await t.test('a malformed cursor, or one of another session, is refused', async (t) => {
     const session = await world.session('openai key')
     const other = await world.session('openai key')
     const stream = await api.turn(session, 'one')
@@ -140,7 +144,7 @@ function assertWhole(t: Test, frames: Frame[]): void {
 
 async function sessionStreams(t: Test, world: World) {
   const { api } = world
-  await t.test('a session’s stream carries the same frames as the turns’, and goes on', async (t) => {
+  await t.test('a session’s stream carries the same frames as those of its turns, and goes on', async (t) => {
     const session = await world.session('anthropic key', { connectors: ['kit'] })
     const early = await (await api.turn(session, 'before')).done
     const stream = await api.follow(`/v1/sessions/${session}/events`)
@@ -152,7 +156,7 @@ async function sessionStreams(t: Test, world: World) {
     t.strictSame(
       rawOf(stream.frames),
       [...rawOf(one), ...rawOf(changes), ...rawOf(two)],
-      'from the present on',
+      'the stream begins at the present',
     )
     t.match(changes, [
       {
@@ -172,7 +176,7 @@ async function sessionStreams(t: Test, world: World) {
     const turns = new Set([early, one, two].map(([first]) => first?.data.turn_id))
     const told = whole.frames.filter(({ data }) => turns.has(data.turn_id))
     t.strictSame(rawOf(told), rawOf([...early, ...one, ...two]))
-    t.equal(whole.frames[0]?.type, 'tools.changed', 'the servers that it began with')
+    t.equal(whole.frames[0]?.type, 'tools.changed', 'the servers that the session began with')
     const resumed = await api.follow(`/v1/sessions/${session}/events?after=${one[0]?.id}`)
     await resumed.until(({ raw }) => raw === two.at(-1)?.raw)
     resumed.leave()
@@ -206,20 +210,20 @@ async function gaps(t: Test, world: World) {
   const following = await world.api.follow(`/v1/sessions/${session}/events`)
   await world.restart()
   const { api } = world
-  await t.test('streams end cleanly when the process does', async (t) => {
+  await t.test('streams end cleanly when their process ends', async (t) => {
     await following.done
     t.pass('ended')
   })
 
   if (world.backend === 'servers') {
-    await t.test('a restart costs the events nothing', async (t) => {
+    await t.test('no event is lost by a restart', async (t) => {
       const again = await api.follow(`/v1/turns/${turn}/events?after=${before[3]?.id}`)
       t.strictSame(rawOf(await again.done), rawOf(before.slice(4)))
     })
     return
   }
 
-  await t.test('a cursor of before the restart gets a gap with a snapshot, once', async (t) => {
+  await t.test('a cursor from before the restart gets a gap with a snapshot, once', async (t) => {
     const after = `/v1/turns/${turn}/events?after=${before[3]?.id}`
     const [gap, ...more] = await (await api.follow(after)).done
     t.strictSame(more, [])
@@ -231,7 +235,7 @@ async function gaps(t: Test, world: World) {
     const again = await api.follow(`/v1/turns/${turn}/events`, { 'last-event-id': gap?.id ?? '' })
     t.equal(again.status, 204, 'the turn is over: an EventSource stops')
     const over = await api.follow(`/v1/turns/${turn}/events`, { 'last-event-id': before.at(-1)?.id ?? '' })
-    t.equal(over.status, 204, 'as does one that had all of it')
+    t.equal(over.status, 204, 'an EventSource that had the whole turn stops, too')
     const unread = await api.follow(`/v1/turns/${turn}/events`)
     t.strictSame(typesOf(await unread.done), ['gap'], 'a turn that was never read is no empty stream')
   })

@@ -1,5 +1,5 @@
 /**
- * An MCP server over streamable HTTP (2025-11-25) that a test holds in its hand: tools come and go at run
+ * An MCP server over streamable HTTP (2025-11-25) that a test controls: tools come and go at run
  * time, run what the test says, count every call; the server announces, hangs, lies or falls silent on
  * demand. Written without an SDK, so that it can also do what no SDK allows.
  */

@@ -10,8 +10,8 @@ import { DYNAMIC, mcp, served } from './toolbox.ts'
 t.setTimeout(240_000)
 
 /**
- * Tools that count how many of their calls run at once: of each, and of all of them together. None ends before as many as
- * are allowed have run at once: on a slow machine they would hardly meet.
+ * Tools that count how many calls run at once: of each tool, and of all of them together. No call ends before as many
+ * as are allowed have run at once; on a slow machine they would hardly meet otherwise.
  */
 function counters(ms: number, allowed: number) {
   const count = () => ({ now: 0, most: 0, all: 0 })
@@ -48,7 +48,7 @@ await everyBackend(
       default_tool_config: { max_instances: 3 },
     })
     const replicas = [world.api, ...(world.backend === 'servers' ? [await world.another()] : [])]
-    await t.test('fifty sessions at once never pass a tool’s limit, nor the toolbox’s', async (t) => {
+    await t.test('fifty sessions at once exceed neither a tool’s limit nor the toolbox’s', async (t) => {
       const sessions = await Promise.all(
         Array.from({ length: 50 }, () => world.session('openai key', { connectors: [id] })),
       )
@@ -63,12 +63,15 @@ await everyBackend(
       t.same(
         turns.filter((turn) => turn.output_text !== 'The tools answered: done | done'),
         [],
-        'every call came to its turn',
+        'every call has run',
       )
       t.equal(together.all, 100)
-      t.equal(narrow.state.most, 1, 'configured by name')
-      t.ok(wide.state.most <= 3 && wide.state.most > 1, `by the connector’s default: ${wide.state.most}`)
-      t.equal(together.most, 3, 'by max_concurrent')
+      t.equal(narrow.state.most, 1, 'the limit that is configured by name')
+      t.ok(
+        wide.state.most <= 3 && wide.state.most > 1,
+        `the limit that is the connector’s default: ${wide.state.most}`,
+      )
+      t.equal(together.most, 3, 'the limit of max_concurrent')
       const page = await (await fetch(`${world.api.url}/metrics`)).text()
       t.match(page, /^baton_tools_running 0$/m)
       t.match(page, /^baton_tools_waiting 0$/m)
@@ -124,10 +127,10 @@ t.test('timeouts and cancellations reach the server, and progress stretches a ca
   await server.called('hang', 2)
   await world.api.post(`/v1/turns/${stream.headers.get('x-baton-turn')}/cancel?wait=true`)
   await told(3)
-  t.equal(heard.at(-1), 'cancelled', 'and so is a cancellation')
+  t.equal(heard.at(-1), 'cancelled', 'a cancellation is told to the server, too')
 })
 
-t.test('the process of a connector goes when that is changed, and when it is deleted', async (t) => {
+t.test('the process of a connector ends when the connector is changed or deleted', async (t) => {
   const world = await openWorld(t, BACKEND, { env: { BATON_ALLOW_STDIO_CONNECTORS: 'true' } })
   const args = [CHILD]
   const body = { name: 'child', transport: 'stdio', command: process.execPath, args }
@@ -139,7 +142,7 @@ t.test('the process of a connector goes when that is changed, and when it is del
   await world.api.patch(`/v1/connectors/${id}`, { args: [...args, 'good'] })
   await ended(first)
   const second = await pid()
-  t.doesNotThrow(() => process.kill(second, 0), 'it runs')
+  t.doesNotThrow(() => process.kill(second, 0), 'the second process runs')
   await world.api.delete(`/v1/connectors/${id}`)
   await ended(second)
 })
@@ -172,7 +175,7 @@ t.test('approvals by rule', async (t) => {
     return { session, turn, call, path: `/v1/turns/${turn.id}/approvals/${call.call_id}` }
   }
 
-  await t.test('only what may destroy waits, unless the tool’s own setting says otherwise', async (t) => {
+  await t.test('only a tool that may destroy waits, unless its own setting says otherwise', async (t) => {
     const { turn, path } = await waiting(
       'call guarded__look with {}\ncall guarded__trusted with {}\ncall guarded__wipe with {"disk": 7}',
     )
@@ -183,14 +186,14 @@ t.test('approvals by rule', async (t) => {
     t.equal(server.count('wipe'), 0)
   })
 
-  await t.test('approved with edited arguments after a restart, it runs once and as edited', async (t) => {
+  await t.test('a call that is approved with edits after a restart runs once, as edited', async (t) => {
     const { session, turn, call, path } = await waiting('call guarded__wipe with {"disk": 1}')
     await world.restart()
     const before = server.count('wipe')
     const misfit = await world.api.call('POST', path, { decision: 'approve', arguments: { disk: 'all' } })
     t.match([misfit.status, misfit.body.error], [400, { code: 'invalid_request', param: 'arguments' }])
     t.match(misfit.body.error.message, /disk/)
-    t.equal((await world.api.get(`/v1/turns/${turn.id}`)).state, 'awaiting_input', 'and it still waits')
+    t.equal((await world.api.get(`/v1/turns/${turn.id}`)).state, 'awaiting_input', 'the turn still waits')
     await world.api.post(path, { decision: 'approve', arguments: { disk: 2 } })
     t.match(await world.api.get(`/v1/turns/${turn.id}?wait=60`), { state: 'completed' })
     t.equal(server.count('wipe') - before, 1)

@@ -51,7 +51,11 @@ t.test('secrets reach the tool and the model, and stand nowhere else in the clea
   }
   const done = await world.api.get(`/v1/turns/${turn.id}?wait=60`)
   t.equal(done.state, 'completed', 'the signed turn was replayed')
-  t.strictSame(server.calls.find(({ tool }) => tool === 'login')?.args, args, 'with its real arguments')
+  t.strictSame(
+    server.calls.find(({ tool }) => tool === 'login')?.args,
+    args,
+    'the tool gets its real arguments',
+  )
   t.strictSame(server.calls.find(({ tool }) => tool === 'edited')?.args, answers['vault.edited']?.arguments)
   const said = (await world.messages(session)).find(({ role }) => role === 'tool').parts
   t.match(said[2], {
@@ -72,7 +76,7 @@ t.test('secrets reach the tool and the model, and stand nowhere else in the clea
   const shown = JSON.stringify([data, outputs])
   t.match(shown, PLAIN)
   t.equal(data.length, 5)
-  t.equal(data[0].tool, 'made-up-[redacted]', 'a name that the model made up')
+  t.equal(data[0].tool, 'made-up-[redacted]', 'a secret in a tool name that the model made up is redacted')
   t.match(metrics, 'baton_tool_calls_total{tool="unknown",outcome="error"} 1')
   await world.stop()
   const files = everything(join(world.folder, 'data'))

@@ -51,9 +51,9 @@ t.test('a strict server’s tool that is not configured stops the start', async 
     { BATON_PROT: '1' },
   )
   t.equal(code, 78)
-  t.match(log, [{ level: 40, msg: /^BATON_PROT is not a setting/ }], 'what may have caused it is said, too')
+  t.match(log, [{ level: 40, msg: /^BATON_PROT is not a setting/ }], 'a possible cause is said, too')
   const blocks = stderr.trim().split('\n\n')
-  t.equal(blocks.length, MEMORY_TOOLS.length - 2, 'one block for each, in plain text')
+  t.equal(blocks.length, MEMORY_TOOLS.length - 2, 'one block for each missing tool, in plain text')
   const [block] = blocks.filter((text) => text.includes('create_entities'))
   t.match(block?.split('\n'), [
     "Tool 'create_entities' from MCP server 'memory' is not configured in the toolbox.",
@@ -95,13 +95,13 @@ toolbox:
   t.match(
     blocks[2],
     /^Error: .*exited with code 7.*no licence in \/srv/m,
-    'a program that ended, in its own words',
+    'the error of a program that ended has its own words',
   )
   t.notMatch(stderr, /hunter2/)
-  t.notMatch(stderr, 'sk-notyours', 'without a secret that it found elsewhere')
+  t.notMatch(stderr, 'sk-notyours', 'a secret that the program found elsewhere is left out')
 })
 
-t.test('a good toolbox starts, says what it made of it, and serves the tools', async (t) => {
+t.test('a gateway with a good toolbox starts, logs what it made of it, and serves the tools', async (t) => {
   t.teardown(stopAll)
   const url = await startEverything()
   const empty = await startToolServer()
@@ -158,7 +158,7 @@ ${tools.map((name) => `    - {name: ${name}}`).join('\n')}
   const excluded = /excluding tool 'b c'.*'no {"level":60}'/
   t.ok(
     one.log.some(({ level, msg }) => level === 20 && excluded.test(msg)),
-    'what the MCP package has to say of a server’s tools is a line of the log',
+    'what the MCP package says about a server’s tools is a line of the log',
   )
   t.equal(one.stderr, '')
   t.equal(await one.stop(), 0)

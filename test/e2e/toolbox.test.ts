@@ -9,7 +9,7 @@ import { DYNAMIC, mcp, recorder, served, toolOf, toolsOf } from './toolbox.ts'
 
 t.setTimeout(240_000)
 
-t.test('of a hundred tools five are configured: strict refuses to start, dynamic takes all', async (t) => {
+t.test('with 5 of 100 tools configured, strict mode refuses to start, dynamic mode takes all', async (t) => {
   const names = Array.from({ length: 100 }, (_, i) => `tool_${i}`)
   const server = await served(t, Object.fromEntries(names.map((name) => [name, {}])))
   const tools = names.slice(0, 5).map((name) => `{name: big.${name}, max_instances: 2}`)
@@ -29,7 +29,7 @@ t.test('all servers are reached at once, and two may have tools of the same name
   const run = (name: string) => ({ run: () => textResult(`found by ${name}`) })
   const one = await served(t, { search: run('one'), inspect_tool_output: {} })
   const two = await served(t, { search: run('two'), 'evil\u001b[2J\nname': {} })
-  // Nobody's connection is served before everybody's is there: one after the other would wait for ever.
+  // No connection is served before all are there: a gateway that connects one after the other would wait for ever.
   const doors = await Promise.all(barrier(t, [one.url, two.url]))
   const yaml = `toolbox:
   tools: [{name: search, max_instances: 1}, {name: one.inspect_tool_output}, {name: nowhere}]
@@ -42,7 +42,7 @@ ${mcp('one', doors[0] ?? '', 'mode: strict')}${mcp('two', doors[1] ?? '', DYNAMI
   t.ok(warnings.some((msg) => /^Tool 'nowhere' was configured but is no longer available/.test(msg)))
   t.ok(
     lines.every(({ msg }) => !msg.includes('\u001b') && !msg.includes('\n')),
-    'a server’s names write nothing else into the log',
+    'the names of a server’s tools write nothing else into the log',
   )
   const session = await world.session('openai key')
   const names = (await toolsOf(world, session)).map(({ canonical_name }) => canonical_name)
@@ -53,7 +53,7 @@ ${mcp('one', doors[0] ?? '', 'mode: strict')}${mcp('two', doors[1] ?? '', DYNAMI
   t.match(turn.output_text, /found by one.*found by two/)
 })
 
-t.test('of a long result a model without the tool that reads on is told that the rest is kept', async (t) => {
+t.test('a model without inspect_tool_output is told that it cannot read on in a long result', async (t) => {
   const { url } = await served(t, { long: { run: () => textResult('x'.repeat(100_000)) } })
   const mcps = `  mcps:\n${mcp('one', url, DYNAMIC)}`
   for (const inspect of [true, false]) {
@@ -76,7 +76,7 @@ t.test('of a long result a model without the tool that reads on is told that the
   }
 })
 
-/** Doors in front of servers that stay shut until somebody stands before each of them. */
+/** Doors in front of servers that stay shut until each of them has a connection. */
 function barrier(t: Test, urls: string[]): Promise<string>[] {
   const waiting = new Set<number>()
   const { opened, open } = gate()

@@ -44,7 +44,7 @@ export async function answers(t: Test, world: World) {
   })
   const ADD = 'think\nsay one moment\ncall kit__add with {"a": 1, "b": 2}'
 
-  await t.test('/render sends nothing, a provider that was never asked for anything included', async (t) => {
+  await t.test('/render sends nothing, not even to a provider that was never asked before', async (t) => {
     for (const path of PATH_NAMES) {
       await api.post(`/v1/sessions/${await world.session(path)}/render`, { input: 'hi' })
     }
@@ -53,7 +53,7 @@ export async function answers(t: Test, world: World) {
   })
 
   for (const path of pathsIn(world)) {
-    await t.test(`streamed, by default: ${path}`, async (t) => {
+    await t.test(`a turn is streamed by default: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: ['kit'] })
       const stream = await api.turn(session, ADD)
       const id = stream.headers.get('x-baton-turn') ?? ''
@@ -100,13 +100,17 @@ export async function answers(t: Test, world: World) {
   }
 
   for (const path of pathsIn(world)) {
-    await t.test(`with an image that the provider cannot read in words: ${path}`, async (t) => {
+    await t.test(`an image of a tool that the provider cannot read is told in words: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: ['kit'] })
       t.match(await world.run(session, 'call kit__photograph with {}'), { state: 'completed' })
       const damaged = { type: 'image', media_type: 'image/png', data: DAMAGED }
       const turns = `/v1/sessions/${session}/turns`
       const refused = await api.call('POST', turns, { input: [damaged], stream: false })
-      t.match(refused.body.error, { code: 'upstream_rejected' }, 'who gave it just now hears of it')
+      t.match(
+        refused.body.error,
+        { code: 'upstream_rejected' },
+        'a caller who gave such an image just now hears of it',
+      )
       t.match(await world.run(session, 'hello'), { state: 'completed', output_text: 'hello' })
       const sent = world.sent(path).slice(-2)
       const shows = sent.map(({ status, body }) => [status, JSON.stringify(body).includes(DAMAGED)])
@@ -117,7 +121,7 @@ export async function answers(t: Test, world: World) {
     })
   }
 
-  await t.test('waited for, with stream: false', async (t) => {
+  await t.test('a turn with stream: false is answered at its end', async (t) => {
     const session = await world.session('gemini key', { connectors: ['kit'] })
     const { status, body, headers } = await api.call('POST', `/v1/sessions/${session}/turns`, {
       input: ADD,
@@ -134,7 +138,7 @@ export async function answers(t: Test, world: World) {
     t.strictSame((await world.get(session)).usage, body.usage, 'the session counts what the turn used')
   })
 
-  await t.test('in the background: 202 at once, and GET ?wait waits for the end', async (t) => {
+  await t.test('a turn in the background gives 202 at once, and GET ?wait waits for its end', async (t) => {
     const session = await world.session('openai key')
     const { opened, open } = gate()
     world.script(() => held(opened))
@@ -187,7 +191,7 @@ export async function answers(t: Test, world: World) {
     t.match(
       await world.run(session, { input: 'hi', provider }),
       { state: 'completed' },
-      'its own needs no model',
+      'the session’s own provider needs no model',
     )
     t.match(await world.get(session), { provider: 'openai', model: 'gpt-5.6-sol' })
     t.match(await world.run(session, 'and you?'), { steps: [{ provider: 'openai' }] })
@@ -253,7 +257,7 @@ export async function answers(t: Test, world: World) {
     })
   }
 
-  await t.test('a forced tool choice holds for a turn’s first request', async (t) => {
+  await t.test('a forced tool choice holds for a turn’s first request only', async (t) => {
     const choices = {
       'openai key': 'tool_choice',
       'chatgpt login': 'tool_choice',
@@ -276,16 +280,16 @@ export async function answers(t: Test, world: World) {
         api.patch(`/v1/sessions/${session}`, { settings: { tool_choice: { name } } })
       await force('kit__add')
       const exposed = await api.post(`/v1/sessions/${session}/render`, { input: 'x' })
-      t.match(JSON.stringify(exposed.body[field]), /kit__add/, 'the name that models see will do')
+      t.match(JSON.stringify(exposed.body[field]), /kit__add/, 'the name that models see is accepted, too')
       await force('kit.gone')
       const { body, notes } = await api.post(`/v1/sessions/${session}/render`, { input: 'x' })
       t.equal(body[field], undefined)
-      t.match(notes, [/tool_choice: .*kit\.gone/], 'what is left out is named')
+      t.match(notes, [/tool_choice: .*kit\.gone/], 'a choice that is left out is named')
     }
   })
 
   await t.test(
-    'a model that is not done goes on in the same turn, and so may any other after it',
+    'a model that is not done goes on in the same turn, and any other model may go on after it',
     async (t) => {
       const session = await world.session('chatgpt login')
       const thought: SceneItem = { type: 'reasoning', parts: ['Hm.'] }
@@ -311,7 +315,7 @@ export async function answers(t: Test, world: World) {
     },
   )
 
-  await t.test('what cannot be run is refused before a turn exists', async (t) => {
+  await t.test('a turn that cannot run is refused before it exists', async (t) => {
     const session = await world.session('openai key')
     const refusal = async (body: Json, path = `/v1/sessions/${session}/turns`) => {
       const { status, body: answer, headers } = await api.call('POST', path, body)

@@ -27,7 +27,7 @@ export async function approvals(t: Test, world: World) {
     }
   }
 
-  await t.test('a turn waits for both, then goes on with what was decided', async (t) => {
+  await t.test('a turn waits for the decisions on both calls, then goes on with them', async (t) => {
     const { session, stream, turn, asked, decide } = await waiting('anthropic key')
     t.equal(turn.state, 'awaiting_input')
     t.match(asked, [
@@ -49,7 +49,7 @@ export async function approvals(t: Test, world: World) {
     t.strictSame(
       states,
       { 'guarded.wipe': 'decided', 'guarded.look': 'awaiting_approval' },
-      'who is to be asked yet',
+      'the ledger shows which call still waits for a decision',
     )
     t.match(await api.get(`/v1/tool-executions/${rows[1].id}`), { tool: 'guarded.wipe', state: 'decided' })
     t.equal((await decide(look, { decision: 'approve', arguments: { at: 'it' } })).status, 200)
@@ -63,17 +63,17 @@ export async function approvals(t: Test, world: World) {
     ])
     const again = await decide(look, { decision: 'approve' })
     t.match([again.status, again.body.error.code], [409, 'not_awaiting'])
-    t.match(again.body.error.details, { decision: 'approve' }, 'what holds, for whoever lost the answer')
+    t.match(again.body.error.details, { decision: 'approve' }, 'the refusal names the decision that holds')
     const { data } = await api.get(`/v1/tool-executions?turn_id=${turn.id}`)
     t.strictSame(Object.fromEntries(data.map(({ tool, approved_by }: Json) => [tool, approved_by])), {
       'guarded.wipe': null,
       'guarded.look': 'local',
     })
     const looked = data.find(({ tool }: Json) => tool === 'guarded.look')
-    t.strictSame(looked.arguments, { at: 'it' }, 'what it ran with')
+    t.strictSame(looked.arguments, { at: 'it' }, 'the ledger has the arguments that the tool ran with')
   })
 
-  await t.test('whatever names a model was given, all others have those of the tool’s server', async (t) => {
+  await t.test('only a model sees argument names made for it, all others the server’s', async (t) => {
     const inputSchema = { type: 'object', properties: { $top: { type: 'integer' } } }
     const odd = await world.tools('odd', { page: { inputSchema } })
     await api.patch(`/v1/connectors/${odd.id}`, { require_approval: 'always' })
@@ -91,7 +91,7 @@ export async function approvals(t: Test, world: World) {
       t.match((await world.messages(session)).at(-1).parts, [{ type: 'tool_call', arguments: { $top: 1 } }])
       const row = async () =>
         (await api.get(`/v1/tool-executions?turn_id=${asked.turn_id}`)).data[0].arguments
-      t.strictSame(await row(), { $top: 1 }, 'while it waits')
+      t.strictSame(await row(), { $top: 1 }, 'the ledger has the server’s names while the call waits')
       const url = `/v1/turns/${asked.turn_id}/approvals/${asked.call_id}`
       t.match(await api.call('POST', url, { decision: 'approve', arguments: { $top: 'x' } }), {
         status: 400,
@@ -109,7 +109,7 @@ export async function approvals(t: Test, world: World) {
     t.strictSame(await inputs('openai', 'gpt-5.5'), ['$top\\":1', '$top\\":1'])
   })
 
-  await t.test('whoever waits is answered; a waiting turn can be cancelled', async (t) => {
+  await t.test('a caller who waits is answered once the turn waits; a cancel ends it', async (t) => {
     const session = await world.session('gemini key', { connectors: ['guarded'] })
     const before = server.calls.length
     const { status, body } = await api.call('POST', `/v1/sessions/${session}/turns`, {
@@ -148,7 +148,7 @@ export async function approvals(t: Test, world: World) {
     t.match([late.status, late.body.error.code], [409, 'not_awaiting'])
   })
 
-  await t.test('what is decided or cancelled while other calls run holds once they are done', async (t) => {
+  await t.test('a decision or a cancel counts also while other calls of the turn run', async (t) => {
     let held = gate()
     const slow = await world.tools('other', {
       slow: { run: () => held.opened.then(() => textResult('slow')) },
@@ -167,7 +167,7 @@ export async function approvals(t: Test, world: World) {
         held.open()
         const frames = await stream.done
         t.equal(frames.at(-1)?.type, 'turn.completed')
-        t.match(ofType(frames, 'turn.awaiting_input'), NONE, 'nothing is missing')
+        t.match(ofType(frames, 'turn.awaiting_input'), NONE, 'no decision is missing')
         t.match(ofType(frames, 'tool_execution.completed'), { length: 2 })
         t.match(await waited, { state: 'completed' })
         const results = (await world.messages(session)).find(({ role }) => role === 'tool')
@@ -181,7 +181,7 @@ export async function approvals(t: Test, world: World) {
     }
   })
 
-  await t.test('what a PATCH changes while a turn waits holds from the next turn on', async (t) => {
+  await t.test('a PATCH of the session while a turn waits holds from the next turn on', async (t) => {
     const { session, stream, asked, decide } = await waiting('openai key')
     await api.patch(`/v1/sessions/${session}`, { model: 'gpt-5.5', settings: { tool_choice: 'none' } })
     await api.patch(`/v1/sessions/${session}`, {

@@ -15,7 +15,7 @@ export async function busySessions(t: Test, world: World) {
   const { api } = world
   const start = (session: string, body: Json) => api.call('POST', `/v1/sessions/${session}/turns`, body)
 
-  await t.test('reject, the default, names the turn that runs', async (t) => {
+  await t.test('on_busy: reject, the default, names the turn that runs', async (t) => {
     const session = await world.session('openai key')
     const { stream, turn, open } = await speaking(world, session)
     const { status, body } = await start(session, { input: 'me too', stream: false })
@@ -29,7 +29,7 @@ export async function busySessions(t: Test, world: World) {
     ])
   })
 
-  await t.test('enqueue runs them after, in order, each on what the one before left', async (t) => {
+  await t.test('on_busy: enqueue runs turns afterwards, in order, each on the latest history', async (t) => {
     const session = await world.session('gemini key')
     const { stream, open } = await speaking(world, session)
     const second = await api.turn(session, { input: 'two', on_busy: 'enqueue' })
@@ -79,7 +79,7 @@ export async function busySessions(t: Test, world: World) {
   })
 
   await t.test(
-    'interrupt cancels the running turn, then runs; those that wait keep their place',
+    'on_busy: interrupt cancels the running turn, then runs; queued turns keep their place',
     async (t) => {
       const session = await world.session('anthropic key')
       const { stream, turn } = await speaking(world, session)
@@ -102,14 +102,14 @@ export async function busySessions(t: Test, world: World) {
     },
   )
 
-  await t.test('where nothing runs, each way of being busy just runs', async (t) => {
+  await t.test('where no turn runs, a new turn runs with any on_busy', async (t) => {
     for (const on_busy of ['reject', 'enqueue', 'interrupt']) {
       const session = await world.session('gemini key')
       t.match(await world.run(session, { input: 'hi', on_busy }), { state: 'completed', output_text: 'hi' })
     }
   })
 
-  await t.test('interrupt settles the calls that run, truthfully', async (t) => {
+  await t.test('on_busy: interrupt settles the calls that run as cancelled, outcome not known', async (t) => {
     const session = await world.session('openai key')
     const server = await world.tools('slow', { nap: { run: ({ signal }) => until(signal) } })
     await api.put(`/v1/sessions/${session}/connectors/slow`)
@@ -194,7 +194,7 @@ export async function idempotency(t: Test, world: World) {
     t.equal(status, 200)
     t.equal(headers.get('idempotent-replayed'), null)
   })
-  await t.test('of ten at once one runs, and all answer with it', async (t) => {
+  await t.test('of ten requests at once with one key one runs, and all answer with its turn', async (t) => {
     const fresh = await world.session('gemini key')
     const all = await Promise.all(Array.from({ length: 10 }, () => start({ input: 'race' }, 'r', fresh)))
     t.strictSame([...new Set(all.map(({ status }) => status))], [200])
@@ -216,7 +216,7 @@ export async function idempotency(t: Test, world: World) {
     t.equal(two.body.error.details.turn_id, one.body.error.details.turn_id)
     t.match(await start({ input: 'fail' }, 'g', fresh), { status: 200 }, 'another key tries again')
   })
-  await t.test('a replay reaches a turn that runs still', async (t) => {
+  await t.test('a replay reaches a turn that still runs', async (t) => {
     const fresh = await world.session('openai key')
     const { opened, open } = gate()
     world.script(() => held(opened))
@@ -258,7 +258,7 @@ export async function contextEdits(t: Test, world: World) {
   }
   const plain = ['one', 'one', 'call ctx__look with {}', '<look>', '=seen', 'The tools answered: seen', 'now']
 
-  await t.test('each op, indexes from both ends, in order', async (t) => {
+  await t.test('every op is applied, in order, with indexes from both ends', async (t) => {
     t.strictSame(await shown([]), [plain])
     t.strictSame(await shown([{ op: 'delete_at', index: 0 }]), [plain.slice(1)])
     t.strictSame(await shown([{ op: 'delete_at', index: -1 }]), [[...plain.slice(0, 5), 'now']])
@@ -294,7 +294,7 @@ export async function contextEdits(t: Test, world: World) {
     )
   })
 
-  await t.test('the edited history is the base of every step, and the real one is untouched', async (t) => {
+  await t.test('the edited history is the base of every step; the stored one is untouched', async (t) => {
     const sent = await shown([{ op: 'delete_at', index: 0 }], 'call ctx__look with {}')
     t.equal(sent.length, 2)
     for (const words of sent) t.strictSame(words.slice(0, 5), plain.slice(1, 6))
@@ -303,7 +303,7 @@ export async function contextEdits(t: Test, world: World) {
     t.strictSame(await shown([]), [plain], 'the next turn has no edits')
   })
 
-  await t.test('what does not fit is refused, and nothing is stored', async (t) => {
+  await t.test('edits that do not fit are refused, and nothing is stored', async (t) => {
     const refused = async (context: Json[]) => {
       const { status, body } = await api.call('POST', `/v1/sessions/${session}/turns`, {
         input: 'x',
@@ -333,7 +333,7 @@ export async function contextEdits(t: Test, world: World) {
     t.strictSame(await world.messages(session), history)
   })
 
-  await t.test('a queued turn’s edits are read on the history at its acceptance', async (t) => {
+  await t.test('the edits of a queued turn apply to the history at its acceptance', async (t) => {
     const fresh = await world.session('openai key')
     await world.run(fresh, 'alpha')
     const { stream, open } = await speaking(world, fresh)

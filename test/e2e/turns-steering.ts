@@ -18,7 +18,7 @@ export async function cancelling(t: Test, world: World) {
 
   for (const path of pathsIn(world, PROVIDERS)) {
     await t.test(
-      `while the model speaks: its text is kept, its reasoning and calls are not: ${path}`,
+      `a cancel while the model speaks keeps its text, and neither its reasoning nor its calls: ${path}`,
       async (t) => {
         const session = await world.session(path, { connectors: ['work'] })
         const { opened, open } = gate()
@@ -53,7 +53,7 @@ export async function cancelling(t: Test, world: World) {
     )
   }
 
-  await t.test('before the first word nothing is kept', async (t) => {
+  await t.test('a cancel before the first word keeps nothing of the answer', async (t) => {
     const session = await world.session('openai key')
     const { opened, open } = gate()
     world.script(async () => {
@@ -72,7 +72,7 @@ export async function cancelling(t: Test, world: World) {
     world.script(null)
   })
 
-  await t.test('during tools: finished results stay, running ones are settled, none is lost', async (t) => {
+  await t.test('a cancel during tools keeps finished results and settles the running calls', async (t) => {
     const session = await world.session('gemini key', { connectors: ['work'] })
     const stream = await api.turn(session, 'call work__quick with {}\ncall work__nap with {}')
     await stream.until('tool_execution.completed')
@@ -96,7 +96,7 @@ export async function cancelling(t: Test, world: World) {
     t.match(await world.run(session, 'on we go'), { state: 'completed', output_text: 'on we go' })
   })
 
-  await t.test('a tool that does not hear of it is settled without it', async (t) => {
+  await t.test('a call whose tool does not hear of the cancel is settled without the tool', async (t) => {
     const session = await world.session('openai key', { connectors: ['work'] })
     const stream = await api.turn(session, 'call work__deaf with {}')
     await server.called('deaf')
@@ -121,7 +121,7 @@ export async function cancelling(t: Test, world: World) {
 
 export async function restarting(t: Test, world: World) {
   const { api } = world
-  await t.test('the model call in flight is made anew; what it streamed is discarded', async (t) => {
+  await t.test('a restart makes the model call in flight anew, and discards what it streamed', async (t) => {
     const session = await world.session('anthropic key')
     const { open } = speaksThen(world, text('fresh'))
     const stream = await api.turn(session, 'go')
@@ -158,7 +158,7 @@ export async function restarting(t: Test, world: World) {
     t.match([after.status, after.body.error.code], [409, 'not_restartable'])
   })
 
-  await t.test('eight times, then no more; and not while tools run', async (t) => {
+  await t.test('a turn is restarted eight times at most, and not while tools run', async (t) => {
     const server = await world.tools('busy', { nap: { run: ({ signal }) => until(signal) } })
     const session = await world.session('openai key', { connectors: ['busy'] })
     const { opened, open } = gate()

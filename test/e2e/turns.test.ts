@@ -7,7 +7,7 @@ import { busySessions, contextEdits, idempotency } from './turns-starting.ts'
 import { cancelling, restarting } from './turns-steering.ts'
 
 await everyBackend(t, async (t, world) => {
-  // The first: it looks whether a vendor was asked that never had to be.
+  // This part comes first: it checks that no vendor was asked before.
   await t.test('how a turn answers', (t) => answers(t, world))
   await t.test('max_steps', (t) => maxSteps(t, world))
   await t.test('a busy session', (t) => busySessions(t, world))
