@@ -1,12 +1,12 @@
-/** Bodies as bytes, and what of them is kept. */
+/** Bodies as bytes, and which of the bytes are kept. */
 import t from 'tap'
 import { bodyBytes } from '../../src/llm/body.ts'
 import { held } from '../memory.ts'
 
-t.test('what is kept of a message takes its own bytes, and no other', async (t) => {
+t.test('a message whose bytes are kept holds its own bytes, and no others', async (t) => {
   const before = await held('arrayBuffers')
   const kept = Array.from({ length: 2_000 }, (_, n) => {
-    // What goes through between two messages.
+    // Bytes that are made and let go between two messages.
     Buffer.from('x'.repeat(4_000))
     const message = Object.freeze({ role: 'user', content: `number ${n}` })
     bodyBytes({ messages: [message] })

@@ -1,4 +1,4 @@
-/** One call of a model: what is sent, what is read, what is told of it. */
+/** One call of a model: what is sent, what is read, and what is recorded of the call. */
 import { mock } from 'node:test'
 import fc from 'fast-check'
 import t from 'tap'
@@ -50,12 +50,12 @@ t.test('a call sends what was rendered and yields what was parsed', async (t) =>
   t.match(calls, [{ provider: 'made-up', model: 'one', outcome: 'ok', usage: USAGE }])
   t.ok((calls[0]?.firstEventMs ?? -1) >= 0)
   const ends = logged.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'model call ended')
-  t.match(ends, [{ session_id: 'ses_1', turn_id: 'turn_1', outcome: 'ok' }], 'one line a call')
+  t.match(ends, [{ session_id: 'ses_1', turn_id: 'turn_1', outcome: 'ok' }], 'one line for each call')
   t.equal(ends.length, 1)
   t.notMatch(logged.join(''), KEY)
 })
 
-t.test('how long a call took is no time less than none, where the clock is set back meanwhile', async (t) => {
+t.test('the duration of a call is never negative, even if the clock is set back meanwhile', async (t) => {
   const server = await upstreamServer(t, whole)
   const { call, calls } = bench(t, server.url)
   let clock = Date.now()
@@ -89,7 +89,7 @@ t.test('events of one network read come as one batch, in order, however the byte
   }
 })
 
-t.test('what a provider counts that is no number of tokens was not told', async (t) => {
+t.test('a usage figure that is no number of tokens counts as not told', async (t) => {
   for (const odd of [-5, 1.5, 1e308, 1e13]) {
     const usage = { ...USAGE, output_tokens: odd }
     const server = await upstreamServer(t, (response) =>
@@ -122,7 +122,7 @@ t.test('an answer without a content type is read as a stream', async (t) => {
   t.equal(textOf((await collect(bench(t, server.url).call())).batches), 'hello')
 })
 
-t.test('what is no stream goes to classify, whatever its status', async (t) => {
+t.test('an answer that is no stream goes to classify, whatever its status', async (t) => {
   const cases: [name: string, type: Record<string, string>, body: string][] = [
     ['a page of HTML', { 'content-type': 'text/html; charset=utf-8' }, '<title>Blocked</title>'],
     ['JSON by its type', { 'content-type': 'application/json' }, '{"error":"by type"}'],
@@ -227,7 +227,7 @@ t.test('beforeSend is asked right before each sending, and may forbid it', async
   }
   t.equal((await collect(stale({ beforeSend: throwing }))).thrown, broken)
   t.equal(textOf((await collect(stale())).batches), 'hello')
-  t.equal(server.requests.length, 3, 'of those before nothing was sent')
+  t.equal(server.requests.length, 3, 'nothing was sent for the two calls before')
 })
 
 t.test('no secret gets into an error', async (t) => {
@@ -298,7 +298,7 @@ t.test('an answer without end is given up at its limit', async (t) => {
   t.match(error.message, /larger than/)
 })
 
-t.test('what an answer begins with is let go while the rest is awaited', async (t) => {
+t.test('the bytes that an answer begins with are let go while the rest is awaited', async (t) => {
   const beginning = `: ${'x'.repeat(32 << 10)}\n\n${frame({ text: 'a' })}`
   const server = await upstreamServer(t, (response) => response.writeHead(200, SSE).write(beginning))
   const { call, llm } = bench(t, server.url, { limits: { upstreamConnections: 30 } })
@@ -310,7 +310,7 @@ t.test('what an answer begins with is let go while the rest is awaited', async (
   await Promise.all([llm.close(), ...calls.map(({ done }) => t.rejects(done))])
 })
 
-t.test('an event of lines without end is given up long before', async (t) => {
+t.test('an event of lines without end is given up long before the limit of an answer', async (t) => {
   const { answer, sent } = endless(200, SSE, 'data: x\n'.repeat(10_000))
   const server = await upstreamServer(t, answer)
   const error = await failure(bench(t, server.url).call())
@@ -318,7 +318,7 @@ t.test('an event of lines without end is given up long before', async (t) => {
   t.ok(sent() < 32 << 20, `${sent()} bytes were sent`)
 })
 
-t.test('of a refusal without end the beginning is read', async (t) => {
+t.test('only the beginning of a refusal without end is read', async (t) => {
   const { answer, sent } = endless(400, {}, 'x'.repeat(100_000))
   const server = await upstreamServer(t, answer)
   const read: number[] = []
@@ -351,7 +351,7 @@ t.test('a preview shows the request with its secrets masked and sends nothing', 
   })
 })
 
-t.test('a body is the JSON of its value, and what is frozen in it is written once', async (t) => {
+t.test('a body is the JSON of its value, and a frozen item in it is written once', async (t) => {
   const list = fc.array(fc.tuple(fc.jsonValue(), fc.boolean())).map((items) =>
     // Only frozen objects are kept: primitives always count as frozen.
     items.map(([item, isKept]) => (isKept ? Object.freeze(item) : item)),

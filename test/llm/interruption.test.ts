@@ -20,14 +20,14 @@ import {
 } from './made-up-vendor.ts'
 
 t.test('timeouts', async (t) => {
-  t.test('for the first byte: not tried again', async (t) => {
+  t.test('a call whose first byte does not come in time is not tried again', async (t) => {
     const server = await upstreamServer(t, () => {})
     const error = await failure(bench(t, server.url, { limits: { firstByteTimeoutMs: 500 } }).call())
     t.match(error, { code: 'upstream_timeout', details: { phase: 'headers' } })
     t.equal(server.requests.length, 1)
   })
 
-  t.test('between bytes: what had come is delivered, a ping keeps the stream alive', async (t) => {
+  t.test('a stream that falls silent fails with its events delivered; pings keep it alive', async (t) => {
     let pings = 0
     const server = await upstreamServer(t, (response) => {
       response.writeHead(200, SSE).write(frame({ text: 'a' }))
@@ -44,7 +44,7 @@ t.test('timeouts', async (t) => {
     t.equal(pings, 12, 'each ping put the end off')
   })
 
-  t.test('for a free connection: not tried again', async (t) => {
+  t.test('a call that gets no free connection in time is not tried again', async (t) => {
     const server = await upstreamServer(t, (response) =>
       response.writeHead(200, SSE).write(frame({ text: 'a' })),
     )
@@ -57,7 +57,7 @@ t.test('timeouts', async (t) => {
     t.equal(server.requests.length, 1)
   })
 
-  t.test('for the connection: tried again', async (t) => {
+  t.test('a call whose connection is not made in time is tried again', async (t) => {
     // TLS is never answered, so the connection is never made.
     const server = await rawServer(t, () => {})
     const { call, waits } = bench(t, `https://127.0.0.1:${server.port}`, { limits: { connectTimeoutMs: 10 } })
@@ -68,7 +68,7 @@ t.test('timeouts', async (t) => {
 })
 
 t.test('cancellation', async (t) => {
-  t.test('destroys the socket at once and ends with the reason, wherever the call stands', async (t) => {
+  t.test('a cancel destroys the socket and ends with its reason, wherever the call stands', async (t) => {
     const reason = new Error('cancelled by a person')
     const cases: [name: string, answer: Answer][] = [
       ['before the head', () => {}],
@@ -97,7 +97,7 @@ t.test('cancellation', async (t) => {
     }
   })
 
-  t.test('before anything is sent, and while a retry waits', async (t) => {
+  t.test('a cancel ends a call before anything is sent, and while a retry waits', async (t) => {
     const server = await upstreamServer(t, status(503))
     const early = await collect(bench(t, server.url).call({ signal: AbortSignal.abort('early') }))
     t.equal(early.thrown, 'early')
@@ -114,7 +114,7 @@ t.test('cancellation', async (t) => {
     t.equal(server.requests.length, 1)
   })
 
-  t.test('while the credential is renewed', async (t) => {
+  t.test('a cancel ends a call while its credential is renewed', async (t) => {
     const server = await upstreamServer(t, status(401))
     const abort = new AbortController()
     const { signal } = abort
@@ -136,7 +136,7 @@ t.test('cancellation', async (t) => {
     t.strictSame(getEventListeners(again.signal, 'abort'), [])
   })
 
-  t.test('by a fault of whoever takes the events closes the socket too', async (t) => {
+  t.test('a fault in the code that takes the events ends the call and closes the socket', async (t) => {
     const { opened: closed, open: gone } = gate()
     const server = await upstreamServer(t, (response) => {
       response.once('close', gone)
@@ -151,7 +151,7 @@ t.test('cancellation', async (t) => {
     t.equal(server.requests.length, 1)
   })
 
-  t.test('of a call that waits for a connection leaves the one in use alone', async (t) => {
+  t.test('a cancel of a call that waits for a connection leaves the connection in use alone', async (t) => {
     const held: ServerResponse[] = []
     const server = await upstreamServer(t, (response) => {
       held.push(response)
@@ -183,7 +183,7 @@ t.test('closing ends the calls in flight', async (t) => {
   await t.rejects(done, { code: 'draining' })
 })
 
-t.test('whoever made a call is no longer listened to when it is over', async (t) => {
+t.test('a call that is over no longer listens to the signal of its caller', async (t) => {
   const cut: Answer = (response) =>
     response.writeHead(200, SSE).write(frame({ text: 'a' }), () => response.destroy())
   for (const answers of [[whole], [status(400)], [status(503), whole], [cut]]) {

@@ -1,4 +1,4 @@
-/** A vendor that no provider is, servers that answer for it, and a bench to call them from. */
+/** A vendor that does not exist, servers that answer for it, and a bench to call them from. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import { createServer as createTcpServer, type Socket } from 'node:net'
 import { pino } from 'pino'
@@ -130,13 +130,13 @@ export async function upstreamServer(t: Test, ...answers: Answer[]) {
   }
 }
 
-/** A server that handles the raw socket; for what no HTTP library would send. */
+/** A server that handles the raw socket; for answers that no HTTP library would send. */
 export async function rawServer(t: Test, onSocket: (socket: Socket) => void) {
   return { port: await listening(t, createTcpServer(onSocket)) }
 }
 
 interface Calling {
-  /** What has come: those of one pass of the event loop together */
+  /** The events so far: those of one pass of the event loop together */
   batches: ModelEvent[][]
   first: Promise<unknown>
   done: Promise<void>

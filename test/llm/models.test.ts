@@ -31,7 +31,7 @@ t.test('lists of models', async (t) => {
       headers: { 'x-list': '1', authorization: `Bearer ${KEY}` },
     })
     await eventually(() => known('cred_2') !== undefined)
-    t.equal(server.requests.length, 2, 'each credential has its own')
+    t.equal(server.requests.length, 2, 'each credential has its own list')
     time = 3_600_001
     t.same(known('cred_1'), list[0], 'an old list answers while it is renewed')
     await eventually(() => server.requests.length === 3)
@@ -72,7 +72,7 @@ t.test('lists of models', async (t) => {
       models.known(deployment, facts, id)
     const learn = (model: ReportedModel) => models.learn(vendor, caller.facts, model)
     t.equal(learn({ id: 'one', refused: { top_p: 'any' } }), true)
-    t.equal(learn({ refused: { top_p: 'any' }, id: 'one' }), false, 'another call has heard it')
+    t.equal(learn({ refused: { top_p: 'any' }, id: 'one' }), false, 'another call has learned it already')
     t.strictSame(known(), { id: 'one', refused: { top_p: 'any' } })
     models.ask(vendor, caller)
     await eventually(() => known('two') !== undefined)
@@ -82,18 +82,22 @@ t.test('lists of models', async (t) => {
     t.equal(learn(more), true)
     t.strictSame(known(), more, 'a refusal counts more than the list')
     t.strictSame(known('two'), { id: 'two' })
-    t.equal(known('one', { id: 'cred_2' }), undefined, 'of one credential')
-    t.equal(known('one', caller.facts, { ...vendor, id: 'other' }), undefined, 'and one root')
+    t.equal(known('one', { id: 'cred_2' }), undefined, 'a refusal counts for one credential')
+    t.equal(
+      known('one', caller.facts, { ...vendor, id: 'other' }),
+      undefined,
+      'a refusal counts for one deployment',
+    )
     time = 3_599_999
     t.strictSame(known(), more)
     time++
-    t.strictSame(known(), list[0], 'what was added keeps nothing longer')
+    t.strictSame(known(), list[0], 'a later refusal does not keep the first one longer')
     t.equal(learn(more), true)
     time += 3_599_999
     t.strictSame(known(), more)
   })
 
-  t.test('are empty for a vendor without one', async (t) => {
+  t.test('are empty for a vendor that has no list', async (t) => {
     const { models: _, ...without } = vendor
     const { llm } = bench(t, 'http://127.0.0.1:1')
     llm.models.ask(without, caller)

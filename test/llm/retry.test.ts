@@ -1,4 +1,4 @@
-/** What is sent again after a failure, and what is not. */
+/** Which requests are sent again after a failure, and which are not. */
 import type { ServerResponse } from 'node:http'
 import t from 'tap'
 import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
@@ -41,7 +41,7 @@ t.test('retries', async (t) => {
     t.match(calls, [{ outcome: 'ok' }])
   })
 
-  t.test('a rate limit is waited for only if it says how long and that is short', async (t) => {
+  t.test('a rate limit is waited for only if it says how long, and the time is short', async (t) => {
     const cases: [headers: Record<string, string>, hits: number, waits: number[]][] = [
       [{ 'retry-after': '2' }, 2, [2000]],
       [{ 'retry-after': '4' }, 2, [4000]],
@@ -59,7 +59,7 @@ t.test('retries', async (t) => {
     }
   })
 
-  t.test('waits together stay under their limit', async (t) => {
+  t.test('the waits of a call together stay under their limit', async (t) => {
     const busy = (seconds: number) => status(503, '', { 'retry-after': `${seconds}` })
     const cases: [answers: Answer[], waits: number[]][] = [
       [[busy(4)], [4000]],
@@ -77,14 +77,14 @@ t.test('retries', async (t) => {
     t.equal((await failure(bench(t, server.url).call())).retryAfter, 4)
   })
 
-  t.test("a vendor's own word that it was too slow is tried again", async (t) => {
+  t.test('a request for which the vendor says that it was too slow is tried again', async (t) => {
     const server = await upstreamServer(t, status(504), whole)
     const classify = ({ body }: UpstreamFailure) => upstream('upstream_timeout', body)
     const { call } = bench(t, server.url)
     t.equal(textOf((await collect(call({ deployment: { ...vendor, classify } }))).batches), 'hello')
   })
 
-  t.test('what the vendor says of trying again is heeded, within the same limits', async (t) => {
+  t.test('what the vendor says about trying again is heeded, within the same limits', async (t) => {
     const cases: [code: number, headers: Record<string, string>, hits: number][] = [
       [503, { 'x-should-retry': 'false' }, 1],
       [429, { 'x-should-retry': 'false', 'retry-after': '1' }, 1],
@@ -125,7 +125,7 @@ t.test('retries', async (t) => {
     t.match(
       JSON.parse(logged.at(-1) ?? ''),
       { ...line, credential_id: 'cred_1' },
-      'and its line is a warning',
+      'the line of the call is a warning',
     )
   })
 
@@ -150,7 +150,7 @@ t.test('retries', async (t) => {
   })
 
   t.test(
-    'an overload told as the first event is tried again, with what came before it taken back',
+    'an overload told as the first event is tried again, and the usage told before it is dropped',
     async (t) => {
       const overloaded =
         frame({}) + frame({ usage: { ...USAGE, input_tokens: 99 } }) + frame({ error: 'upstream_overloaded' })
@@ -170,7 +170,7 @@ t.test('retries', async (t) => {
   const inside: Answer = (response) =>
     response.writeHead(200, SSE).end(frame({ error: 'upstream_overloaded' }))
 
-  t.test('another failure behind it is tried again as well', async (t) => {
+  t.test('another failure after such an overload is tried again as well', async (t) => {
     const limited: Answer = (response) =>
       response.writeHead(200, SSE).end(frame({ error: 'upstream_rate_limited', wait: 1 }))
     const reset: Answer = (response) => response.socket?.resetAndDestroy()
@@ -180,7 +180,7 @@ t.test('retries', async (t) => {
     }
   })
 
-  t.test('but not twice, and not after something was handed on', async (t) => {
+  t.test('such an overload is not tried again twice, and not after an event was handed on', async (t) => {
     const twice = await upstreamServer(t, inside)
     t.equal((await failure(bench(t, twice.url).call())).code, 'upstream_overloaded')
     t.equal(twice.requests.length, 2)
@@ -189,7 +189,7 @@ t.test('retries', async (t) => {
       response.writeHead(200, SSE).end(frame({ text: 'a' }) + frame({ error: 'upstream_overloaded' })),
     )
     const { batches, thrown } = await collect(bench(t, later.url).call())
-    t.equal(textOf(batches), 'a', 'what stood before the error in the same read is delivered')
+    t.equal(textOf(batches), 'a', 'the text before the error in the same read is delivered')
     t.match(thrown, { code: 'upstream_overloaded' })
     t.equal(later.requests.length, 1)
   })
@@ -210,13 +210,21 @@ t.test(
     t.equal(textOf((await collect(call({ deployment, amended }))).batches), 'hello')
     t.same(instructions(server), ['Be brief.', 'Be brief. a', 'Be brief. a b'])
     await collect(call({ deployment, amended }))
-    t.equal(instructions(server).at(-1), 'Be brief. a b', 'at once, with what an earlier call learned')
+    t.equal(
+      instructions(server).at(-1),
+      'Be brief. a b',
+      'a later call sends at once what an earlier call learned',
+    )
 
     const streamed: Answer = (response) =>
       response.writeHead(200, SSE).end(frame({ usage: USAGE }) + frame({ error: 'upstream_rejected' }))
     const early = await upstreamServer(t, streamed, whole)
     t.equal(textOf((await collect(bench(t, early.url).call({ deployment }))).batches), 'hello')
-    t.match(instructions(early).at(-1), /brief\. .*upstream_rejected/, 'also where a stream begins with it')
+    t.match(
+      instructions(early).at(-1),
+      /brief\. .*upstream_rejected/,
+      'a refusal at the beginning of a stream is amended for, too',
+    )
 
     const endless = await upstreamServer(t, status(400, 'c'))
     t.equal((await failure(bench(t, endless.url).call({ deployment }))).code, 'upstream_rejected')
@@ -233,13 +241,17 @@ t.test(
     ] as const) {
       const server = await upstreamServer(t, answer)
       t.equal((await failure(bench(t, server.url).call({ deployment }))).code, code)
-      t.notMatch(instructions(server).join(), /brief\. /, 'what is no refusal is no reason to')
+      t.notMatch(
+        instructions(server).join(),
+        /brief\. /,
+        'an answer that is no refusal is no reason to amend',
+      )
     }
   },
 )
 
 t.test(
-  'what a refusal tells of the model is learned by all calls, and no business of the turn',
+  'what a refusal tells about the model is learned for all calls, and not noted for the turn',
   async (t) => {
     const told = { id: 'one', reasoning_summary: false } as const
     const deployment: Deployment = {
@@ -268,7 +280,11 @@ t.test(
     await collect(
       bench(t, again.url).call({ deployment: other, amended, request: { ...CALL.request, reported: told } }),
     )
-    t.match(amended, [{ body: 'something else' }], 'what a refusal says beside it is')
+    t.match(
+      amended,
+      [{ body: 'something else' }],
+      'a refusal that tells nothing about the model is noted for the turn',
+    )
   },
 )
 
@@ -297,11 +313,11 @@ t.test('a 401 renews the credential once', async (t) => {
   t.equal(asked, 1)
   t.equal(refusing.requests.length, 2)
   await failure(bench(t, refusing.url).call({ onUnauthorized: async () => false }))
-  t.equal(refusing.requests.length, 3, 'not again when the renewal did not help')
+  t.equal(refusing.requests.length, 3, 'the request is not sent again when the renewal did not help')
 })
 
 t.test(
-  "a word on the account is final: another token is no cure, unless the vendor's table says so",
+  "a refusal of the account is not tried with another token, unless the vendor's table says so",
   async (t) => {
     let asked = 0
     const onUnauthorized = async () => ++asked > 0
