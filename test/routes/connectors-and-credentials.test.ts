@@ -8,7 +8,7 @@ import { FILES, gatewayOnStore } from './gateway-on-store.ts'
 const g = await gatewayOnStore(t)
 const { call, store } = g
 
-t.test('two changes at once both hold', async (t) => {
+t.test('two changes of a connector or a session at once both hold', async (t) => {
   let meanwhile: (() => Promise<unknown>) | null = null
   /** As if the other change came between the reading and the writing of this one. */
   const late = async <T>(read: Promise<T>): Promise<T> => {
@@ -40,10 +40,10 @@ t.test('two changes at once both hold', async (t) => {
     status: 400,
     body: { error: { param: 'model' } },
   })
-  t.match((await g.call('GET', path)).body, moved, 'no provider with the model of another')
+  t.match((await g.call('GET', path)).body, moved, 'the session has no provider with the model of another')
 })
 
-t.test('connectors: made, shown without secrets, changed, tested, deleted', async (t) => {
+t.test('connectors are made, shown without secrets, changed, tested and deleted', async (t) => {
   const made = await call('POST', '/v1/connectors', {
     ...FILES,
     headers: { 'x-tenant': 'hidden-value' },
@@ -120,7 +120,7 @@ t.test('connectors: made, shown without secrets, changed, tested, deleted', asyn
   await call('DELETE', `/v1/connectors/${down.id}`)
 })
 
-t.test('what a connector refuses', async (t) => {
+t.test('a connector with a bad field is refused, and the error names the field and the reason', async (t) => {
   const cases: [object, string, RegExp, string?][] = [
     [{ ...FILES, name: 'Files' }, 'name', /lower-case letter/],
     [{ ...FILES, name: 'a.b' }, 'name', /lower-case/],
@@ -169,7 +169,7 @@ t.test('what a connector refuses', async (t) => {
   }
 })
 
-t.test('credentials: made, shown by their hint, changed, deleted', async (t) => {
+t.test('credentials are made, shown by their hint, changed and deleted', async (t) => {
   const key = {
     provider: 'anthropic',
     kind: 'api_key',
@@ -267,7 +267,7 @@ t.test('logins are off until the operator names their provider', async (t) => {
     await call('DELETE', `/v1/credentials/${id}`)
 })
 
-t.test('login flows, where there are any', async (t) => {
+t.test('the routes of a login pass on what they are given, and answer what the logins say', async (t) => {
   const made = await store.credentials.create({
     id: 'cred_login',
     owner: 'local',
@@ -316,7 +316,7 @@ t.test('login flows, where there are any', async (t) => {
   })
   const page = await other.call('GET', '/v1/oauth/callback/openai?code=c&state=s')
   t.match(page, { status: 200, text: /You are logged in/ })
-  t.match(page.headers['content-security-policy'], "default-src 'none'", 'nothing else is loaded there')
+  t.match(page.headers['content-security-policy'], "default-src 'none'", 'the page loads nothing else')
   t.match(await other.call('POST', '/v1/oauth/openai/exchange', { state: 's', code: 'c' }), {
     status: 200,
     body: { id: made.id },

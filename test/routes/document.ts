@@ -45,7 +45,7 @@ function closed(schema: unknown, open = false): unknown {
   return copy
 }
 
-/** Those that tell a client something about what it asked for */
+/** Headers that tell a client something about what it asked for */
 const TELLING = [
   'x-request-id',
   'Location',
@@ -55,7 +55,10 @@ const TELLING = [
   'WWW-Authenticate',
 ]
 
-/** Holds an answer against the document: throws for an undocumented status, header, field or code of an error. `body`: of JSON alone. */
+/**
+ * Holds an answer against the document: throws for an undocumented status, header, field or code of an error. `body`:
+ * only of a JSON answer.
+ */
 export function documented(document: Document) {
   const ajv = new Ajv2020({ strict: false, validateFormats: false, code: { optimize: false } })
   ajv.addSchema(closed(document) as object, 'api')

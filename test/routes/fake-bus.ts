@@ -2,7 +2,7 @@ import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../sr
 import { formatCursor, numbersOf, parseCursor, sessionTag } from '../../src/bus/cursor.ts'
 import { createMemorySlots } from '../../src/bus/slots.ts'
 
-/** Of a session's nth event, from 1 on. */
+/** The cursor of a session's nth event, from 1 on. */
 export const cursorAt = (session: string, n: number): string =>
   formatCursor(sessionTag(session), { generation: '000000', id: `0-${n}` })
 

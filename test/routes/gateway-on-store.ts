@@ -1,4 +1,4 @@
-/** The gateway of `gateway.ts` on an embedded store of its own, and what tests of its routes send it. */
+/** The gateway of `gateway.ts` on an embedded store of its own, and bodies that tests of its routes send. */
 import type { Test } from 'tap'
 import { freshStore } from '../store/fresh.ts'
 import { gateway } from './gateway.ts'
@@ -6,7 +6,7 @@ import { gateway } from './gateway.ts'
 export const user = (text: string) => ({ role: 'user', parts: [{ type: 'text', text }] })
 export const FILES = { name: 'files', transport: 'streamable_http', url: 'https://mcp.test/mcp' }
 
-/** Of a gateway that asks for keys */
+/** The admin key of a gateway that asks for keys */
 export const ADMIN = 'the-bootstrap-admin-key'
 export const KEYS = { BATON_AUTH: 'keys', BATON_ADMIN_KEY: ADMIN }
 

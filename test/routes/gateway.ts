@@ -1,6 +1,6 @@
 /**
- * The HTTP side for tests: the real app on a real store in memory, with twins for what lies beyond it. Each
- * answer that is injected is held against the OpenAPI document: undocumented statuses and fields fail.
+ * The HTTP side for tests: the real app on a real store in memory, with doubles for the parts behind it. Each answer
+ * to an injected request is held against the OpenAPI document: undocumented statuses and fields fail.
  */
 import type { LightMyRequestResponse } from 'fastify'
 import { pino } from 'pino'
@@ -32,7 +32,7 @@ import { fakeBus } from './fake-bus.ts'
 
 export const vault = createVault([{ id: 'k1', key: new Uint8Array(32).fill(1) }])
 
-// ---------------------------------------------------------------- twins
+// ---------------------------------------------------------------- doubles
 
 /** An engine that stores turns and runs none; a test ends them. */
 function fakeTurns(store: Store) {

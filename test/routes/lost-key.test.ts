@@ -12,7 +12,7 @@ import { gateway } from './gateway.ts'
 import { user } from './gateway-on-store.ts'
 import { scripted } from './served-streams.ts'
 
-/** A gateway on a store of its own, and what makes the key unknown by which it has sealed so far. */
+/** A gateway on a store of its own; `lose` makes the key unknown under which it has sealed so far. */
 async function losingItsKey(t: Test) {
   const key = (id: string, byte: number) => createVault([{ id, key: new Uint8Array(32).fill(byte) }])
   let vault = key('lost', 1)
@@ -33,7 +33,7 @@ async function losingItsKey(t: Test) {
 const SECRET: Part = { type: 'text', text: 'It is ghp_0123456789.' }
 const TOLD = { type: 'notice', text: /cannot be opened: .*encryption key lost/ }
 
-t.test('a part whose key is lost is told in its place, and can be replaced', async (t) => {
+t.test('a notice stands in place of a part whose key is lost, and the part can be replaced', async (t) => {
   const { call, store, session, lose } = await losingItsKey(t)
   const url = `/v1/sessions/${session.id}/messages`
   const said = user('Mind it.')
@@ -45,14 +45,14 @@ t.test('a part whose key is lost is told in its place, and can be replaced', asy
   await t.rejects(
     store.messages.after(session.id, 0),
     { name: 'Unreadable' },
-    'a turn gets all of it or none',
+    'a turn gets the whole history or none of it',
   )
   const changed = await call('PATCH', `${url}/${body.data[1].id}`, { parts: said.parts })
   t.match(changed, { status: 200, body: { role: 'user', parts: said.parts } })
   t.equal((await store.messages.after(session.id, 0)).length, 2)
 })
 
-t.test('a message with calls is deleted with their results, whatever of them cannot be opened', async (t) => {
+t.test('a message with calls is deleted with their results, even if some cannot be opened', async (t) => {
   const { call, session, lose } = await losingItsKey(t)
   const url = `/v1/sessions/${session.id}/messages`
   const asks = (call_id: string, secret = '') => ({

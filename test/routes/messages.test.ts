@@ -1,10 +1,10 @@
-/** Messages of a session: appended, edited and deleted without a turn, and what one may hold. */
+/** Messages of a session: appended, edited and deleted without a turn, and what a message may hold. */
 import t from 'tap'
 import { gatewayOnStore, user } from './gateway-on-store.ts'
 
 const { call, newSession } = await gatewayOnStore(t)
 
-t.test('messages: appended, listed, edited, deleted', async (t) => {
+t.test('messages are appended, listed, edited and deleted', async (t) => {
   const id = await newSession()
   const url = `/v1/sessions/${id}/messages`
   const first = await call('POST', url, user('Hello'))
@@ -57,7 +57,7 @@ t.test('messages: appended, listed, edited, deleted', async (t) => {
   t.same(
     gone.body.deleted,
     several.body.data.map((message: { id: string }) => message.id),
-    'its results go with it',
+    'the results go with the message of their calls',
   )
   t.equal((await call('GET', url)).body.data.length, 1)
   t.match(await call('DELETE', `${url}/msg_0`), {
@@ -72,7 +72,7 @@ t.test('messages: appended, listed, edited, deleted', async (t) => {
 })
 
 t.test(
-  'reasoning whose text is edited loses its token, and keeps it where it is given back as it was',
+  'reasoning whose text is edited loses its token; reasoning that is given back as it was keeps it',
   async (t) => {
     const url = `/v1/sessions/${await newSession()}/messages`
     const origin = { provider: 'anthropic', model: 'm', credential_id: null }
@@ -95,7 +95,7 @@ t.test(
   },
 )
 
-t.test('a text or a call that is edited loses its token, and what stays beside it does not', async (t) => {
+t.test('an edited text or call loses its token, and a part that stays beside it keeps its own', async (t) => {
   const url = `/v1/sessions/${await newSession()}/messages`
   const origin = { provider: 'gemini', model: 'm', credential_id: null }
   const said = (text: string, opaque?: string) => ({
@@ -131,7 +131,7 @@ t.test('an answer with nothing in it can be given to another session', async (t)
   })
 })
 
-t.test('a URL is kept as it was read', async (t) => {
+t.test('a URL is kept in its parsed form', async (t) => {
   const url = `/v1/sessions/${await newSession()}/messages`
   const image = { type: 'image', media_type: 'image/png', url: ' HTTPS://a.test/\ud800 b' }
   const read = { ...image, url: 'https://a.test/%EF%BF%BD%20b' }
@@ -171,7 +171,7 @@ t.test('a message of each role takes the parts that its role may hold, and no ot
   t.same(await taken('system'), ['text', 'notice'])
 })
 
-t.test('what a message may hold', async (t) => {
+t.test('a message with a bad part is refused, and the error names the part and the reason', async (t) => {
   const url = `/v1/sessions/${await newSession()}/messages`
   const image = { type: 'image', media_type: 'image/png' }
   const cases: [object, string, RegExp][] = [

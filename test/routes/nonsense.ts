@@ -18,7 +18,7 @@ const JUNK: unknown[] = [
   [null],
   { a: 1 },
 ]
-/** For query and path parameters, percent-encoded where they must be. */
+/** Odd texts for query and path parameters, percent-encoded where they must be. */
 export const ODD_TEXTS = [
   '',
   'x',

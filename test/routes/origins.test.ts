@@ -10,7 +10,7 @@ const g = await gatewayOnStore(t, {
   BATON_BODY_LIMIT: '64KiB',
 })
 
-t.test('who has a key may call by any name of the gateway, and from any page', async (t) => {
+t.test('a caller who has a key may call by any name of the gateway, and from any page', async (t) => {
   for (const headers of [
     { host: 'baton.test' },
     { host: '10.0.0.7:8787' },
@@ -21,7 +21,7 @@ t.test('who has a key may call by any name of the gateway, and from any page', a
   }
 })
 
-t.test('pages of an allowed origin may read the answers, others get no leave', async (t) => {
+t.test('pages of an allowed origin may read the answers, pages of other origins may not', async (t) => {
   const preflight = await g.app.inject({
     method: 'OPTIONS',
     url: '/v1/sessions',
@@ -38,7 +38,7 @@ t.test('pages of an allowed origin may read the answers, others get no leave', a
     'access-control-allow-headers': 'authorization',
   })
   const vague = { method: 'OPTIONS', url: '/v1/sessions', headers: { origin: 'https://app.test' } } as const
-  t.equal((await g.app.inject(vague)).statusCode, 204, 'also where it names no method')
+  t.equal((await g.app.inject(vague)).statusCode, 204, 'also for a preflight that names no method')
   const { headers } = await g.call('GET', '/v1/sessions', undefined, {
     ...bearer(ADMIN),
     origin: 'https://app.test',
@@ -94,7 +94,7 @@ t.test('pages of an allowed origin may read the answers, others get no leave', a
   t.match(
     nothing,
     { status: 404, body: { error: { code: 'not_found' } } },
-    'preflights make nothing be there',
+    'preflights make no route of an unknown path',
   )
 })
 
@@ -131,7 +131,11 @@ t.test('with auth off the caller is the admin local, and only this machine may c
     body: { owner: 'local' },
   })
   t.match(await open.call('GET', '/v1/keys'), { status: 200 })
-  t.match(await open.call('GET', '/v1/nothing'), { status: 404 }, 'preflights everywhere make no route of it')
+  t.match(
+    await open.call('GET', '/v1/nothing'),
+    { status: 404 },
+    'preflights make no route of an unknown path',
+  )
   const status = async (headers: Record<string, string>) =>
     (await open.app.inject({ url: '/v1/sessions', headers })).statusCode
   for (const host of [

@@ -14,7 +14,7 @@ import { gatewayOnStore } from './gateway-on-store.ts'
 const g = await gatewayOnStore(t)
 const { call, store } = g
 
-t.test('the process, its readiness, figures and documents', async (t) => {
+t.test('the gateway tells its health, its readiness, its figures and its documents', async (t) => {
   t.match(await call('GET', '/healthz'), { status: 200, body: { status: 'ok', version: '9.9.9' } })
   t.match(await call('GET', '/readyz'), { status: 200, body: { status: 'ready' } })
   g.drain.now = true
@@ -38,7 +38,7 @@ t.test('the process, its readiness, figures and documents', async (t) => {
   t.match(page.body, /swagger-ui/)
 })
 
-t.test('the address that a start prints leads to the page', async (t) => {
+t.test('the address that a start prints leads to the page of the API’s description', async (t) => {
   for (const method of ['GET', 'HEAD'] as const) {
     const { statusCode, headers } = await g.app.inject({ method, url: '/', headers: { host: 'localhost' } })
     t.match(
@@ -48,7 +48,11 @@ t.test('the address that a start prints leads to the page', async (t) => {
   }
   t.match(await call('POST', '/'), { status: 405, headers: { allow: 'GET, HEAD' } })
   for (const headers of [{ host: 'baton.test' }, { host: 'localhost', origin: 'https://page.test' }])
-    t.equal((await g.app.inject({ url: '/', headers })).statusCode, 403, 'while auth is off, from here alone')
+    t.equal(
+      (await g.app.inject({ url: '/', headers })).statusCode,
+      403,
+      'while auth is off, only this machine may call',
+    )
   t.notOk((await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })).json().paths['/'])
 })
 
@@ -62,7 +66,7 @@ t.test('readiness names the dependency that is not ready', async (t) => {
   await other.close()
 })
 
-t.test('readiness is told in time, though a dependency never answers', async (t) => {
+t.test('readiness is told in time, even if a dependency never answers', async (t) => {
   const { opened: isAsked, open: ask } = gate()
   const ready = () => {
     ask()
@@ -116,7 +120,7 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
   }
   for (const path of ['/v1/oauth/callback/{provider}', '/v1/oauth/connectors/callback']) {
     const named = document.paths[path]?.get?.parameters?.map(({ name }) => name)
-    t.ok(named?.includes('iss'), `${path}: what decides over a login is named`)
+    t.ok(named?.includes('iss'), `${path}: the parameter that decides over a login is named`)
   }
   t.ok(document.components.schemas.Message)
   const { discriminator, oneOf } = document.components.schemas.ContextEdit ?? {}
@@ -180,7 +184,7 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
 })
 
 t.test(
-  'no page has to make up an answer’s texts: what has a pattern is in an example, which fits',
+  'every text of an answer that has a pattern is in an example, which fits, so that no page has to make it up',
   async (t) => {
     const { body } = await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })
     const { paths, components } = JSON.parse(body) as Document
@@ -207,7 +211,7 @@ t.test(
   },
 )
 
-/** Of docs/api.md, sections 4 to 7, field by field. What answers show beyond the document, or lack of it, `call` finds. */
+/** Fields that docs/api.md names in sections 4 to 7. `call` finds fields that answers have beyond the document, or lack. */
 const NAMED = {
   Session:
     'id provider model credential_id instructions settings title metadata tools_revision active_turn_id usage',

@@ -1,4 +1,4 @@
-/** Bad input is refused everywhere, by its field. */
+/** Bad input is refused everywhere, and the error names its field. */
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'
@@ -51,7 +51,7 @@ t.test('callers are not told where the database is', async (t) => {
   }
 })
 
-t.test('what does not exist, and what exists for another method', async (t) => {
+t.test('a path that does not exist is a 404, and one that exists for another method a 405', async (t) => {
   t.match(await call('GET', '/v1/nothing'), refused('not_found', 404))
   t.match(await call('GET', '/nothing'), refused('not_found', 404))
   const wrong = await call('PUT', '/v1/sessions')
@@ -69,7 +69,7 @@ t.test('what does not exist, and what exists for another method', async (t) => {
   t.match(await call('PUT', '/v1/sessions/'), refused('not_found', 404))
 })
 
-t.test('a query that a call does not know is refused, also where it takes none', async (t) => {
+t.test('a query that a call does not know is refused, also where the call takes no query', async (t) => {
   const { paths } = (await call('GET', '/openapi.json')).body as Document
   const strict = Object.entries(paths).flatMap(([path, operations]) =>
     Object.entries(operations)
@@ -117,12 +117,12 @@ t.test('HEAD answers as GET does, without the body', async (t) => {
   t.notMatch((await call('GET', '/openapi.json')).text, '"head":')
 })
 
-t.test('a body is not read where there is nothing', async (t) => {
+t.test('a body is not read for a path or a method that does not exist', async (t) => {
   const long = 'x'.repeat(65_537)
   for (const body of ['{', long]) {
     const missing = await raw('POST', '/nothing', body)
     t.match(missing, refused('not_found', 404))
-    t.ok(missing.headers['x-content-type-options'], 'hardened as every answer')
+    t.ok(missing.headers['x-content-type-options'], 'the answer is hardened like every other')
     t.match(await raw('PUT', '/v1/sessions', body), refused('method_not_allowed', 405))
   }
 })
@@ -133,7 +133,11 @@ t.test('a path is refused beyond 512 characters, and where it is malformed or ho
   t.match(await long(513), refused('invalid_request', 400, 'id'))
   t.match(await long(1025), refused('invalid_request', 400))
   const faces = (length: number) => call('GET', `/v1/sessions/${encodeURIComponent('🙂'.repeat(length))}`)
-  t.match(await faces(512), refused('session_not_found', 404), 'characters are counted, not their halves')
+  t.match(
+    await faces(512),
+    refused('session_not_found', 404),
+    'characters are counted, not halves of surrogate pairs',
+  )
   t.match(await faces(513), refused('invalid_request', 400))
   t.match(await call('GET', `/v1/sessions/${'%C3%A4'.repeat(512)}`), refused('session_not_found', 404))
   t.match(await call('GET', '/v1/sessions/%zz'), refused('invalid_request', 400))
@@ -143,7 +147,7 @@ t.test('a path is refused beyond 512 characters, and where it is malformed or ho
   t.match(await call('GET', '/v1/sessions/%F0%9F%92%A9%2F..%27%3B'), refused('session_not_found', 404))
 })
 
-t.test('times that no calendar or no clock has', async (t) => {
+t.test('a time that no calendar or no clock has is refused', async (t) => {
   const login = { provider: 'openai', kind: 'oauth', access_token: 'x' }
   for (const time of [
     '2026-02-29T00:00:00Z',
@@ -164,7 +168,7 @@ t.test('times that no calendar or no clock has', async (t) => {
   }
 })
 
-t.test('a body is refused that is no JSON object, packed, too large or too deep', async (t) => {
+t.test('a body that is no JSON object, packed, too large or too deep is refused', async (t) => {
   const url = '/v1/sessions'
   for (const text of ['{', '{"a":}', 'null', '5', '"x"', '[]']) {
     t.match(await raw('POST', url, text), refused('invalid_request', 400), text)
@@ -207,7 +211,11 @@ t.test('a body is refused that is no JSON object, packed, too large or too deep'
     t.match(await raw('POST', url, deep(levels)), refused('invalid_request', 400), 'nested too deep')
   t.match(await raw('POST', url, deep(198)), { status: 201 }, '200 levels with the two around it')
   for (const item of ['[]', '{}'])
-    t.match(await raw('POST', url, nested(`[${`${item},`.repeat(300)}0]`)), { status: 201 }, 'side by side')
+    t.match(
+      await raw('POST', url, nested(`[${`${item},`.repeat(300)}0]`)),
+      { status: 201 },
+      'values side by side are no nesting',
+    )
   const words = `{"provider":"openai","model":"m","metadata":{"a":"\\"${'['.repeat(300)}"}}`
   t.match(await raw('POST', url, words), { status: 201 }, 'brackets in a text are no nesting')
   t.match(
@@ -218,13 +226,13 @@ t.test('a body is refused that is no JSON object, packed, too large or too deep'
   )
 })
 
-t.test('a body of very many values is refused before they are made', async (t) => {
+t.test('a body of very many values is refused before it is parsed', async (t) => {
   const other = await gateway(store, { BATON_BODY_LIMIT: '8MiB' })
   t.teardown(() => other.close())
   const many = (item: string, count: number) =>
     `{"provider":"openai","model":"m","metadata":{"a":[${`${item},`.repeat(count)}0]}}`
   for (const body of [many('{}', 500_001), many('1', 1_000_001)]) {
-    // What was parsed would be found to be no JSON.
+    // A body that was parsed would be found to be no JSON.
     const answer = await other.call('POST', '/v1/sessions', `${body}!`, json)
     t.match(answer, refused('invalid_request', 400))
     t.match(answer.body.error.message, /more than 1000000 values; send fewer/)
@@ -233,7 +241,7 @@ t.test('a body of very many values is refused before they are made', async (t) =
   t.match(text, refused('invalid_request', 400, 'provider'), 'a long text is one value')
 })
 
-t.test('a name that no object may have is found in a moment, however long those around it are', async (t) => {
+t.test('a name that no object may have is found in a moment, however long other names are', async (t) => {
   const other = await gateway(store, { BATON_BODY_LIMIT: '8MiB' })
   t.teardown(() => other.close())
   const members = Array.from({ length: 32_000 }, () => '{"prototype": 1}').join()
@@ -266,7 +274,7 @@ t.test('a body whose fields are all optional may be absent, whatever the content
 await g.app.listen({ host: '127.0.0.1', port: 0 })
 const { port } = g.app.server.address() as AddressInfo
 
-/** All that is answered to these bytes until the connection closes. */
+/** Sends these bytes, and gives all that is answered until the connection closes. */
 async function say(text: string): Promise<string> {
   const socket = connect(port, '127.0.0.1')
   let answer = ''
@@ -278,7 +286,7 @@ async function say(text: string): Promise<string> {
   return answer
 }
 
-t.test('a body that is too large is refused in words, however much of it is still to come', async (t) => {
+t.test('a body that is too large gets an error in words, however much of it is still to come', async (t) => {
   const head = `POST /v1/sessions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`
   const body = 'x'.repeat(8 * 2 ** 20)
   const answer = await say(
@@ -287,7 +295,7 @@ t.test('a body that is too large is refused in words, however much of it is stil
   t.match(answer, /^HTTP\/1.1 413 .*body_too_large.*HTTP\/1.1 200 OK/s)
 })
 
-t.test('a body that turns out to be empty is absent, whatever stands for its type', async (t) => {
+t.test('a body that turns out to be empty counts as absent, whatever its content type', async (t) => {
   const { body: session } = await call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
   for (const type of ['garbage', '', 'a/', 'text/plain;;', 'application/json'])
     for (const chunks of ['0\r\n\r\n', '1\r\nx\r\n0\r\n\r\n']) {
@@ -298,14 +306,14 @@ t.test('a body that turns out to be empty is absent, whatever stands for its typ
     }
 })
 
-t.test('an expectation that nobody knows is none', async (t) => {
+t.test('an Expect header that nobody knows is ignored', async (t) => {
   const answer = await say(
     'GET /healthz HTTP/1.1\r\nhost: localhost\r\nexpect: foo\r\nconnection: close\r\n\r\n',
   )
   t.match(answer, /^HTTP\/1.1 200 .*x-request-id: /is)
 })
 
-t.test('what is no HTTP is answered in the same shape', async (t) => {
+t.test('a request that is no HTTP is answered with an error of the same shape', async (t) => {
   for (const [text, status] of [
     ['NONSENSE\r\n\r\n', 'HTTP/1.1 400 Bad Request'],
     ['GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n', 'HTTP/1.1 400 Bad Request'],
@@ -320,7 +328,7 @@ t.test('what is no HTTP is answered in the same shape', async (t) => {
   }
 })
 
-t.test('a request that does not arrive in time is told so', async (t) => {
+t.test('a client whose request does not arrive in time is told so', async (t) => {
   const late = connect(port, '127.0.0.1')
   const [socket] = await once(g.app.server, 'connection')
   const failure = Object.assign(new Error('Request timeout'), { code: 'ERR_HTTP_REQUEST_TIMEOUT' })
@@ -329,7 +337,7 @@ t.test('a request that does not arrive in time is told so', async (t) => {
   t.ok(g.app.server.requestTimeout > 0)
 })
 
-t.test('what names no host, or two, is told so', async (t) => {
+t.test('a client whose request names no host, or two, is told so', async (t) => {
   const two = 'Host: localhost\r\nhost: elsewhere.test\r\n'
   for (const begins of ['1.1\r\n', `1.1\r\n${two}`, `1.0\r\n${two}`]) {
     const refused = await say(`GET /healthz HTTP/${begins}connection: close\r\n\r\n`)
@@ -339,7 +347,7 @@ t.test('what names no host, or two, is told so', async (t) => {
   t.match(answer, /^HTTP\/1\.1 403 .*A Host header is required/s)
 })
 
-t.test('a failure of our own is a 500 that says nothing; the log names its request', async (t) => {
+t.test('a failure within Baton is a 500 that hides its cause; the log names the request', async (t) => {
   const lines: unknown[] = []
   const other = await gateway(
     store,
@@ -359,7 +367,7 @@ t.test('a failure of our own is a 500 that says nothing; the log names its reque
   await other.close()
 })
 
-t.test('a client that leaves in the middle of its body is no failure of ours', async (t) => {
+t.test('a client that leaves in the middle of its body is no failure of Baton', async (t) => {
   const lines: string[] = []
   const metrics = createMetrics({ defaults: false })
   const log = pino({ level: 'warn' }, { write: (line) => void lines.push(line) })

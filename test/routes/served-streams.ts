@@ -1,4 +1,4 @@
-/** A gateway that listens, over one turn's row and a bus that a test fills, and what its clients read there. */
+/** A gateway that listens, over one turn's row and a bus that a test fills, and what its clients read from it. */
 import { once } from 'node:events'
 import { type Agent, type IncomingMessage, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -49,7 +49,7 @@ export const messageRow = (fields: Partial<Message> = {}): Message => ({
   ...fields,
 })
 
-/** The little of a store that a stream reads: the session's newest turn, and the one that goes on. */
+/** The rows of a store that a stream reads: the session's newest turn, and its active turn. */
 function rows(turn: Turn, active: Turn): Store {
   const session = { id: SESSION, owner: 'local', active_turn_id: active.id } as Session
   const message = messageRow({ turn_id: turn.id })
@@ -103,7 +103,7 @@ export async function serve(t: Test, turn: Turn, extra: Partial<HttpDeps> = {}, 
   return { ...g, open, opened, say, port }
 }
 
-/** Reads until the text holds this; what was read so far. */
+/** Reads until the text holds `part`, and gives the text so far. */
 export async function until(stream: IncomingMessage, part: string): Promise<string> {
   let text = ''
   stream.setEncoding('utf8')

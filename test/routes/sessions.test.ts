@@ -6,7 +6,7 @@ import { FILES, gatewayOnStore } from './gateway-on-store.ts'
 const g = await gatewayOnStore(t)
 const { call, newSession } = g
 
-t.test('sessions: made, read, listed, changed, deleted', async (t) => {
+t.test('sessions are made, read, listed, changed and deleted', async (t) => {
   const made = await call('POST', '/v1/sessions', {
     provider: 'openai',
     model: 'gpt-test',
@@ -43,14 +43,18 @@ t.test('sessions: made, read, listed, changed, deleted', async (t) => {
   t.same(changed.body.settings, { top_p: 1 }, 'settings are replaced as a whole')
   t.match(changed.body, { title: null, metadata: EMPTY, instructions: 'Be brief.' })
   t.match(await call('PATCH', url, {}), { status: 200 })
-  t.match(await call('PATCH', url, undefined), { status: 200 }, 'no body is as good as an empty one')
+  t.match(
+    await call('PATCH', url, undefined),
+    { status: 200 },
+    'a PATCH without a body counts as one with an empty body',
+  )
 
   t.equal((await call('DELETE', url)).status, 204)
   t.match(await call('DELETE', url), { status: 404, body: { error: { code: 'session_not_found' } } })
   t.match(await call('GET', url), { status: 404 })
 })
 
-t.test('a session switches its provider', async (t) => {
+t.test('a session switches its provider with a model and a credential of the new one only', async (t) => {
   const credential = await call('POST', '/v1/credentials', {
     provider: 'openai',
     kind: 'api_key',
@@ -80,7 +84,7 @@ t.test('a session switches its provider', async (t) => {
   await call('DELETE', `/v1/credentials/${credential.body.id}`)
 })
 
-t.test('what a new session refuses', async (t) => {
+t.test('a new session with a bad field is refused, and the error names field and reason', async (t) => {
   const cases: [object, string, RegExp][] = [
     [{ model: 'm' }, 'provider', /required\. Whose model/],
     [{ model: 'm', provder: 'openai' }, 'provider', /required\. 'provder' is not a known field\./],
@@ -127,7 +131,7 @@ t.test('what a new session refuses', async (t) => {
   })
 })
 
-t.test('a connector that is deleted as a session begins is none, and no session stays behind', async (t) => {
+t.test('a connector that is deleted as a session begins is unknown, and no session stays', async (t) => {
   const { id } = (await call('POST', '/v1/connectors', { ...FILES, name: 'leaving' })).body
   const before = (await call('GET', '/v1/sessions?limit=1')).body.data[0]?.id
   const { open } = g.tools.tools
@@ -143,7 +147,7 @@ t.test('a connector that is deleted as a session begins is none, and no session 
   t.equal((await call('GET', '/v1/sessions?limit=1')).body.data[0]?.id, before)
 })
 
-t.test("the tools of a session: bound, listed, switched, and the owner's word for all of it", async (t) => {
+t.test('the tools of a session are bound, listed and switched as the caller says', async (t) => {
   await call('POST', '/v1/connectors', FILES)
   const id = await newSession({ connectors: ['files', 'files'] })
   t.match(g.tools.calls.at(-1), { verb: 'open', args: [id, ['files']] })
@@ -162,7 +166,7 @@ t.test("the tools of a session: bound, listed, switched, and the owner's word fo
   t.match(
     await call('GET', `${url}/connectors?cursor=${page.next_cursor}`),
     { status: 200, body: { data: [{ name: 'files' }], next_cursor: null } },
-    'also where the one at the cursor is bound no longer',
+    'also where the connector at the cursor is bound no longer',
   )
   const change = {
     status: 200,

@@ -1,4 +1,4 @@
-/** How streams and waiting end: with clients that do not read or leave, and with a server that closes. */
+/** How streams and waiting calls end: with clients that do not read or that leave, and with a server that closes. */
 import { once } from 'node:events'
 import { Agent, request } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
@@ -28,9 +28,9 @@ function flood() {
   }
   return { state, script }
 }
-/** A bus may notice later than the server that it closes. */
+/** A bus may notice the close of a stream later than the server. */
 const aMoment = () => new Promise(setImmediate)
-/** Until the client's unread data keeps the server from taking more. */
+/** Waits until the client's unread data keeps the server from taking more. */
 async function blocked(state: { taken: number }): Promise<void> {
   let before = -1
   await eventually(async () => {
@@ -41,7 +41,7 @@ async function blocked(state: { taken: number }): Promise<void> {
   })
 }
 
-t.test('a client that does not read is waited for; when it leaves, its reader is let go', async (t) => {
+t.test('a client that does not read is waited for, and its reader ends when the client leaves', async (t) => {
   const s = await serve(t, turnRow())
   const { state, script } = flood()
   scripted(script)(s)
@@ -54,7 +54,7 @@ t.test('a client that does not read is waited for; when it leaves, its reader is
   await eventually(async () => (await s.opened()) === 0)
 })
 
-t.test('a client that leaves is let go from all that it asked for ahead, too', async (t) => {
+t.test('a client that leaves ends all requests that it has sent ahead, too', async (t) => {
   const waiting = { signal: null as AbortSignal | null }
   const turns = {
     async wait(_: unknown, __: string, ___: unknown, signal: AbortSignal) {
@@ -72,7 +72,7 @@ t.test('a client that leaves is let go from all that it asked for ahead, too', a
   await eventually(async () => waiting.signal?.aborted === true && (await s.opened()) === 0)
 })
 
-t.test('a client that never reads again is let go too', async (t) => {
+t.test('a client that never reads again is disconnected', async (t) => {
   const s = await serve(t, turnRow(), { pingMs: 50 })
   const { state, script } = flood()
   scripted(script)(s)
@@ -82,7 +82,7 @@ t.test('a client that never reads again is let go too', async (t) => {
   t.ok(state.taken > 0)
 })
 
-t.test('a client that reads now and then is not taken for stuck', async (t) => {
+t.test('a client that reads now and then is not disconnected', async (t) => {
   mock.timers.enable({ apis: ['setInterval'] })
   t.teardown(() => mock.timers.reset())
   let asked = 0
@@ -128,10 +128,10 @@ t.test('a client that reads now and then is not taken for stuck', async (t) => {
   await eventually(async () => (await s.opened()) === 0)
   const before = asked
   mock.timers.tick(10_000)
-  t.equal(asked, before, 'and of one that is over nothing is asked any more')
+  t.equal(asked, before, 'the key of a stream that is over is checked no more')
 })
 
-t.test('a client that does not read the end of its stream is let go as well', async (t) => {
+t.test('a client that does not read the end of its stream is disconnected', async (t) => {
   const s = await serve(t, turnRow(), { pingMs: 50 })
   scripted(async function* () {
     // More than the sockets' buffers hold, in one item: the stream itself is done with it at once.
@@ -144,7 +144,7 @@ t.test('a client that does not read the end of its stream is let go as well', as
 })
 
 t.test(
-  'a client that does not read its answer is let go too, one that waits for the next is not',
+  'a client that does not read its answer is disconnected; one that waits for its next answer is not',
   async (t) => {
     // More than the sockets' buffers hold.
     const turn = turnRow({ input: [{ type: 'text', text: 'x'.repeat(32 << 20) }] })
@@ -199,11 +199,11 @@ t.test('a client that left before its stream could begin leaves nothing behind',
   outgoing.end(JSON.stringify({ input: 'Hi' }))
   await begun
   await eventually(async () => (await s.opened()) === 0)
-  // A ping onto what is closed would be an error that nobody hears.
+  // A ping on a closed connection would be an error that nobody hears.
   await new Promise((resolve) => setTimeout(resolve, 30))
 })
 
-t.test('closing the server ends its streams cleanly, with what was said before', async (t) => {
+t.test('a server that closes ends its streams cleanly, after the events that were said before', async (t) => {
   const s = await serve(t, turnRow())
   const ofTurn = await s.open('/v1/turns/turn_1/events')
   const ofSession = await s.open('/v1/sessions/ses_1/events')
@@ -259,7 +259,7 @@ t.test('a request that does not arrive whole keeps no server from closing', asyn
     'GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea',
     `${posted('/v1/sessions')}content-length: 100\r\n\r\n{"prov`,
     `${posted('/v1/sessions')}transfer-encoding: chunked\r\n\r\n1\r\n{\r\n`,
-    // Answered already, for whoever sends the rest
+    // Answered already, but the rest of the body is still to come
     `${posted('/v1/nothing')}content-length: 100\r\n\r\n{"prov`,
   ]
   const over = begun.map(async (text) => {
@@ -294,7 +294,7 @@ t.test('a client that does not read cannot keep the server from closing', async 
   await closing
 })
 
-t.test('what begins while the server closes ends with it', async (t) => {
+t.test('a stream or a waiting call that begins while the server closes ends with the server', async (t) => {
   const turn = turnRow()
   const held: (() => void)[] = []
   const turns = {
@@ -326,7 +326,7 @@ t.test('what begins while the server closes ends with it', async (t) => {
   await closing
 })
 
-t.test('what was asked by then, or is asked now, is answered while the server closes', async (t) => {
+t.test('calls from before a close, and calls during it, are answered while the server closes', async (t) => {
   const waiting = { answer: null as (() => void) | null }
   const turns = {
     async cancel() {
@@ -339,7 +339,7 @@ t.test('what was asked by then, or is asked now, is answered while the server cl
   const s = await serve(t, turnRow(), { turns })
   const late = connect(s.port, '127.0.0.1')
   await once(s.app.server, 'connection')
-  // From Node 26 on a closing server lets connections go on which nothing was asked.
+  // From Node 26 on a closing server drops connections that have sent no request.
   const firstLine = 'GET /healthz HTTP/1.1\r\n'
   const isLetGo = Number.parseInt(process.versions.node, 10) >= 26
   if (isLetGo) late.write(firstLine)
@@ -377,7 +377,7 @@ t.test('a waiting caller is answered when the server closes', async (t) => {
   await eventually(() => waiting.signal !== null)
   const closing = s.app.close()
   const stream = await answer
-  t.equal(stream.headers.connection, 'close', 'its connection keeps no server from closing')
+  t.equal(stream.headers.connection, 'close', 'the connection keeps no server from closing')
   t.equal(stream.statusCode, 503)
   t.match(JSON.parse(await all(stream)), { error: { code: 'draining', details: { turn_id: 'turn_1' } } })
   await closing
@@ -433,7 +433,7 @@ t.test('a caller who left while the turn was opened is not waited for', async (t
   t.ok(state.left)
 })
 
-t.test('a waiting caller who leaves is waited for no longer', async (t) => {
+t.test('the wait of a caller who leaves ends', async (t) => {
   const turn = turnRow()
   const state = { waiting: false, gone: false }
   const turns = {

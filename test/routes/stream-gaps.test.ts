@@ -1,4 +1,4 @@
-/** What event streams tell where the log no longer holds it: a snapshot, and how they go on. */
+/** What event streams tell where the log no longer holds the events: a snapshot, and how they go on. */
 import t from 'tap'
 import { newId } from '../../src/chat/ids.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
@@ -34,11 +34,14 @@ t.test('a place that is no longer kept is answered with a snapshot, then live ev
     at: String,
     snapshot: { turn: { id: 'turn_1', state: 'running' }, messages: [{ id: 'msg_1' }] },
   })
-  t.equal(JSON.parse(data).step, null, 'there, as in every event')
-  t.notOk('owner' in JSON.parse(data).snapshot.turn, 'shown as it is read, not as it is stored')
+  t.equal(JSON.parse(data).step, null, 'the field step is there, as in every event')
+  t.notOk(
+    'owner' in JSON.parse(data).snapshot.turn,
+    'the turn is shown as callers read it, not as it is stored',
+  )
 })
 
-t.test('how a turn began is told once, also where the log was lost under the reader', async (t) => {
+t.test('the beginning of a turn is told once, also where the log was lost under the reader', async (t) => {
   const s = await serve(t, turnRow())
   const begin = (n: number) => [event('turn.created', n), event('turn.started', n + 1)]
   scripted(async function* () {
@@ -52,7 +55,7 @@ t.test('how a turn began is told once, also where the log was lost under the rea
   t.same(types, ['turn.created', 'turn.started', ...rest])
 })
 
-t.test('a snapshot tells no more of how its turn began than it shows', async (t) => {
+t.test('the beginning of a turn that a snapshot does not show is told after it', async (t) => {
   const s = await serve(t, turnRow({ state: 'queued', started_at: null }))
   scripted(async function* () {
     yield { gap: true, cursor: cursorAt('ses_1', 50) }
@@ -75,7 +78,7 @@ t.test('a stream ends with a gap where its session was deleted since', async (t)
   }
 })
 
-t.test('a snapshot shows its turn as it is then, not as it was when its reader came', async (t) => {
+t.test('a snapshot shows its turn as it is at the gap, not as it was when the reader came', async (t) => {
   const turn = turnRow({ id: newId('turn') })
   const s = await serve(t, turn)
   scripted(async function* ({ signal }) {
@@ -84,10 +87,10 @@ t.test('a snapshot shows its turn as it is then, not as it was when its reader c
     await aborted(signal)
   })(s)
   const text = await all(await s.open(`/v1/turns/${turn.id}/events`))
-  t.match(text, /event: gap\ndata: .*"state":"completed"/, 'and nothing follows')
+  t.match(text, /event: gap\ndata: .*"state":"completed"/, 'nothing follows the snapshot')
 })
 
-t.test('a turn that ended in the queue, and whose log is gone, is told by a snapshot too', async (t) => {
+t.test('a turn that ended in the queue, and whose log is gone, is told by a snapshot, too', async (t) => {
   const fields = { state: 'cancelled', started_at: null, ended_at: '2030-01-01T00:00:09.000Z' } as const
   const s = await serve(t, turnRow(fields))
   scripted(async function* ({ begun }) {
@@ -98,7 +101,7 @@ t.test('a turn that ended in the queue, and whose log is gone, is told by a snap
 })
 
 t.test(
-  "a session's snapshot holds the turn that goes on, else the latest one, and all messages",
+  "a session's snapshot holds the turn that is active, else the latest one, and all messages",
   async (t) => {
     const s = await serve(t, turnRow())
     const idle = { id: 'ses_1', owner: 'local', active_turn_id: null }
@@ -126,7 +129,7 @@ t.test(
   },
 )
 
-t.test("a session of more messages than can be read shows its turn's, and its reader gets on", async (t) => {
+t.test('a session of too many messages shows those of its turn, and its reader goes on', async (t) => {
   const s = await serve(t, turnRow({ id: newId('turn') }))
   const after = async () => {
     throw new BatonError('context_too_long', 'More than 128 MiB.')
@@ -141,7 +144,7 @@ t.test("a session of more messages than can be read shows its turn's, and its re
   t.match(JSON.parse(/data: (.*)/.exec(lost)?.[1] ?? '{}'), { snapshot: { messages: [{ id: 'msg_1' }] } })
   const [, gap = ''] = /id: (.*)\nevent: gap/.exec(lost) ?? []
   const again = await all(await s.open(`/v1/sessions/ses_1/events?after=${gap}`))
-  t.same(typesIn(again), ['turn.completed'], 'also who comes back with the id of the gap')
+  t.same(typesIn(again), ['turn.completed'], 'a reader that comes back with the id of the gap goes on, too')
 })
 
 const ANSWER = [
@@ -168,7 +171,7 @@ const RESULT: ToolResultPart = {
   outcome: 'ok',
 }
 
-t.test('what was committed behind the place of a gap is told by its snapshot alone', async (t) => {
+t.test('events that the snapshot of a gap shows already are not told after it', async (t) => {
   const s = await serve(t, turnRow())
   const call = (call_id: string): ToolCallPart => ({ type: 'tool_call', call_id, name: 'x', arguments: {} })
   const messages = [
@@ -198,7 +201,7 @@ t.test('what was committed behind the place of a gap is told by its snapshot alo
   t.strictSame(types, ['gap', 'tools.changed', ...CALL, ...ANSWER, 'turn.completed'])
 })
 
-t.test("of a turn that has ended in a session's snapshot only changes of tools follow", async (t) => {
+t.test("of a turn that has ended in a session's snapshot only changes of tools follow it", async (t) => {
   const s = await serve(t, turnRow({ state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' }))
   scripted(async function* () {
     yield { gap: true, cursor: cursorAt('ses_1', 50) }
@@ -211,7 +214,7 @@ t.test("of a turn that has ended in a session's snapshot only changes of tools f
   t.strictSame(told, ['gap', 'tools.changed', 'turn.created'])
 })
 
-t.test('whoever lost its connection right behind a gap is told no more of what that showed', async (t) => {
+t.test('a reader that comes back right after a gap is not told again what the gap showed', async (t) => {
   const turn = turnRow({ id: newId('turn') })
   const s = await serve(t, turn)
   const user = messageRow({ turn_id: turn.id })
@@ -234,7 +237,7 @@ t.test('whoever lost its connection right behind a gap is told no more of what t
     const resume = async (id: string) => all(await s.open(path, { 'last-event-id': id }))
     const behind = async () => {
       const [, id = ''] = /id: (.*)\nevent: gap\n/.exec(await resume(cursorAt('ses_1', 3))) ?? []
-      // What is stored afterwards was not shown.
+      // Messages that are stored afterwards were not shown.
       messages = [user, answer, result]
       Object.assign(turn, { state: 'running', started_at: '2030-01-01T00:00:00.000Z' })
       return typesIn(await resume(id))
@@ -248,13 +251,17 @@ t.test('whoever lost its connection right behind a gap is told no more of what t
   Object.assign(turn, { state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' })
   const [, id = ''] =
     /id: (.*)/.exec(await all(await s.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`))) ?? []
-  t.strictSame(typesIn(await all(await s.open(`/v1/sessions/ses_1/events?after=${id}`))), [], 'all of it')
+  t.strictSame(
+    typesIn(await all(await s.open(`/v1/sessions/ses_1/events?after=${id}`))),
+    [],
+    'the snapshot showed all of it',
+  )
   const over = await s.open(`/v1/turns/${turn.id}/events`, { 'last-event-id': id })
   t.equal(over.statusCode, 204, 'the same id is past the end of its turn')
   over.resume()
 })
 
-t.test('the head leaves though all that there is was told before', async (t) => {
+t.test('the head is sent even if all events so far were told before', async (t) => {
   const turn = turnRow({ id: newId('turn') })
   // Else a ping would bring the head along.
   const s = await serve(t, turn, { pingMs: 2 ** 30 })

@@ -13,7 +13,7 @@ import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from '.
 
 const step = { index: 0, attempt: 1, finish_reason: 'stop' } as Turn['steps'][number]
 
-t.test('the head leaves before there is any event', async (t) => {
+t.test('the head is sent before there is any event', async (t) => {
   const { open, opened, call } = await serve(t, turnRow())
   const stream = await open('/v1/turns/turn_1/events')
   t.equal(stream.statusCode, 200)
@@ -24,7 +24,7 @@ t.test('the head leaves before there is any event', async (t) => {
     'x-request-id': /^req_/,
     'x-content-type-options': 'nosniff',
   })
-  t.match(await until(stream, '\n\n'), /^: /, 'a comment')
+  t.match(await until(stream, '\n\n'), /^: /, 'a comment comes with the head')
   t.equal(await opened(), 1)
   const { text } = await call('GET', '/metrics')
   t.match(
@@ -55,7 +55,7 @@ t.test("a turn's stream has its events alone, from the first, and ends with the 
 })
 
 t.test(
-  'a turn that has said nothing yet is waited for, however far its replicas’ clocks are apart',
+  'a reader waits for a turn that has said nothing yet, however far the clocks of replicas are apart',
   async (t) => {
     for (const [row, isYoung] of [
       [turnRow({ started_at: '2020-01-01T00:00:00.000Z', steps: [] }), true],
@@ -73,7 +73,7 @@ t.test(
   },
 )
 
-t.test('a stream goes on after a cursor, and a turn that is over needs none', async (t) => {
+t.test('a stream goes on after a cursor; after the end of its turn the answer is 204', async (t) => {
   const { open, say } = await serve(t, turnRow())
   for (const type of ['turn.created', 'turn.started', 'content.delta', 'turn.completed']) await say(type)
   const resumed = await all(await open('/v1/turns/turn_1/events', { 'last-event-id': cursorAt('ses_1', 2) }))
@@ -81,7 +81,7 @@ t.test('a stream goes on after a cursor, and a turn that is over needs none', as
   const both = await all(
     await open('/v1/turns/turn_1/events?after=start', { 'last-event-id': cursorAt('ses_1', 3) }),
   )
-  t.same(typesIn(both), ['turn.completed'], 'the header comes before the query')
+  t.same(typesIn(both), ['turn.completed'], 'the header wins over the query')
   t.equal(typesIn(await all(await open('/v1/turns/turn_1/events?after=start'))).length, 4)
   t.equal(typesIn(await all(await open('/v1/turns/turn_1/events', { 'last-event-id': '' }))).length, 4)
   for (const cursor of [cursorAt('ses_1', 4), cursorAt('ses_1', 9)]) {
@@ -170,7 +170,7 @@ t.test('a gap in which the turn has ended is the last frame, and its id says so'
   resumed.resume()
 })
 
-t.test('whoever has the end of a turn is told so though the bus is away', async (t) => {
+t.test('a reader that has the end of its turn gets a 204 even while the bus is away', async (t) => {
   const turn = turnRow({ id: newId('turn'), state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' })
   const s = await serve(t, turn)
   s.bus.bus.pastEnd = async () => {
@@ -182,23 +182,23 @@ t.test('whoever has the end of a turn is told so though the bus is away', async 
     return answer.statusCode
   }
   t.equal(await resume(endId(cursorAt('ses_1', 1), turn.id)), 204)
-  t.equal(await resume(endId(cursorAt('ses_2', 1), turn.id)), 400, 'but not for a cursor of another session')
+  t.equal(await resume(endId(cursorAt('ses_2', 1), turn.id)), 400, 'a cursor of another session is refused')
   t.equal(await resume(endId('nonsense', turn.id)), 400)
-  t.equal(await resume(cursorAt('ses_1', 1)), 503, 'a cursor that says nothing of it has to be looked up')
+  t.equal(await resume(cursorAt('ses_1', 1)), 503, 'a cursor that does not name the end has to be looked up')
   Object.assign(turn, { state: 'running', ended_at: null })
   t.equal(
     await resume(endId(cursorAt('ses_1', 1), turn.id)),
     503,
-    'as has one that the store knows better than',
+    'a cursor that the store contradicts has to be looked up',
   )
 })
 
-t.test('a turn that ended as soon as it began is not past a place that the log knows', async (t) => {
+t.test('a cursor before a turn that ended as soon as it began is not taken for past its end', async (t) => {
   const at = new Date().toISOString()
   const turn = turnRow({ state: 'failed', started_at: at, ended_at: at })
   const s = await serve(t, turn)
   let isHeard = false
-  // As a log that hears of the turn a moment later, behind the cursor.
+  // Like a log that hears of the turn a moment later, behind the cursor.
   s.bus.bus.pastEnd = async (_session, _turn, _cursor, hasEnded) => {
     setTimeout(() => {
       isHeard = true
@@ -212,7 +212,7 @@ t.test('a turn that ended as soon as it began is not past a place that the log k
   t.same(typesIn(text), ['turn.created', 'turn.completed'])
 })
 
-t.test('a turn whose end the log has forgotten is past every place that it knows', async (t) => {
+t.test('a turn whose end the log has forgotten is past every cursor of that log', async (t) => {
   const at = new Date().toISOString()
   for (const steps of [[], [step]]) {
     const s = await serve(t, turnRow({ state: 'failed', started_at: at, ended_at: at, steps }))
@@ -223,7 +223,7 @@ t.test('a turn whose end the log has forgotten is past every place that it knows
   }
 })
 
-t.test('whoever waits for a turn hears of it when it waits for a person', async (t) => {
+t.test('a caller who waits for a turn is answered when the turn waits for a person', async (t) => {
   const turn = turnRow({ state: 'awaiting_input' })
   const turns = {
     start: async () => ({ turn, outcome: 'created' }),
@@ -235,7 +235,7 @@ t.test('whoever waits for a turn hears of it when it waits for a person', async 
   t.match(JSON.parse(await all(answer)), { id: 'turn_1', state: 'awaiting_input' })
 })
 
-t.test("the place of one turn's end is a place in the session's next turn", async (t) => {
+t.test("the id of one turn's end is a cursor in the session's next turn", async (t) => {
   const s = await serve(t, turnRow({ id: 'turn_2' }))
   scripted(async function* ({ after }) {
     yield { events: [{ ...event('turn.completed', 51), data: JSON.stringify({ after }) }] }
@@ -250,10 +250,10 @@ t.test('pings keep a silent stream alive', async (t) => {
   const { open } = await serve(t, turnRow(), { pingMs: 20 })
   const stream = await open('/v1/sessions/ses_1/events')
   await until(stream, ': ping\n\n')
-  t.match(await until(stream, ': ping\n\n'), /: ping/, 'again and again')
+  t.match(await until(stream, ': ping\n\n'), /: ping/, 'the stream is pinged again and again')
 })
 
-t.test('a stream ends once its key may call no more, and stays while nobody can tell', async (t) => {
+t.test('a stream ends once its key may call no more, and stays open while nobody can tell', async (t) => {
   let refusal: BatonError | null = null
   const auth = {
     assertLocal() {},
@@ -277,7 +277,7 @@ t.test('a stream ends once its key may call no more, and stays while nobody can 
   }
 })
 
-t.test('a reader too slow for its buffer is told so and closed', async (t) => {
+t.test('a reader that is too slow for its buffer is told that it lagged, and its stream ends', async (t) => {
   const s = await serve(t, turnRow())
   scripted(async function* () {
     yield { events: [event('content.delta', 1)] }
@@ -294,7 +294,7 @@ t.test('a stream that ends before there was any event is an empty one', async (t
   const s = await serve(t, turnRow())
   scripted(async function* () {})(s)
   t.equal(await all(await s.open('/v1/turns/turn_1/events')), '')
-  // Greeting what has ended would be an error that nobody hears.
+  // A head for a stream that has ended would be an error that nobody hears.
   await new Promise((resolve) => setTimeout(resolve, 30))
   t.equal((await s.call('GET', '/healthz')).status, 200)
 })
@@ -312,7 +312,7 @@ t.test('a bus that fails in the middle ends the stream and nothing else', async 
   t.equal((await s.call('GET', '/healthz')).status, 200)
 })
 
-t.test('events that are there together travel in one write', async (t) => {
+t.test('events that are there together are sent in few writes', async (t) => {
   const s = await serve(t, turnRow())
   const events = Array.from({ length: 200 }, (_, i) => event('content.delta', i, { text: 'x'.repeat(20) }))
   scripted(async function* () {

@@ -21,7 +21,7 @@ async function end(turn: Turn, fence: Pick<Fence, 'epoch'>, fields: object = {})
   )
 }
 
-t.test('a turn: started in the background, read, waited for', async (t) => {
+t.test('a turn is started in the background, read and waited for', async (t) => {
   const id = await newSession()
   const started = await call('POST', `/v1/sessions/${id}/turns`, {
     input: 'Hi',
@@ -38,7 +38,7 @@ t.test('a turn: started in the background, read, waited for', async (t) => {
     on_busy: 'reject',
     provider: null,
     idempotency_key: null,
-    // Only a key asks for it.
+    // Only an idempotency key needs the hash.
     body_hash: '',
     context: [{ op: 'insert_before', index: 0 }],
   })
@@ -59,7 +59,7 @@ t.test('a turn: started in the background, read, waited for', async (t) => {
   const warnings: Error[] = []
   const onWarning = (warning: Error) => void warnings.push(warning)
   process.on('warning', onWarning)
-  // More than Node holds for usual at one signal.
+  // More listeners at one signal than Node takes without a warning.
   const others = Array.from({ length: 11 }, () => call('GET', `/v1/turns/${turn.id}?wait=30`))
   const waiting = call('GET', `/v1/turns/${turn.id}?wait=30`)
   const message = { id: 'msg_answer', turn_id: turn.id, role: 'assistant' as const }
@@ -93,7 +93,7 @@ t.test('a turn: started in the background, read, waited for', async (t) => {
   }
 })
 
-t.test('a turn that is waited for answers with itself, or with its error', async (t) => {
+t.test('a call that waits for its turn is answered with the turn, or with its error', async (t) => {
   const id = await newSession()
   const url = `/v1/sessions/${id}/turns`
   const ending = async (fields: object) => {
@@ -127,7 +127,7 @@ t.test('a turn that is waited for answers with itself, or with its error', async
   t.match(await call('GET', `/v1/turns/${turn.id}`), { status: 200, body: { state: 'failed', error } })
 })
 
-t.test('the text of a turn is the last that its model said, whatever it did afterwards', async (t) => {
+t.test('the text of a turn is the last that its model said, whatever the model did afterwards', async (t) => {
   const message = (role: string, parts: object[]) => ({ role, parts }) as unknown as Message
   const text = (text: string) => ({ type: 'text', text })
   const call = { type: 'tool_call', call_id: 'call_1', name: 'files.read', arguments: {} }
@@ -140,7 +140,7 @@ t.test('the text of a turn is the last that its model said, whatever it did afte
   t.equal(turnView(turnRow(), said).output_text, 'I look.')
 })
 
-t.test('an Idempotency-Key brings the same turn again', async (t) => {
+t.test('an Idempotency-Key brings the same turn again for the same body only', async (t) => {
   const id = await newSession()
   const url = `/v1/sessions/${id}/turns`
   const key = { 'idempotency-key': 'abc' }
@@ -158,7 +158,7 @@ t.test('an Idempotency-Key brings the same turn again', async (t) => {
   }
 })
 
-t.test('what a turn refuses', async (t) => {
+t.test('a turn with a bad field is refused, and the error names the field and the reason', async (t) => {
   const url = `/v1/sessions/${await newSession()}/turns`
   const edit = (fields: object) => ({ input: 'a', context: [{ op: 'delete_at', index: 0 }, fields] })
   const cases: [unknown, string | null, RegExp][] = [
@@ -213,7 +213,7 @@ t.test('what a turn refuses', async (t) => {
   t.equal(draining.headers['retry-after'], '2')
 })
 
-t.test('what is wished of a turn is handed to the engine as it was given, or refused', async (t) => {
+t.test('a cancel, restart, approval or answer goes to the engine as given, or is refused', async (t) => {
   const id = await newSession()
   const { body: turn } = await call('POST', `/v1/sessions/${id}/turns`, { input: 'Hi', background: true })
   const url = `/v1/turns/${turn.id}`
@@ -245,7 +245,7 @@ t.test('what is wished of a turn is handed to the engine as it was given, or ref
   })
 })
 
-t.test('render hands on what would be sent', async (t) => {
+t.test('render hands the request to the engine and answers with what would be sent', async (t) => {
   const id = await newSession()
   t.match(await call('POST', `/v1/sessions/${id}/render`), {
     status: 200,
@@ -262,7 +262,7 @@ t.test('render hands on what would be sent', async (t) => {
   })
 })
 
-t.test('a history that is too long to be read is a documented answer of whatever reads it', async (t) => {
+t.test('a history that is too long to be read is a documented 422 of render and of a new turn', async (t) => {
   const id = await newSession()
   g.turns.state.refuse = new BatonError('context_too_long', 'More than 128 MiB.')
   t.teardown(() => {
@@ -273,7 +273,7 @@ t.test('a history that is too long to be read is a documented answer of whatever
   t.match(await call('POST', `/v1/sessions/${id}/turns`, { input: 'Hi' }), refused)
 })
 
-t.test('the ledger of tool executions', async (t) => {
+t.test('the ledger of tool executions is listed, filtered, read and summed up', async (t) => {
   const id = await newSession()
   const { body: turn } = await call('POST', `/v1/sessions/${id}/turns`, { input: 'Hi', background: true })
   const fence = { session_id: id, owner: 'test', epoch: 1 }
@@ -320,7 +320,7 @@ t.test('the ledger of tool executions', async (t) => {
   t.same(
     (await call('GET', '/v1/tool-executions?session_id=ses_0')).body.data,
     [],
-    'unknown in a filter: empty',
+    'an unknown id in a filter gives an empty list',
   )
   t.same((await call('GET', '/v1/tool-executions?since=2999-01-01T00:00:00Z')).body.data, [])
   for (const [query, param] of [
@@ -376,5 +376,5 @@ t.test('the log leads from a request to its turn, and back', async (t) => {
   )
   lines.splice(0)
   for (const path of ['/healthz', '/readyz', '/metrics']) await other.call('GET', path)
-  t.strictSame(lines, [], 'what is asked every few seconds leaves none')
+  t.strictSame(lines, [], 'calls that come every few seconds leave no line')
 })
