@@ -28,7 +28,7 @@ const folder = scratch(t)
 t.test('the embedded store', async (t) => {
   const store = await freshStore(t)
   await storeContract(t, store)
-  await t.test('what is sealed is looked for in pages of rows, whatever they hold', async (t) => {
+  await t.test('sealed parts are looked for in pages of rows, in plain rows without success', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
     const before = id('msg')
@@ -52,15 +52,19 @@ t.test('the build leaves a template for first starts', async (t) => {
   t.ok(template, 'run `npm run build`, or `node scripts/template.mjs` after tsc')
   const db = await openEmbedded(join(folder, 'first'), () => template)
   t.teardown(() => db.close())
-  t.strictSame(await migrate(db, migrations), [], 'with the schema in it')
+  t.strictSame(await migrate(db, migrations), [], 'the template has the schema in it')
   const plan = await values<string>(db, `explain select from session where id = 'some'`)
-  t.match(plan.join(), 'session_pkey', 'plans made on it are those of a full table')
+  t.match(plan.join(), 'session_pkey', 'plans made on the template are those of a full table')
   const [first, ...rest] = migrations
-  t.equal(readTemplate([{ name: first?.name ?? '', sha256: 'other' }, ...rest]), null, 'of other migrations')
-  t.equal(readTemplate([]), null, 'of a newer version')
+  t.equal(
+    readTemplate([{ name: first?.name ?? '', sha256: 'other' }, ...rest]),
+    null,
+    'a template of other migrations is not used',
+  )
+  t.equal(readTemplate([]), null, 'a template of a newer version is not used')
 })
 
-t.test('a folder is one process’s, and a kill loses nothing that was acknowledged', async (t) => {
+t.test('a folder belongs to one process, and a kill loses nothing that was acknowledged', async (t) => {
   const dataDir = join(folder, 'killed')
   const script = fileURLToPath(new URL('./writer.js', import.meta.url))
   const writer = spawn(process.execPath, [script, dataDir], { stdio: ['ignore', 'pipe', 'inherit'] })
@@ -79,11 +83,11 @@ t.test('a folder is one process’s, and a kill loses nothing that was acknowled
     [],
   )
   const inProcess = await rejection(openEmbedded(dataDir))
-  t.match(inProcess, { message: /in use/ }, 'the same process counts as another')
+  t.match(inProcess, { message: /in use/ }, 'a second database in the same process counts as another process')
   await store.close()
 })
 
-t.test('a process that begins on a folder waits for no lease of the one before', async (t) => {
+t.test('a process that begins on a folder waits for no lease of the process before', async (t) => {
   const open = () => openStore({ databaseUrl: null, dataDir: join(folder, 'leases'), poolSize: 1 })
   let store = await open()
   const { turn } = await runningTurn(store, owner(), { owner: 'dead', seconds: 3_600 })
@@ -95,7 +99,7 @@ t.test('a process that begins on a folder waits for no lease of the one before',
 })
 
 t.test('a first start that was killed half way leaves no half database', async (t) => {
-  // Its name is too long for a socket, and it is locked all the same.
+  // The folder's name is too long for a socket, and the folder is locked all the same.
   const dataDir = join(folder, 'n'.repeat(120))
   mkdirSync(join(dataDir, 'pg.unfinished'), { recursive: true })
   writeFileSync(join(dataDir, 'pg.unfinished', 'PG_VERSION'), 'torn')
@@ -120,7 +124,7 @@ t.test('the write-ahead log stays short, however much is written', async (t) => 
   t.ok(sizes.length < 16, `${sizes.length} files of 16 MB`)
 })
 
-t.test('the room of deleted rows is used again, and no transaction is cut for it', async (t) => {
+t.test('the room of deleted rows is used again, and no transaction is cut in two for it', async (t) => {
   const open = () => openEmbedded(join(folder, 'vacuum'), () => readTemplate(readMigrations()))
   let db = await open()
   t.teardown(() => db.close())
@@ -128,7 +132,7 @@ t.test('the room of deleted rows is used again, and no transaction is cut for it
     db.query(`insert into setting select 'name ' || n, repeat('x', 100) from generate_series(1, 10000) n`)
   const empty = () => db.query(`delete from setting where name like 'name %'`)
   const size = async () => (await value<number>(db, `select pg_relation_size('setting')::float8`)) ?? 0
-  // It is asked once in a hundred statements what there is to do.
+  // The database checks once in a hundred statements what there is to vacuum.
   const much = async (queries: Pick<Queries, 'query'>) => {
     for (let i = 0; i < 100; i++) await queries.query('select 1')
     await sleep(400)
@@ -149,32 +153,38 @@ t.test('the room of deleted rows is used again, and no transaction is cut for it
   })
   await vacuums(1)
   await fill()
-  t.ok((await size()) < full * 1.1, `${await size()} bytes after ${full}: what another process has left`)
+  t.ok(
+    (await size()) < full * 1.1,
+    `${await size()} bytes after ${full}: the room that another process has left`,
+  )
   await empty()
-  // PostgreSQL writes down once a second what was deleted.
+  // PostgreSQL notes once a second which rows were deleted.
   await sleep(1_100)
   await vacuums(2)
   await fill()
-  t.ok((await size()) < full * 1.1, `${await size()} bytes after ${full}: its own`)
+  t.ok(
+    (await size()) < full * 1.1,
+    `${await size()} bytes after ${full}: the room that this process has left`,
+  )
   t.equal(await value(db, `select count(*)::int from setting where name = 'kept'`), 1)
   const known = await value(
     db,
     `select max(reltuples) from pg_class where relname in ('setting', 'setting_pkey')`,
   )
-  t.equal(known, -1, 'plans are made as if nothing was known')
+  t.equal(known, -1, 'plans are made as if the size of the table was not known')
 })
 
-t.test('a transaction that fails is rolled back, whatever was asked before it', async (t) => {
+t.test('a transaction that fails is rolled back, however many statements came before it', async (t) => {
   const db = await freshDatabase(t)
   t.teardown(() => db.close())
-  // With its `begin` and what fails as many as are kept prepared: the rollback is one more.
+  // With `begin` and the failing statement these are as many as are kept prepared: the rollback is one more.
   for (let i = 2; i < 500; i++) await db.query(`select ${i}`)
   const failing = db.transaction((queries) => queries.query('select 1 / 0'))
   t.match(await rejection(failing), { code: '22012' })
   t.equal(await value(db, `select 'served'`), 'served')
 })
 
-t.test('a data folder that is no database is refused in words', async (t) => {
+t.test('a data folder that is no database is refused with a reason', async (t) => {
   const dataDir = join(folder, 'broken')
   mkdirSync(join(dataDir, 'pg'), { recursive: true })
   writeFileSync(join(dataDir, 'pg', 'PG_VERSION'), '9.6\n')
@@ -182,10 +192,10 @@ t.test('a data folder that is no database is refused in words', async (t) => {
   rmSync(join(dataDir, 'pg', 'PG_VERSION'))
   symlinkSync('PG_VERSION', join(dataDir, 'pg', 'PG_VERSION'))
   const refused = { message: /does not open: one of its files cannot be used \(WASI error 32\)/ }
-  t.match(await rejection(openEmbedded(dataDir)), refused, 'its file system throws no Error')
+  t.match(await rejection(openEmbedded(dataDir)), refused, 'the embedded file system throws no Error here')
 })
 
-t.test('a thread that ends by itself is told, one that is closed is not', async (t) => {
+t.test('a thread that ends by itself is reported as lost, one that is closed is not', async (t) => {
   const threads: Worker[] = []
   const note = (worker: Worker) => void threads.push(worker)
   process.on('worker', note)
@@ -199,7 +209,7 @@ t.test('a thread that ends by itself is told, one that is closed is not', async 
   t.equal(await Promise.race([closed.lost, sleep(50, 'nothing')]), 'nothing')
 })
 
-t.test('it keeps the contracts of any database', async (t) => {
+t.test('the embedded database keeps the contracts of any database', async (t) => {
   const db = await emptyDatabase(t)
   await migrationContract(t, async () => db)
   await databaseContract(t, db)

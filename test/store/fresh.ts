@@ -1,4 +1,4 @@
-/** Embedded databases and stores of a test's own, from the template: one from nothing takes seconds. */
+/** Embedded databases and stores of a test's own, from the template: a database from nothing takes seconds. */
 import type { Test } from 'tap'
 import type { Db } from '../../src/store/db.ts'
 import { openEmbedded } from '../../src/store/embedded.ts'
@@ -10,7 +10,7 @@ import { scratch } from '../scratch.ts'
 
 type StoreOptions = Parameters<typeof openStore>[0]
 
-/** The test closes it. */
+/** The test closes the database. */
 export const freshDatabase = (t: Test): Promise<Db> =>
   openEmbedded(scratch(t), () => readTemplate(readMigrations()))
 
@@ -30,6 +30,6 @@ export async function freshStore(t: Test, more: Partial<StoreOptions> = {}): Pro
   return store
 }
 
-/** A store on a database that is open. Closing it closes that. */
+/** A store on a database that is open. Closing the store closes the database. */
 export const storeOn = (db: Db, more: Pick<StoreOptions, 'log'> = {}): Promise<Store> =>
   openStore({ databaseUrl: null, dataDir: '', poolSize: 1, ...more }, Promise.resolve(db))

@@ -1,4 +1,4 @@
-/** The embedded store on a disk that is nearly full, and on one that is. */
+/** The embedded store on a disk that is nearly full, and on a full one. */
 import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
@@ -8,7 +8,7 @@ const CHILD = fileURLToPath(new URL('./full-disk.js', import.meta.url))
 const UNSHARE = process.getuid?.() === 0 ? ['--mount'] : ['--user', '--map-root-user', '--mount']
 const folder = scratch(t)
 
-/** Runs where only this process and its children see what is mounted. */
+/** Runs a command where only it and its children see what is mounted. */
 const apart = (command: string) =>
   spawnSync(
     'unshare',
@@ -21,7 +21,7 @@ const apart = (command: string) =>
 const cannot = apart('true').status === 0 ? false : 'unshare --mount is not allowed here'
 
 t.test(
-  'a vacuum waits until the log has room for it, and a database whose log has none ends instead of hanging',
+  'a vacuum waits until its log has room, and a database whose log has no room ends instead of hanging',
   { skip: process.env.CI === 'true' ? false : cannot },
   async (t) => {
     const { stdout, stderr } = apart(`"${process.execPath}" "${CHILD}" "${folder}"`)

@@ -1,4 +1,4 @@
-/** Run by full-disk.test.ts: an embedded store on a small file system, in the folder given, and what becomes of it as room runs out. */
+/** Run by full-disk.test.ts: an embedded store on a small file system, in the folder given, while its room runs out. */
 import { rmSync, statfsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -17,7 +17,7 @@ function leave(bytes: number): void {
   writeFileSync(junk, Buffer.alloc(bavail * bsize - bytes))
 }
 
-/** How often the table was vacuumed, once it was, or after so many chances: the others come first or last. */
+/** Waits for a vacuum of the table, so many chances long (other tables may come first), and counts the vacuums. */
 async function vacuums(chances: number): Promise<number> {
   for (let i = 0; i < chances; i++) {
     for (let n = 0; n < 100; n++) await db.query('select 1')

@@ -39,7 +39,7 @@ const OLD_ROWS = `
 `
 
 t.test(
-  'each later migration keeps the rows of the first, and what the version before asks for',
+  'each later migration keeps the rows of the first, and the columns and functions that the version before asks for',
   async (t) => {
     const db = await emptyDatabase(t)
     const migrations = readMigrations()

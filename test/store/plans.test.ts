@@ -1,4 +1,4 @@
-/** What one tenant asks for is not read among everybody's rows: the plans of the statements, on tables full of strangers. */
+/** No statement for one tenant reads through everybody's rows: plans of the statements, on tables full of strangers. */
 import t, { type Test } from 'tap'
 import type { Db, Param, Queries } from '../../src/store/db.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
@@ -9,9 +9,9 @@ import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
 import { freshDatabase, storeOn } from './fresh.ts'
 
-/** Of each table; the caller's own are a handful. */
+/** Rows of strangers in each table; the caller's own are a handful. */
 const STRANGERS = 1_000
-/** Of one step of a plan: pages hold fewer. */
+/** The most rows that one step of a plan may read: pages hold fewer. */
 const MOST_READ = 300
 
 /** One row becomes many, each of an owner, a session and a turn of its own. */
@@ -30,7 +30,7 @@ interface Asked {
   params: readonly Param[]
 }
 
-/** The database, and what is asked of it. */
+/** The database, and the statements that it is asked. */
 function recorded(db: Db): { db: Db; asked: Asked[] } {
   const asked: Asked[] = []
   const noting =
@@ -67,13 +67,13 @@ const literal = (param: Param): string => {
   return `'${text.replaceAll("'", "''")}'`
 }
 
-/** What the statement goes through; it takes no effect. */
+/** The steps of the statement's plan that are too wide; the statement takes no effect. */
 async function widthOf(db: Db, { text, params }: Asked): Promise<string[]> {
   const undone = new Error('undone')
   let found: string[] = []
   const look = db.transaction(async (queries) => {
     type Explained = { 'QUERY PLAN': [{ Plan: PlanNode }] }
-    // As it is run: the embedded one plans for any parameters.
+    // As the store runs it: the embedded database plans for any parameters.
     await queries.query(`prepare probe as ${text}`)
     const given = params.length > 0 ? `(${params.map(literal).join(', ')})` : ''
     const [row] = await queries.query<Explained>(
@@ -133,7 +133,7 @@ async function plansTest(t: Test, plain: Db) {
 
   const page = { limit: 20 }
   const since = new Date(Date.now() - 3_600_000).toISOString()
-  // Without statistics the embedded one, which has few callers, reads everyone's by whatever index there is.
+  // Without statistics the embedded database, which has few callers, reads everyone's rows by whatever index there is.
   for (const who of hasStatistics ? [scope, EVERYONE] : [scope]) {
     await store.sessions.list(who, page)
     await store.messages.list(who, own.session, page)
@@ -170,7 +170,7 @@ async function plansTest(t: Test, plain: Db) {
     t.strictSame(await widthOf(plain, statement), [], statement.text.replace(/\s+/g, ' '))
   await plain.query(`update execution set state = 'settled', duration_ms = 1`)
   const groups = await store.executions.stats(EVERYONE, 'session', {})
-  t.equal(groups.length, STRANGERS, 'no more are told, though there are')
+  t.equal(groups.length, STRANGERS, 'no more groups are told, though there are more')
   await store.close()
 }
 

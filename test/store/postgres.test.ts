@@ -1,4 +1,4 @@
-/** The store on a PostgreSQL server: its connections, and what only several of them show. */
+/** The store on a PostgreSQL server: its connections, and behaviour that only several connections show. */
 
 import { connect, createServer, Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -67,7 +67,7 @@ t.test('a server that cannot be used is named, with what to do and without the p
 })
 
 t.test(
-  'whoever refuses a connection is away, whatever the words, and connections are kept alive',
+  'a server that refuses a connection counts as away, whatever its words, and connections are kept alive',
   async (t) => {
     const kept = t.capture(Socket.prototype, 'setKeepAlive', Socket.prototype.setKeepAlive)
     for (const [code, words] of [
@@ -155,7 +155,7 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
         table,
       )
     }
-    t.strictSame(codec.strangers, [], 'everything was opened in the session that it was sealed in')
+    t.strictSame(codec.strangers, [], 'every part was opened in the session that it was sealed in')
   })
 
   const allWait = (works: unknown[]) =>
@@ -165,7 +165,7 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
       return (await value<number>(raw, waiting)) === works.length
     })
 
-  await t.test('whoever waits for a session goes by what was done to it meanwhile', async (t) => {
+  await t.test('a statement that waits for a session sees what was done to it meanwhile', async (t) => {
     const scope = owner()
     const taken = await runningTurn(store, scope)
     const idle = await runningTurn(store, scope)
@@ -183,8 +183,8 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
       return works
     })
     const [begun, appended] = await Promise.all(late)
-    t.ok(begun instanceof StaleOwner, 'its lease was lost')
-    t.equal(appended, 'busy', 'a turn began')
+    t.ok(begun instanceof StaleOwner, 'the lease was lost meanwhile')
+    t.equal(appended, 'busy', 'a turn began meanwhile')
     await raw.query(`update turn set state = 'completed' where id = $1`, [idle.turn.id])
   })
 
@@ -230,7 +230,7 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     t.strictSame(await left(), [])
   })
 
-  await t.test('a connector can be deleted while something is written of its tools', async (t) => {
+  await t.test('a connector can be deleted while a pin or a list of its tools is written', async (t) => {
     const scope = owner()
     const { connectors } = store
     const pin = (tool: string) => ({ tool, hash: 'hash-2', definition: {} })
@@ -292,7 +292,7 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
   await t.test('connections', (t) => connectionTests(t, databaseUrl))
 })
 
-/** Seals everything, and remembers whatever is opened elsewhere than it was sealed. */
+/** Seals everything, and remembers each part that is opened in another session than it was sealed in. */
 function wrapping(): PartsCodec & { strangers: string[] } {
   const strangers: string[] = []
   return {
@@ -313,13 +313,13 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
   const admin = openPostgres(databaseUrl, 1)
   t.teardown(() => admin.close())
 
-  await t.test('a lost connection is an answer, and the next one works', async (t) => {
+  await t.test('a lost connection is told as unavailable, and the next connection works', async (t) => {
     const db = openPostgres(databaseUrl, 2)
     t.teardown(() => db.close())
     const backend = () => value<number>(db, 'select pg_backend_pid()')
     const idle = await backend()
     await admin.query('select pg_terminate_backend($1)', [idle])
-    t.not(await afterLoss(backend), idle, 'an idle one is replaced')
+    t.not(await afterLoss(backend), idle, 'a lost idle connection is replaced')
     const lost = await rejection(
       db.transaction(async (queries) => {
         const pid = await value<number>(queries, 'select pg_backend_pid()')
@@ -327,11 +327,11 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
         return queries.query('select 1')
       }),
     )
-    t.ok(isUnavailable(lost), 'in the middle of a transaction')
+    t.ok(isUnavailable(lost), 'a connection is lost in the middle of a transaction')
     t.type(await backend(), 'number')
   })
 
-  await t.test('a full pool and a server that hangs are told in time', async (t) => {
+  await t.test('a full pool and a server that hangs are told as unavailable in time', async (t) => {
     const db = openPostgres(databaseUrl, 1, { connectMs: 200, answerMs: 400 })
     t.teardown(() => db.close())
     await db.transaction(async () => {
@@ -361,11 +361,11 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
       return queries.query('select 1')
     })
     t.ok(isUnavailable(await rejection(lost)))
-    // Its patience and two seconds of grace; the rollback would take as much again.
+    // The time for an answer and two seconds of grace; the rollback would take as much again.
     t.ok(performance.now() - silentAt < 3_500)
   })
 
-  await t.test('what is given up waits at the server no longer, and writes nothing', async (t) => {
+  await t.test('a statement that is given up waits at the server no more and writes nothing', async (t) => {
     const own = await newDatabase(t, databaseUrl)
     const [holder, db] = [openPostgres(own, 1), openPostgres(own, 2, { connectMs: 2_000, answerMs: 300 })]
     t.teardown(() => Promise.all([holder.close(), db.close()]))
@@ -383,7 +383,7 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     t.equal(await value(holder, 'select n from one'), 0)
   })
 
-  await t.test('a migration takes as long as it takes', async (t) => {
+  await t.test('a migration may take longer than a statement', async (t) => {
     const db = openPostgres(await newDatabase(t, databaseUrl), 1, { connectMs: 2_000, answerMs: 100 })
     t.teardown(() => db.close())
     const long = { name: '0001_long.sql', sha256: 'x', sql: 'select pg_sleep(0.4)' }
@@ -425,7 +425,10 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     let waiting: Promise<unknown> | undefined
     await db.transaction(async (queries) => {
       await add(queries)
-      t.ok(isUnavailable(await rejection(add(db))), 'what it does not wait for may come later')
+      t.ok(
+        isUnavailable(await rejection(add(db))),
+        'a statement that hits the lock_timeout is told as unavailable',
+      )
       waiting = add(db)
       await sleep(30)
     })
@@ -433,7 +436,7 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     t.equal(await value(db, 'select n from one'), 2)
   })
 
-  await t.test('a server that is not there', async (t) => {
+  await t.test('a server that is not there is told as unavailable', async (t) => {
     const nowhere = openStore({ databaseUrl: 'postgresql://127.0.0.1:1/none', dataDir: '', poolSize: 1 })
     t.ok(isUnavailable(await rejection(nowhere)))
   })
@@ -444,7 +447,7 @@ async function afterLoss<T>(work: () => Promise<T>): Promise<T> {
   return work().catch(work)
 }
 
-/** As a backup holds one, for an hour. */
+/** A table is held as a backup holds one, for an hour. */
 async function heldTableTest(t: Test, open: (t: Test) => Promise<Db>): Promise<void> {
   await t.test(
     'step aside while something holds their table, so that nobody waits behind them',

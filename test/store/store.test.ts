@@ -1,4 +1,4 @@
-/** What the store does whatever is behind it, beside its contract (test/contracts/store.ts). */
+/** What the store does on any database, beside its contract (test/contracts/store.ts). */
 import { mock } from 'node:test'
 import t from 'tap'
 import { createLog } from '../../src/log.ts'
@@ -8,7 +8,7 @@ import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { endTurn, message, newSession, openRequest, owner, rejection, text } from '../contracts/store-rows.ts'
 import { freshDatabase, storeOn } from './fresh.ts'
 
-t.test('a database that goes away is one line in the log, however many need it', async (t) => {
+t.test('the log has one line for a database that goes away, however many calls need it', async (t) => {
   const lines: unknown[] = []
   const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
   const db = await freshDatabase(t)
@@ -30,11 +30,11 @@ t.test('a database that goes away is one line in the log, however many need it',
   t.match(lines[1], { level: 30, msg: 'the embedded database is back' })
   await store.close()
   await rejection(store.ready())
-  t.equal(lines.length, 2, 'closing it is no absence')
+  t.equal(lines.length, 2, 'a store that is closed is not away')
 })
 
 t.test(
-  'a history to look at is read before its session is locked, and then what has changed since',
+  'a history is read before its session is locked, and only its changes are read under the lock',
   async (t) => {
     const db = await freshDatabase(t)
     const plain = await storeOn(db)
@@ -77,7 +77,7 @@ t.test(
     t.match(added.opened, { kind: 'running', turn: { base_seq: 2 } })
     t.equal(locked.length, 1)
     t.match(locked[0], /between/)
-    t.notMatch(locked[0], /before/, "a long one would keep its lock from the owner's heartbeat")
+    t.notMatch(locked[0], /before/, "a long history would keep the lock from the owner's heartbeat")
 
     const { id: rewritten } = await newSession(store, scope)
     const first = message('first')

@@ -10,6 +10,6 @@ process.stdout.write(`${id}\n`)
 for (;;) {
   const one = message('x'.repeat(2000), { id: newId('msg') })
   await store.messages.append(scope, id, [one])
-  // Only now does anybody know of it.
+  // Only now does anybody know of the message.
   process.stdout.write(`${one.id}\n`)
 }
