@@ -6,7 +6,7 @@ import { scratch } from './scratch.ts'
 import { eventually } from './waiting.ts'
 import { wholeGateway } from './whole-gateway.ts'
 
-t.test('what others lost is taken over by a gateway that listens, and not before', async (t) => {
+t.test('a gateway takes over turns with a lapsed lease once it listens, and not before', async (t) => {
   const dataDir = scratch(t)
   const store = await openStore({ databaseUrl: null, dataDir, poolSize: 1 })
   const { turn } = await runningTurn(store, { owner: 'local', admin: true }, LAPSED)
@@ -17,9 +17,9 @@ t.test('what others lost is taken over by a gateway that listens, and not before
     const answer = await app.http.inject({ url: `/v1/turns/${turn.id}`, headers: { host: 'localhost' } })
     return answer.json().state
   }
-  // A scan's statements would stand before these.
+  // If it scanned already, the scan's statements would run before those of these requests.
   for (let i = 0; i < 5; i++) t.equal(await state(), 'running')
   await app.listen()
-  // Its provider is none of the gateway's.
+  // The gateway knows no such provider, so the turn fails.
   await eventually(async () => (await state()) === 'failed')
 })

@@ -61,7 +61,7 @@ t.test(
   'adapters are pure: they know the provider contract, the canonical language, errors, and nothing else',
   async (t) => {
     const allowed = /^(providers\/|src\/(provider\.ts|oauth-vendor\.ts|sse\.ts|errors\.ts|chat\/))/
-    // The table of them also names their settings.
+    // providers/index.ts, the table of adapters, also names their settings.
     const strays = [...graph]
       .filter(([path]) => path.startsWith('providers/') && path !== 'providers/index.ts')
       .flatMap(([path, imports]) =>

@@ -1,4 +1,4 @@
-/** Who may call: keys, what they open and how often, and how soon they open nothing more. */
+/** Who may call: what a key opens, how often it may call, and how soon a revoked key opens nothing more. */
 import { mock } from 'node:test'
 import t from 'tap'
 import { createAuth, createKey } from '../src/auth.ts'
@@ -16,12 +16,16 @@ const keyFor = async (owner: string, scopes = ['chat']) => {
 }
 const unauthenticated = { status: 401, body: { error: { code: 'unauthenticated', param: null } } }
 
-t.test('every call below /v1 needs a key; the process around it does not', async (t) => {
+t.test('every call below /v1 needs a key; health checks, metrics and documents need none', async (t) => {
   const none = await g.call('GET', '/v1/sessions')
   t.match(none, unauthenticated)
   t.equal(none.headers['www-authenticate'], 'Bearer')
   for (const path of ['callback/openai', 'connectors/callback'])
-    t.not((await g.call('GET', `/v1/oauth/${path}?state=x`)).status, 401, 'no browser has a key')
+    t.not(
+      (await g.call('GET', `/v1/oauth/${path}?state=x`)).status,
+      401,
+      'a browser that comes back from a login has no key',
+    )
   for (const headers of [
     bearer('bk_wrong'),
     { authorization: 'Basic YTpi' },
@@ -36,7 +40,7 @@ t.test('every call below /v1 needs a key; the process around it does not', async
     t.equal((await g.app.inject(url)).statusCode, 200, url)
   }
   const refused = await g.call('POST', '/v1/sessions', '{broken', { 'content-type': 'application/json' })
-  t.match(refused, unauthenticated, 'before anything of the body is read')
+  t.match(refused, unauthenticated, 'the key is checked before the body is read')
 })
 
 t.test('a key is shown once, stored hashed, and works in both headers', async (t) => {
@@ -54,10 +58,10 @@ t.test('a key is shown once, stored hashed, and works in both headers', async (t
   const listed = await admin('GET', '/v1/keys')
   t.match(listed.body.data[0], { id, last_used_at: null, revoked_at: null })
   t.notMatch(listed.text, key)
-  t.equal(await store.keys.byHash(key), null, 'the key itself is not what is stored')
+  t.equal(await store.keys.byHash(key), null, 'the store does not hold the key itself')
 })
 
-t.test('keys are for admins to make; admin includes chat', async (t) => {
+t.test('only an admin may make, list and revoke keys; the scope admin includes chat', async (t) => {
   const { key } = await keyFor('ada')
   for (const [method, url] of [
     ['POST', '/v1/keys'],
@@ -94,7 +98,7 @@ t.test('keys are for admins to make; admin includes chat', async (t) => {
   })
 })
 
-t.test('a revoked key is refused at once, here and on every replica that hears of it', async (t) => {
+t.test('a revoked key is refused here at once, and the bus tells the other replicas', async (t) => {
   const { id, key } = await keyFor('ada')
   t.match(await as(key)('GET', '/v1/sessions'), { status: 200 })
   t.equal((await admin('DELETE', `/v1/keys/${id}`)).status, 204)
@@ -104,17 +108,17 @@ t.test('a revoked key is refused at once, here and on every replica that hears o
   })
   t.same(g.bus.published.at(-1), ['keys', id])
   t.match(await admin('GET', '/v1/keys'), { body: { data: [{ id, revoked_at: String }] } })
-  t.equal((await admin('DELETE', `/v1/keys/${id}`)).status, 204, 'and once more')
+  t.equal((await admin('DELETE', `/v1/keys/${id}`)).status, 204, 'a second revocation gets the same answer')
   const { data } = (await admin('GET', '/v1/audit')).body
   const acts = data.filter(({ subject }: { subject: string }) => subject === id)
   t.same(
     acts.map(({ act }: { act: string }) => act),
     ['key.revoke', 'key.create'],
-    'is written down once',
+    'the audit has the revocation once',
   )
 })
 
-t.test('other replicas hear of a revocation whose answer was lost', async (t) => {
+t.test('other replicas hear of a revocation even if the answer of the store was lost', async (t) => {
   const { id } = await keyFor('ada')
   const bus = fakeBus()
   const revoke: typeof store.keys.revoke = async (...given) => {
@@ -142,7 +146,7 @@ t.test('a revocation holds here even while the bus is away', async (t) => {
 })
 
 t.test(
-  'a key that was found is asked for again within a second, or when its revocation is heard of',
+  'a key that was found is looked up again after a second, or when its revocation is heard',
   async (t) => {
     let now = 0
     mock.method(performance, 'now', () => now)
@@ -184,7 +188,7 @@ t.test(
 )
 
 t.test(
-  'a key may call so often a minute, all replicas together; the bootstrap key is never refused',
+  'a key that has used up its calls per minute is refused with 429; the bootstrap key never is',
   async (t) => {
     const limited = await gateway(store, { ...KEYS, BATON_RATE_LIMIT_PER_MINUTE: '3' })
     t.teardown(limited.close)
@@ -195,7 +199,7 @@ t.test(
       for (let n = 0; n < 8; n++) answers.push(await call(key))
       return answers
     }
-    // Eight calls hold four of one minute, even where a minute ends among them.
+    // Of eight calls at least four fall into one minute, even if a minute ends among them.
     const answers = await callOften(one.key)
     t.same(new Set(answers.slice(0, 3).map(({ status }) => status)), new Set([200]))
     const refused = answers.find(({ status }) => status === 429)
@@ -207,7 +211,7 @@ t.test(
   },
 )
 
-t.test('while the bus is away nobody is refused for it', async (t) => {
+t.test('calls are counted anew each minute; while the bus is away nobody is refused', async (t) => {
   const uncounted = createRateLimit({
     config: { rateLimitPerMinute: 1 },
     bus: { tally: () => Promise.reject(new Error('away')) },
@@ -233,7 +237,7 @@ t.test('while the bus is away nobody is refused for it', async (t) => {
   await t.resolves(counted(ida), 'the next minute begins anew')
 })
 
-t.test("what an owner makes is that owner's and the admins' alone", async (t) => {
+t.test('sessions, turns, connectors and credentials are seen by their owner and admins only', async (t) => {
   const ada = as((await keyFor('ada')).key)
   const bob = as((await keyFor('bob')).key)
   const session = (await ada('POST', '/v1/sessions', { provider: 'openai', model: 'm' })).body.id
@@ -279,7 +283,7 @@ t.test("what an owner makes is that owner's and the admins' alone", async (t) =>
   t.match(
     (await bob('GET', '/v1/credentials')).body.data,
     [{ origin: 'env' }],
-    'the environment is for everyone',
+    'a key of the environment serves every owner',
   )
   t.same((await bob('GET', `/v1/tool-executions?session_id=${session}`)).body.data, [])
   t.match(await bob('POST', '/v1/sessions', { provider: 'openai', model: 'm', credential_id: credential }), {

@@ -1,14 +1,14 @@
 import t from 'tap'
 import { BoundedMap } from '../src/bounded-map.ts'
 
-t.test('what was put in first gives way, and what is put in again is the newest', async (t) => {
+t.test('a full map drops its oldest entry; an entry that is put in again counts as the newest', async (t) => {
   const map = new BoundedMap<number>(2)
   for (const key of ['a', 'b', 'a', 'c']) map.put(key, 1)
   t.same([map.get('a'), map.get('b'), map.get('c')], [1, undefined, 1])
   t.same([...map.values()], [1, 1])
 })
 
-t.test('values count by their weight, and the newest stays whatever it weighs', async (t) => {
+t.test('a map is bounded by the weight of its values; the newest stays, however heavy it is', async (t) => {
   const map = new BoundedMap<number>(5, (weight) => weight)
   for (const [key, weight] of [
     ['a', 2],
@@ -17,7 +17,7 @@ t.test('values count by their weight, and the newest stays whatever it weighs', 
     ['c', 2],
   ] as const)
     map.put(key, weight)
-  t.same([...map.values()], [2, 1, 2], 'what is replaced weighs nothing any more')
+  t.same([...map.values()], [2, 1, 2], 'a replaced value no longer counts')
   map.put('d', 9)
   t.same([...map.values()], [9])
 })

@@ -26,19 +26,19 @@ t.test('a credential is served by the deployment for its kind and API', async (t
   t.same(served('openai', 'oauth'), ['chatgpt', baseUrls.chatgpt])
   t.same(served('gemini', 'oauth', 'public'), ['gemini-oauth', baseUrls.gemini])
   t.same(served('gemini', 'oauth', 'code_assist'), ['code-assist', baseUrls.code_assist])
-  t.same(served('gemini', 'oauth'), ['code-assist', baseUrls.code_assist], 'one for no API in particular')
-  t.same(deployments.providers, PROVIDER_IDS, 'each that is configured, in that order')
+  t.same(served('gemini', 'oauth'), ['code-assist', baseUrls.code_assist], 'a login for no API in particular')
+  t.same(deployments.providers, PROVIDER_IDS, 'each provider that is configured, in that order')
   const none = thrownBy(() => served('nobody', 'api_key'))
   t.match(none, { code: 'invalid_request', param: 'credential_id' })
 })
 
-t.test('without a credential a provider is seen as its first deployment sees it', async (t) => {
+t.test('without a credential the view of a provider is the one of its first deployment', async (t) => {
   t.equal(deployments.viewFor('gemini', null).deployment.id, 'gemini')
   const none = thrownBy(() => deployments.viewFor('nobody', null))
   t.match(none, { code: 'invalid_request', param: 'provider', message: /openai, anthropic, gemini/ })
 })
 
-t.test('the operator’s blocks and headers are for logins alone', async (t) => {
+t.test('the operator’s system blocks and headers are added for logins alone', async (t) => {
   const options = (kind: 'api_key' | 'oauth') => deployments.viewFor('anthropic', { kind }).options
   t.match(options('oauth'), { system_blocks: ['first'], headers: { 'x-team': 'research' } })
   t.same(options('api_key'), { system_blocks: [], headers: {}, dual_declarations: true, unstored: true })

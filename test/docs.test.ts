@@ -48,7 +48,7 @@ t.test('the settings page is made from the settings', async (t) => {
   )
 })
 
-t.test('the toolbox page tells every key, and none that is not', async (t) => {
+t.test('the toolbox page names every key of the toolbox, and no other', async (t) => {
   const { properties } = FileSchema.properties.toolbox
   const { tools, mcps } = properties
   const tables = read('docs/toolbox.md')
@@ -83,7 +83,7 @@ t.test('the operations page tells what every metric means', async (t) => {
 })
 
 t.test(
-  'the operations page tells of lines that the log has, with the fields of those of a turn',
+  'the operations page names only lines that the log has, and all fields of the lines of a turn',
   async (t) => {
     const [, section = ''] = read('docs/operations.md').split('\n## The log\n')
     const rows = [...section.matchAll(/^\| (`[a-z].*?) \| .*?(?:info|warn|error|debug) \| (.*) \|$/gim)]
@@ -176,7 +176,7 @@ t.test('pods read the file of their ConfigMap, which may stay as it is, or be fi
   t.match(toolboxOf(text.replaceAll(/^# /gm, '')), { mcps: [{ name: 'search' }] }, 'the example is sound')
 })
 
-t.test('the proxy waits for what is silent for long', async (t) => {
+t.test('the proxy waits for calls that are silent for long', async (t) => {
   const [, location = '', block = ''] =
     /location ~ (\S+) \{([^}]*)\}/.exec(read('deploy/nginx/baton.conf')) ?? []
   t.match(block, 'proxy_read_timeout 620s')
@@ -196,7 +196,7 @@ t.test('the proxy waits for what is silent for long', async (t) => {
 })
 
 t.test(
-  'what is too large is refused by Baton, in words that a page can read, and not kept by its proxies',
+  'the proxies neither refuse nor buffer large bodies: Baton refuses them, in words that a page can read',
   async (t) => {
     const server = read('deploy/nginx/baton.conf')
     t.match(server, /^ {2}client_max_body_size 0;$/m)
@@ -212,7 +212,7 @@ t.test(
 )
 
 t.test(
-  'after a restart of the machine all of Compose’s services come back, the two servers, too',
+  'after a restart of the machine all services of Compose come back, also PostgreSQL and Redis',
   async (t) => {
     const { services } = parse(read('docker-compose.yml'))
     for (const [name, { restart }] of Object.entries<{ restart?: string }>(services))
@@ -222,7 +222,7 @@ t.test(
 )
 
 t.test('a Service named baton sets no setting of its pods', async (t) => {
-  // It would set BATON_PORT to a URL.
+  // The link to such a Service would set BATON_PORT to a URL.
   const pods = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
   t.equal(pods.enableServiceLinks, false)
 })
@@ -252,7 +252,7 @@ t.test('every file that a document links to or names in code exists', async (t) 
   }
 })
 
-t.test('what a document has for the shell holds no comments, which zsh takes for commands', async (t) => {
+t.test('the shell blocks of a document hold no comments, which zsh takes for commands', async (t) => {
   for (const page of pages) {
     const blocks = [...read(page).matchAll(/^```(?:sh)?\n([\s\S]*?)^```$/gm)].map(([, block = '']) => block)
     t.same(

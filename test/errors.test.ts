@@ -2,14 +2,14 @@ import t from 'tap'
 import { BatonError, inFull } from '../src/errors.ts'
 import { unavailable } from '../src/store/db.ts'
 
-t.test('a wait that someone else states is a month at most', async (t) => {
+t.test('a retry_after that someone else states is cut to a month', async (t) => {
   const wait = (retryAfter: number) =>
     new BatonError('upstream_rate_limited', '', { retryAfter }).toBody().details
   t.strictSame(wait(99_999_999_999), { retry_after: 31 * 86_400 })
-  t.strictSame(wait(600_000), { retry_after: 600_000 }, 'of a weekly limit')
+  t.strictSame(wait(600_000), { retry_after: 600_000 }, 'the wait of a weekly limit stays')
 })
 
-t.test('operators are told where the database is', async (t) => {
+t.test('the full text of an error tells operators where the database is', async (t) => {
   const away = unavailable('connect ECONNREFUSED 10.0.0.7:5432')
   t.equal(inFull(away), 'The database is not available. connect ECONNREFUSED 10.0.0.7:5432')
   const both = new AggregateError(

@@ -1,4 +1,4 @@
-/** No secret in the words of services that are not ours, and their Retry-After. */
+/** Secrets are kept out of the words of services that are not ours; and how their Retry-After is read. */
 import t from 'tap'
 import { endWithoutSecrets, retryAfterMs, withoutSecrets } from '../src/foreign.ts'
 
@@ -6,30 +6,34 @@ t.test('a secret that was sent is hidden in whatever form it comes back', async 
   const key = '1//0a/b+"c"'
   const hidden = (text: string, ...sent: string[]) => withoutSecrets(text, sent)
   t.equal(hidden(`bad key ${key}.`, key), 'bad key ***.')
-  t.equal(hidden(`?key=${encodeURIComponent(key)}&x`, key), '?key=***&x', 'as a form holds it')
-  t.equal(hidden(JSON.stringify({ key }), key), '{"key":"***"}', 'as a JSON text does')
+  t.equal(hidden(`?key=${encodeURIComponent(key)}&x`, key), '?key=***&x', 'as a form holds the secret')
+  t.equal(hidden(JSON.stringify({ key }), key), '{"key":"***"}', 'as a JSON text holds the secret')
   t.equal(
     hidden('token sk-12345678 refused', 'Bearer sk-12345678'),
     'token *** refused',
-    'without its scheme',
+    'a token without its scheme',
   )
   t.equal(
     hidden('sk-12345678-long', 'sk-12345678', 'sk-12345678-long'),
     '***',
-    'nothing is left of the longer one',
+    'nothing is left of the longer secret',
   )
   t.equal(hidden('abcdefgh, ABCDEFG', 'abcdefgh', 'ABCDEFG'), '***, ABCDEFG', 'from eight characters on')
   t.equal(hidden('half a character: \ud800', 'abcdefgh\ud800'), 'half a character: \ud800')
-  t.equal(hidden('an id of a b', 'a', 'id', ''), 'an id of a b', 'what is short stands in innocent texts')
+  t.equal(hidden('an id of a b', 'a', 'id', ''), 'an id of a b', 'short secrets stand in innocent texts')
 })
 
 t.test('the end of a longer text holds no half of a secret', async (t) => {
   const key = 'ab/cdefgh"ijkl-ab'
   const hidden = (text: string) => endWithoutSecrets(text, [key, 'Bearer other-secret'])
   t.equal(hidden('efgh"ijkl-ab was refused'), ' was refused')
-  t.equal(hidden('fgh\\"ijkl-ab was refused'), ' was refused', 'as a JSON text has it')
+  t.equal(hidden('fgh\\"ijkl-ab was refused'), ' was refused', 'as a JSON text has the secret')
   t.equal(hidden('-secret was refused'), ' was refused')
-  t.equal(hidden(`${key} was refused, ${key}`), '*** was refused, ***', 'a whole one that ends as it begins')
+  t.equal(
+    hidden(`${key} was refused, ${key}`),
+    '*** was refused, ***',
+    'a whole secret that ends as it begins',
+  )
   t.equal(hidden('it was refused'), 'it was refused')
 })
 

@@ -12,8 +12,8 @@ export interface LogLine {
 }
 
 /**
- * `npm start` as an operator has it, in a folder of its own; once it is ready, or has ended: then `url` is null and
- * `code` says how. `hear` is told all that it writes. Killed with the test.
+ * `npm start` as an operator runs it, in a folder of its own. Resolves once the gateway is ready or has ended: then
+ * `url` is null and `code` says how. `hear` gets all that the gateway writes. The gateway is killed with the test.
  */
 export async function gatewayProcess(
   t: Test,
@@ -51,7 +51,7 @@ export async function gatewayProcess(
     code: url === null ? await ended : null,
     log,
     stderr,
-    /** How it ended. */
+    /** Ends the gateway, and tells its exit code. */
     stop(signal: NodeJS.Signals = 'SIGTERM') {
       child.kill(signal)
       return ended

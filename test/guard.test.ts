@@ -120,7 +120,7 @@ t.test('special addresses are refused in every spelling', async (t) => {
 })
 
 t.test(
-  'public addresses pass, those inside IPv6 forms too, and so does a name that does not resolve',
+  'public addresses pass, also inside IPv6 forms, and so does a name that does not resolve',
   async (t) => {
     const { assertUrl } = guard(t)
     for (const host of [
@@ -145,7 +145,7 @@ t.test('a name that does not resolve in time passes, to be judged when it is dia
   over.abort()
 })
 
-t.test('what leads nowhere is let in, since it may later, but is not reachable', async (t) => {
+t.test('a name without an address is let in, since it may get one later, but is not reachable', async (t) => {
   const answers: Record<string, string[]> = { 'out.test': ['93.184.215.14'], 'in.test': ['10.0.0.7'] }
   const { assertUrl, isReachable } = guard(t, {
     requireHttps: true,
@@ -249,7 +249,7 @@ t.test('the socket uses exactly the addresses that were checked, resolved once',
   t.equal(lookups, 1)
 })
 
-t.test('a host that is opened by its name is dialled, with a dot at its end too', async (t) => {
+t.test('a host that is opened by its name is dialled, also with a dot at the end of the name', async (t) => {
   const server = await serve(t, (_request, response) => response.end('inner'))
   const resolve = async () => addresses(['127.0.0.1'])
   const { fetch } = guard(t, { allowPrivate: ['inner.test'], resolve })
@@ -286,11 +286,11 @@ t.test('redirects are followed within the origin only', async (t) => {
   t.equal(inner.connections(), 0)
 })
 
-t.test('what a redirect is, and which keep a request as it was', async (t) => {
+t.test('a redirect with a sound Location is followed, and a POST only where it stays a POST', async (t) => {
   const server = await serve(t, (request, response) => {
     const [, status, location] = /^\/(\d+)(.*)$/.exec(request.url ?? '') ?? []
     if (status === undefined) return response.end(`${request.method} arrived`)
-    // Far more than is read on by itself
+    // Far more than undici reads on by itself
     const body = Buffer.alloc(4_000_000)
     response.writeHead(Number(status), location ? { location: decodeURI(location.slice(1)) } : {}).end(body)
   })
@@ -325,7 +325,7 @@ t.test('guards are made once for each set of rules, with the same limits', async
   await t.rejects(open.fetch(server.origin))
 })
 
-t.test('events are told apart however their bytes are cut', async (t) => {
+t.test('the cap counts for each event of a stream, however the bytes of the events are cut', async (t) => {
   const read = (type: string, chunks: string[]) => {
     const body = ReadableStream.from(chunks.map((chunk) => Buffer.from(chunk)))
     return capBody(new Response(body, { headers: { 'content-type': type } }), 8).text()
@@ -342,12 +342,12 @@ t.test('events are told apart however their bytes are cut', async (t) => {
     t.equal(await read('Text/Event-Stream; charset=utf-8', chunks), chunks.join(''), JSON.stringify(chunks))
   for (const chunks of [['123456789'], ['1234\n', '1234\n'], ['1234\r', '\n123'], ['12345\n\n123456', '789']])
     await t.rejects(read('text/event-stream', chunks), BodyTooLargeError, JSON.stringify(chunks))
-  t.equal(await read('text/plain', ['1234', '5678']), '12345678', 'a body of just so many bytes')
+  t.equal(await read('text/plain', ['1234', '5678']), '12345678', 'a body of exactly as many bytes')
   await t.rejects(read('text/plain', ['123456\n\n', '1']), BodyTooLargeError)
 })
 
 t.test(
-  'a body ends at the cap, compressed or not, and an event stream at the cap of one event',
+  'a body fails at the cap, compressed or not, and an event stream at the cap of one event',
   async (t) => {
     const server = await serve(t, (request, response) => {
       if (request.url === '/plain') return response.end(Buffer.alloc(200_000, 'x'))
@@ -385,17 +385,17 @@ t.test('the time limit covers the whole exchange', async (t) => {
   await t.rejects(leaving, { name: 'AbortError' })
 })
 
-t.test('what was answered while the process stood still is read, however late', async (t) => {
+t.test('an answer that came while the process stood still is read, however late', async (t) => {
   const url = await suspendedWhenAsked(t, 1_500)
   const { fetch } = guard(t, { allowPrivate: true, timeoutMs: 1_000 })
   t.equal(await (await fetch(url)).text(), 'answered')
 })
 
-/** A network of its own, for which the kernel must allow it, and `ip` be there to set it up. */
+/** A network of its own: the kernel must allow it, and `ip` must be there to set it up. */
 const UNSHARE = ['--net', '--map-root-user']
 const canUnshare = spawnSync('unshare', [...UNSHARE, 'ip', 'link', 'set', 'lo', 'up']).status === 0
 
-/** Accepts nothing for a while, with its queue full: whoever connects then has to ask again after a second. */
+/** A server that accepts nothing for a while: with its queue full, a client has to ask again after a second. */
 const DEAF = `
   const { createServer } = require('node:net')
   const answer = (socket) => socket.on('error', () => {}).on('data', () =>
@@ -406,9 +406,10 @@ const DEAF = `
   })`
 
 t.test(
-  'a host that is slow to answer a connection is reached beside an address that is not there',
+  'a host that is slow to accept a connection is reached even if its other address is not there',
   {
-    skip: process.platform === 'linux' ? false : 'only Linux drops what does not fit into the queue',
+    skip:
+      process.platform === 'linux' ? false : 'only Linux drops connections that do not fit into the queue',
   },
   async (t) => {
     const child = spawn(process.execPath, ['-e', DEAF], { stdio: ['ignore', 'pipe', 'inherit'] })
@@ -436,18 +437,23 @@ async function answering(t: Test, head: string, body: Buffer, isReset: boolean):
   return `http://127.0.0.1:${await listening(t, server)}/`
 }
 
-t.test('a connection that ends while nobody reads its answer ends nothing else', async (t) => {
+t.test('a connection that ends while nobody reads its answer does not end the process', async (t) => {
   const { fetch } = guard(t, { allowPrivate: true })
   const readLate = async (size: number, isTold: boolean, isReset: boolean) => {
     const head = isTold ? `Content-Length: ${size}\r\n` : ''
     const response = await fetch(await answering(t, head, Buffer.alloc(size, 'a'), isReset))
-    // undici's reading has stopped for want of a reader; what it throws in a socket's listener nobody could catch.
+    // undici has stopped reading for want of a reader; nobody could catch what it throws in a socket's listener.
     await sleep(150)
     const read = await response.text().catch((failure: Error) => failure)
-    // Of a reset one the kernel may have thrown the rest away.
-    if (!isReset) t.equal(String(read).length, size, isTold ? 'its length told' : 'up to its end')
+    // After a reset the kernel may have thrown the rest away.
+    if (!isReset)
+      t.equal(
+        String(read).length,
+        size,
+        isTold ? 'an answer with its length' : 'an answer without its length',
+      )
   }
-  // It stops after some reads: behind a longer answer it does not see the end, in a shorter one it does not stop.
+  // undici stops after some reads: it does not see the end of a longer answer, and does not stop in a shorter one.
   for (const size of [100, 110, 120, 256].map((kilobytes) => kilobytes * 1024)) {
     for (const isReset of [false, true]) {
       await Promise.all([readLate(size, true, isReset), readLate(size, false, isReset)])
@@ -456,7 +462,7 @@ t.test('a connection that ends while nobody reads its answer ends nothing else',
 })
 
 t.test(
-  'in a network where private addresses do lead somewhere, nothing is reached',
+  'in a network where private addresses do lead somewhere, none of them is reached',
   {
     skip:
       canUnshare || process.env.CI === 'true'

@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import type { AddressInfo, Server, Socket } from 'node:net'
 import type { Test } from 'tap'
 
-/** Lets a server listen on a free loopback port until the test ends, which ends its connections, too; that port. */
+/** Lets a server listen on a free loopback port, which it gives. The test's end ends the server and its connections. */
 export async function listening(t: Test, server: Server): Promise<number> {
   const sockets = new Set<Socket>()
   server.on('connection', (socket) => {

@@ -29,7 +29,7 @@ t.test('a secret under a usual name is not logged', async (t) => {
   t.equal(written.trim().split('\n').length, 4)
 })
 
-t.test('a server that goes away is one line, and one when it is back', async (t) => {
+t.test('the log has one line when a server goes away, and one when it is back', async (t) => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const lines: unknown[] = []
@@ -57,7 +57,7 @@ t.test('a server that goes away is one line, and one when it is back', async (t)
   t.same(lines.slice(2), [[40, 'Redis is away', 'again']])
 })
 
-t.test('what fails for a server that is away is for debugging only', async (t) => {
+t.test('failures because of a server that is away are logged for debugging only', async (t) => {
   const levels = (level: string) => {
     const lines: unknown[] = []
     const log = createLog(level, { write: (line) => void lines.push(JSON.parse(line).level) })
@@ -75,7 +75,7 @@ t.test('what fails for a server that is away is for debugging only', async (t) =
     log.info('nothing failed')
     return lines
   }
-  t.same(levels('info'), [40, 40, 60, 30], 'but what its door has not said')
+  t.same(levels('info'), [40, 40, 60, 30], 'a failure that no line on the server has told keeps its level')
   t.same(levels('debug'), [20, 20, 40, 40, 60, 30])
 })
 
@@ -126,7 +126,7 @@ t.test('a line on a failure says why in codes, and warns unless the caller is at
       upstream_type: 'authentication_error',
       upstream_request_id: 'req_011',
     },
-    'no words',
+    'the line holds no words of the vendor',
   )
   const google = { status: 429, code: 'RESOURCE_EXHAUSTED', reason: 'RATE_LIMIT_EXCEEDED' }
   t.match(ends(new BatonError('upstream_rate_limited', 'Wait.', { details: { upstream: google } })), {
@@ -137,12 +137,16 @@ t.test('a line on a failure says why in codes, and warns unless the caller is at
   t.strictSame(
     ends(new BatonError('upstream_rejected', 'No.', { details: { upstream: { code: 'what she said' } } })),
     { level: 40, code: 'upstream_rejected' },
-    'nor words where a code is expected',
+    'words where a code is expected are left out',
   )
   for (const code of ['internal', 'recovery_limit'] as const)
     t.strictSame(ends(new BatonError(code, 'It broke.')), { level: 40, code })
   for (const code of ['context_too_long', 'no_credential', 'credential_needs_reauth'] as const)
-    t.strictSame(ends(new BatonError(code, 'It cannot be.')), { level: 30, code }, 'of the caller')
+    t.strictSame(
+      ends(new BatonError(code, 'It cannot be.')),
+      { level: 30, code },
+      'a fault of the caller is no warning',
+    )
 })
 
 t.test('lines that nobody took in time are counted in one line once there is room', async (t) => {

@@ -1,4 +1,4 @@
-/** Which requests to vendors and to connectors take the forward proxy, and how it is asked. */
+/** Which requests to vendors and to connectors take the forward proxy, and how the proxy is asked. */
 import { createServer, type IncomingMessage } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -22,7 +22,7 @@ async function proxy(t: Test, answer: (socket: Duplex) => unknown = refuses) {
   return { asked, port, url: `http://me:p%40ss@127.0.0.1:${port}` }
 }
 
-/** A proxy that leads nowhere: it keeps what a tunnel is begun with, and closes it. */
+/** A proxy that leads nowhere: it keeps the bytes that a tunnel begins with, and closes the tunnel. */
 async function tunnel(t: Test) {
   const hellos: Buffer[] = []
   const made = await proxy(t, (socket) => {
@@ -53,7 +53,7 @@ t.test('https goes through the proxy, which is told who asks', async (t) => {
   t.equal(asked[0]?.headers['proxy-authorization'], basic)
 })
 
-t.test('loopback roots, and what it is not for, are reached without it', async (t) => {
+t.test('loopback roots, and hosts that the proxy is not for, are reached without it', async (t) => {
   const { asked, port, url } = await proxy(t)
   t.equal(await get(t, { url, except: '' }, `http://127.0.0.1:${port}/v1`), 'not by CONNECT')
   for (const except of ['', '*', 'x, *']) {
@@ -91,7 +91,7 @@ const NAMES: Record<string, string[]> = {
   'here.test': ['127.0.0.1'],
 }
 
-/** What a connector's request comes to, in words. */
+/** The outcome of a connector's request, in words. */
 function connectorGet(t: Test, options: Partial<GuardOptions>) {
   const guard = createGuard({
     allowPrivate: false,
@@ -134,7 +134,7 @@ t.test(
   },
 )
 
-t.test('asked for names it may know more of them, but none that leads inside from here', async (t) => {
+t.test('a proxy that is asked for names is asked for none that leads inside from here', async (t) => {
   const { asked, url } = await proxy(t)
   const through = { url, except: '', asksFor: 'name' as const }
   const get = connectorGet(t, { proxy: through })
@@ -145,7 +145,11 @@ t.test('asked for names it may know more of them, but none that leads inside fro
   t.same(targets(asked), [])
   const opened = connectorGet(t, { proxy: through, allowPrivate: ['inner.test'] })
   await opened('https://inner.test/mcp')
-  t.same(targets(asked), ['inner.test:443'], 'that is for NO_PROXY to say')
+  t.same(
+    targets(asked),
+    ['inner.test:443'],
+    'a name that the operator opened is asked for; to except it is for NO_PROXY',
+  )
 })
 
 t.test('connectors on plain http, on this machine or excepted are reached without the proxy', async (t) => {

@@ -7,7 +7,7 @@ import { lookupBy, type Resolve, remembering, sharing } from '../src/resolve.ts'
 const addresses = (...list: string[]): LookupAddress[] =>
   list.map((address) => ({ address, family: address.includes(':') ? 6 : 4 }))
 
-/** A system that answers when it is told to. */
+/** A resolver of the system that answers when a test tells it to. */
 function system() {
   const asked: { hostname: string; answer(found: LookupAddress[]): void; fail(error: Error): void }[] = []
   const resolve: Resolve = (hostname) =>
@@ -17,7 +17,7 @@ function system() {
   return { asked, resolve }
 }
 
-t.test('whoever asks for a name that is asked for waits for the same answer', async (t) => {
+t.test('callers who ask for the same name at once wait for the same answer', async (t) => {
   const { asked, resolve } = system()
   const shared = sharing(resolve)
   const both = [shared('a.test'), shared('a.test')]
@@ -32,14 +32,14 @@ t.test('whoever asks for a name that is asked for waits for the same answer', as
   await t.rejects(other, { message: 'none' })
 
   const again = shared('a.test')
-  t.equal(asked.length, 3, 'an answer serves those alone who waited for it')
+  t.equal(asked.length, 3, 'an answer serves only the callers who waited for it')
   asked[2]?.answer(addresses('192.0.2.2'))
   t.same(await again, addresses('192.0.2.2'))
   void shared('b.test')
-  t.equal(asked.length, 4, 'nor does a failure')
+  t.equal(asked.length, 4, 'a failure is told only to the callers who waited for it')
 })
 
-t.test('a name that was found before leads where it did while no answer comes', async (t) => {
+t.test('a name that was found before keeps its addresses while no answer comes', async (t) => {
   const { asked, resolve } = system()
   const remembered = remembering(resolve, 20)
   const first = remembered('a.test')

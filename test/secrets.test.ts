@@ -37,10 +37,10 @@ const PLANTED = {
   'token in a tool result': secret('ghp_').slice(0, 40),
   'token in a word of refusal': secret('ghp_').slice(0, 40),
 }
-/** No secret at all: where even this is not found, the search does not work. */
+/** No secret at all: if even this is not found, the search does not work. */
 const MARKER = secret('marker')
 
-/** Everything that was told to anybody, by where. */
+/** Everything that was told to anybody, and where. */
 const seen: { where: string; text: string }[] = []
 const told = (where: string, text: string): string => {
   seen.push({ where, text })
@@ -56,12 +56,12 @@ function* filesIn(folder: string): Generator<{ path: string; bytes: Buffer }> {
   }
 }
 
-/** As it is, and as what passes through base64 or an address would look. */
+/** The text as it is, and as it looks in an address, in base64 and in hex. */
 const looksOf = (text: string): string[] => [
   ...new Set([
     text,
     encodeURIComponent(text),
-    // From each of the three places that a text may begin at in base64; its ends depend on the neighbours.
+    // From each of the three places at which a text may begin in base64; its ends depend on the neighbours.
     ...[0, 1, 2].map((shift) =>
       Buffer.from(' '.repeat(shift) + text)
         .toString('base64')
@@ -104,7 +104,7 @@ t.test('no planted secret is found in anything that Baton says or writes', async
   const baton = await gatewayProcess(t, folder, env, (text) => told('log', text))
   let key = PLANTED['admin key']
   const leaked = PLANTED['token in a tool result']
-  /** Any call; its whole answer counts as told, but for that which makes a key. */
+  /** Any call; its whole answer counts as told, except the answer to the call that makes a key. */
   async function call(method: string, path: string, body?: unknown, isMaking = false): Promise<Json> {
     const response = await fetch(`${baton.url}${path}`, {
       method,
@@ -122,7 +122,7 @@ t.test('no planted secret is found in anything that Baton says or writes', async
       told(`${method} ${path.replace(/[a-z]+_\w{20,}/g, '…')} ${response.status}`, headers + shown)
     return response.headers.get('content-type')?.startsWith('application/json') ? JSON.parse(text) : text
   }
-  // Who calls has a key of their own, told once by design.
+  // The caller has a key of their own, which is told once by design.
   const made = await call('POST', '/v1/keys', { owner: 'ann', scopes: ['admin'] }, true)
   const secrets: Record<string, string> = { ...PLANTED, 'gateway key': made.key }
   key = made.key

@@ -1,4 +1,4 @@
-/** The process: how it ends when it is told to, or cannot listen, and what its log may do to it. */
+/** The process: how it ends when it is told to or cannot listen, and that trouble with its log does not harm it. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs'
@@ -32,12 +32,12 @@ t.test('a start that waits for its database ends at once when it is told to', as
     const start = spawn(process.execPath, [SERVER], { cwd: scratch(t), env, stdio: 'ignore' })
     await Promise.race([once(silent, 'connection'), once(start, 'exit')])
     start.kill(signal)
-    // By a handler of its own: process 1 of a container would ignore a signal that is left to its default.
+    // The code shows a handler: process 1 of a container would ignore a signal that is left to its default.
     t.same(await once(start, 'exit'), [code, null], signal)
   }
 })
 
-t.test('a port that another program has is said with what to do', async (t) => {
+t.test('a start whose port another program has fails, and says what to do', async (t) => {
   const port = await listening(t, createServer())
   const env = { PATH: process.env.PATH, BATON_PORT: String(port), BATON_DATA_DIR: scratch(t) }
   const start = spawn(process.execPath, [SERVER], {
@@ -68,7 +68,7 @@ t.test('a process that was told to stop says what became of its turns', async (t
   t.match(log.at(-1), { level: 30, msg: 'stopped', handed_over: 1, ms: Number })
 })
 
-t.test('it ends although what reads its log has ended at the same moment', async (t) => {
+t.test('the process ends even if the reader of its log has ended at the same moment', async (t) => {
   const { child, ended } = logging(t, 'pipe')
   for await (const piece of child.stdout ?? []) if (String(piece).includes('baton is ready')) break
   child.kill('SIGTERM')
@@ -76,7 +76,7 @@ t.test('it ends although what reads its log has ended at the same moment', async
 })
 
 const isMissing = !existsSync('/dev/full') && 'there is no /dev/full'
-t.test('it serves on while its log has no room, and ends', { skip: isMissing }, async (t) => {
+t.test('a process whose log has no room serves on, and ends when told', { skip: isMissing }, async (t) => {
   const port = await freePort()
   const full = openSync('/dev/full', 'w')
   const { child, ended } = logging(t, full, { BATON_PORT: String(port) })
@@ -86,7 +86,7 @@ t.test('it serves on while its log has no room, and ends', { skip: isMissing }, 
       .then(({ ok }) => ok)
       .catch(() => false)
   await eventually(isReady)
-  // Its lines are written a moment after they are said.
+  // The lines of the log are written a moment after they are said.
   await sleep(300)
   t.ok(await isReady())
   child.kill('SIGTERM')
@@ -94,7 +94,7 @@ t.test('it serves on while its log has no room, and ends', { skip: isMissing }, 
 })
 
 t.test(
-  'it ends when its terminal is closed',
+  'the process ends when its terminal is closed',
   { skip: !existsSync('/usr/bin/script') && 'no script' },
   async (t) => {
     const folder = scratch(t)
@@ -109,7 +109,7 @@ t.test(
   },
 )
 
-/** One that has ended may wait for long until somebody asks how. */
+/** A process that has ended may wait long as a zombie, until somebody asks how it ended. */
 function isAlive(pid: number): boolean {
   try {
     return !/\) Z /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
@@ -118,7 +118,7 @@ function isAlive(pid: number): boolean {
   }
 }
 
-/** A gateway whose log goes there. */
+/** A gateway whose log goes to `stdout`. */
 function logging(t: Test, stdout: 'pipe' | number, more: Record<string, string> = {}) {
   const env = { PATH: process.env.PATH, BATON_PORT: '0', BATON_DATA_DIR: scratch(t), ...more }
   const child = spawn(process.execPath, [SERVER], {

@@ -1,4 +1,4 @@
-/** Servers that are started for a run are gone with it, be it told to end or not. */
+/** Servers that are started for a run end with it, also where a closed terminal ends the run. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, readdirSync } from 'node:fs'

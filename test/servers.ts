@@ -1,7 +1,7 @@
 /**
  * Real servers for tests: a PostgreSQL and a Redis of their own in the temporary folder, on a free loopback
- * port, gone with `stop()` and with the process. Both programs must be installed; `newDatabase` needs only the
- * address of a server.
+ * port. They end with `stop()` and with the process. Both programs must be installed; `newDatabase` needs only
+ * the address of a server.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { randomBytes, randomInt } from 'node:crypto'
@@ -15,16 +15,16 @@ import type { Test } from 'tap'
 
 export interface RunningServer {
   url: string
-  /** Ends the process, by default as an orderly stop does; its data and its port stay. */
+  /** Ends the server, by default as an orderly stop does; its data and its port stay. */
   down(signal?: NodeJS.Signals): Promise<void>
-  /** Starts it again where it was. */
+  /** Starts the server again where it was. */
   up(): Promise<void>
   stop(): Promise<void>
 }
 
 /**
- * With `durable` it syncs to disk as a real one does; tests have no use for that. initdb and the server
- * refuse to be root: then they run as the user `postgres`.
+ * With `durable` the server syncs to disk as a real one does; tests have no use for that. initdb and the server
+ * refuse to run as root: then they run as the user `postgres`.
  */
 export async function startPostgres({ durable = false } = {}): Promise<RunningServer> {
   const bin = postgresBin()
@@ -70,7 +70,7 @@ export async function startRedis(): Promise<RunningServer> {
   return running(`redis://127.0.0.1:${port}`, dir, 'SIGTERM', start)
 }
 
-/** Gone with the process, too, which ends what runs in it first. */
+/** A folder that is deleted with the process, too, which ends the server in it first. */
 function ownFolder(prefix: string): string {
   const dir = mkdtempSync(join(tmpdir(), prefix))
   // PostgreSQL's processes outlive the first of them for a moment, and may write meanwhile.
@@ -78,7 +78,7 @@ function ownFolder(prefix: string): string {
   return dir
 }
 
-/** A database of the test's own on that server, dropped afterwards; its address. */
+/** Makes a database of the test's own on that server, dropped afterwards, and gives its address. */
 export async function newDatabase(t: Test, server: string): Promise<string> {
   const name = `baton_test_${randomBytes(6).toString('hex')}`
   const admin = async (sql: string) => {
@@ -109,7 +109,7 @@ function unprivileged(): { uid: number; gid: number } | undefined {
   return { uid: id('-u'), gid: id('-g') }
 }
 
-/** Below the range that outgoing connections take theirs from. */
+/** A free port below the range from which outgoing connections take theirs. */
 export async function freePort(): Promise<number> {
   for (let tries = 0; tries < 50; tries++) {
     const port = randomInt(20_000, 32_000)
@@ -122,7 +122,7 @@ export async function freePort(): Promise<number> {
   throw new Error('no free port found')
 }
 
-/** Both say so in nearly the same words, each on the one stream that is read. */
+/** Both servers say that they are ready in nearly the same words, each on the one stream that is read. */
 function saidReady(child: ChildProcess): Promise<void> {
   return new Promise((resolve, reject) => {
     let said = ''

@@ -11,14 +11,22 @@ function decode(...chunks: string[]): SseFrame[] {
 }
 const frame = (data: string, event?: string, id?: string): SseFrame => ({ event, data, id })
 
-t.test('the forms of the wire that vendors use', async (t) => {
-  t.same(decode('data: a\n\ndata:b\n\n'), [frame('a'), frame('b')], 'with and without the blank')
+t.test('the decoder reads the forms of an event stream that vendors use', async (t) => {
+  t.same(
+    decode('data: a\n\ndata:b\n\n'),
+    [frame('a'), frame('b')],
+    'with and without the blank after the colon',
+  )
   t.same(decode('event: x\r\ndata: a\r\n\r\n'), [frame('a', 'x')], 'CR LF')
   t.same(decode('data: a\ndata: b\n\n'), [frame('a\nb')], 'several data lines are one text')
-  t.same(decode(': ping\n\n: ping\n\ndata: a\n\n'), [frame('a')], 'comments are nothing')
-  t.same(decode('id: 7\nretry: 10\nunknown: 1\ndata: a\n\n'), [frame('a', undefined, '7')], 'unknown fields')
-  t.same(decode('\ufeffdata: a\n\n'), [frame('a')], 'a byte order mark')
-  t.same(decode('{"error":"no stream"}'), [], 'what is no stream has no frames')
+  t.same(decode(': ping\n\n: ping\n\ndata: a\n\n'), [frame('a')], 'comments are no frames')
+  t.same(
+    decode('id: 7\nretry: 10\nunknown: 1\ndata: a\n\n'),
+    [frame('a', undefined, '7')],
+    'unknown fields are passed over',
+  )
+  t.same(decode('\ufeffdata: a\n\n'), [frame('a')], 'a byte order mark is passed over')
+  t.same(decode('{"error":"no stream"}'), [], 'a text that is no stream has no frames')
 })
 
 t.test('a last frame without its blank line is delivered at the end', async (t) => {
@@ -27,7 +35,7 @@ t.test('a last frame without its blank line is delivered at the end', async (t) 
   t.same(decode('data: a\r\n\r\ndata: b\r'), [frame('a'), frame('b')])
 })
 
-t.test('what is encoded is decoded, wherever the text is cut', async (t) => {
+t.test('events that were encoded are decoded, wherever their text is cut', async (t) => {
   const line = fc.string({ unit: 'binary' }).map((text) => JSON.stringify(text))
   const name = fc.stringMatching(/^[a-z][a-z._]{0,10}$/)
   const events = fc.array(fc.record({ name, data: line, id: name }))
@@ -65,7 +73,7 @@ t.test('a flood of line ends costs no more than its length', async (t) => {
   t.same(frames, [frame('a'), frame('b')])
 })
 
-t.test('an event of lines without end is not kept', async (t) => {
+t.test('an event of lines without end is given up', async (t) => {
   const frames: SseFrame[] = []
   const flood = (line: string, size = 1000) => {
     const decoder = createDecoder((frame) => frames.push(frame))
@@ -76,11 +84,11 @@ t.test('an event of lines without end is not kept', async (t) => {
   const tooMany = { code: 'upstream_rejected', message: /more than 100000 lines/ }
   for (const line of ['data\n', 'data: x\r', ':\r\n', 'x\n']) t.throws(() => flood(line), tooMany, line)
   t.throws(() => flood('data\n', 1), tooMany)
-  t.ok(frames.filter(({ data }) => data === 'a').length === 5, 'what came before is')
+  t.ok(frames.filter(({ data }) => data === 'a').length === 5, 'an event before it is delivered')
   for (const line of ['data\n\n', ':\r\r', '\r\n']) t.doesNotThrow(() => flood(line), line)
 })
 
-t.test('an event as clients see it', async (t) => {
+t.test('events and comments are encoded as clients read them', async (t) => {
   t.equal(
     encodeEvent('content.delta', '{"text":"a"}', '1-0'),
     'id: 1-0\nevent: content.delta\ndata: {"text":"a"}\n\n',

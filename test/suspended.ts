@@ -1,4 +1,4 @@
-/** A process that stands still while it is answered, as one that is paused with its container does. */
+/** A process that stands still while it is answered, like one that is paused with its container. */
 import { Worker } from 'node:worker_threads'
 import type { Test } from 'tap'
 
@@ -10,7 +10,7 @@ const SERVER = `
   })
   server.listen(0, '127.0.0.1', () => parentPort.postMessage(server.address().port))`
 
-/** The address of a server that runs on; this thread stops for so many milliseconds whenever a request reaches it. */
+/** Gives the address of a server that runs on; this thread stops for `ms` whenever a request reaches that server. */
 export async function suspendedWhenAsked(t: Test, ms: number): Promise<string> {
   const worker = new Worker(SERVER, { eval: true })
   t.teardown(() => worker.terminate())

@@ -9,7 +9,7 @@ async function samples(metrics: ReturnType<typeof createMetrics>): Promise<Map<s
   return new Map(lines.map((line) => [line.replace(/ [^ ]*$/, ''), Number(line.split(' ').at(-1))]))
 }
 
-t.test('the page holds every documented metric with its help, and the process’s own', async (t) => {
+t.test('the page holds every documented metric with its help, and the metrics of the process', async (t) => {
   const page = await createMetrics().text()
   for (const [name, { kind, help }] of Object.entries(METRICS)) {
     t.ok(page.includes(`# HELP ${name} ${help}\n# TYPE ${name} ${kind}\n`), name)
@@ -17,10 +17,10 @@ t.test('the page holds every documented metric with its help, and the process’
   t.match(page, /^nodejs_eventloop_lag_p99_seconds /m)
   t.match(page, /^process_resident_memory_bytes /m)
   const own = [...page.matchAll(/^# TYPE (baton_\w+)/gm)].map(([, name]) => name)
-  t.same(own.sort(), Object.keys(METRICS).sort(), 'and no other of Baton’s')
+  t.same(own.sort(), Object.keys(METRICS).sort(), 'the page holds no other metric of Baton')
 })
 
-t.test('what happens is counted under its labels, in seconds', async (t) => {
+t.test('each event is counted under its labels, and times are in seconds', async (t) => {
   const metrics = createMetrics({ defaults: false })
   metrics.httpAnswered('POST', '/v1/sessions/:id/turns', 200, 30)
   metrics.streamOpened()
@@ -82,7 +82,7 @@ t.test('a series that an alarm watches is there before its first event', async (
   t.equal(
     (await samples(metrics)).get('baton_tool_busy_total{tool="github.search"}'),
     1,
-    'and stays as it is',
+    'a series that is there keeps its value',
   )
 })
 
@@ -97,7 +97,7 @@ t.test('values that callers invent do not multiply the series', async (t) => {
   t.equal(values.get('baton_tool_calls_total{tool="server.tool0",outcome="ok"}'), 2)
 })
 
-t.test('two processes’ worth of metrics do not share a registry', async (t) => {
+t.test('two sets of metrics do not share a registry', async (t) => {
   const [a, b] = [createMetrics({ defaults: false }), createMetrics({ defaults: false })]
   a.turnStarted()
   t.equal((await samples(a)).get('baton_turns_active'), 1)

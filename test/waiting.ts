@@ -1,7 +1,7 @@
-/** Waiting in tests: for what no event tells, and for a gate that the test itself opens. */
+/** Waiting in tests: for a state that no event tells, and for a gate that the test itself opens. */
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** What hangs on a healthy machine hangs for ever. */
+/** A wait that has not ended by then on a healthy machine never ends. */
 const PATIENCE_MS = 60_000
 
 /** Asks until the answer fits, by default until it is truthy, and gives that answer. An event is better where there is one. */

@@ -3,7 +3,7 @@ import type { Test } from 'tap'
 import { createApp } from '../src/app.ts'
 import { loadConfig } from '../src/config/load.ts'
 
-/** The gateway in this process with nothing replaced, as its environment sets it up, silent; it listens once it is told to. */
+/** The whole gateway in this process, as the environment sets it up, without a log; it listens once it is told to. */
 export async function wholeGateway(t: Test, env: Record<string, string>) {
   const app = await createApp(loadConfig(env, '/nowhere').config, { log: pino({ level: 'silent' }) })
   t.teardown(() => app.close())

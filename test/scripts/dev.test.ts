@@ -10,7 +10,7 @@ import { scratch } from '../scratch.ts'
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), '../../..')
 
-/** As TypeScript's: a process that starts another one, and passes no signal on. */
+/** A compiler like TypeScript's: a process that starts another one, and passes no signal on. */
 const COMPILER = `#!/bin/sh
 case "$*" in *--watch*) sleep 60; echo ended ;; esac
 `
@@ -20,7 +20,7 @@ setTimeout(() => {}, 60_000)
 console.log('serving')
 `
 
-t.test('what npm run dev starts ends with it', async (t) => {
+t.test('the compiler and the gateway that npm run dev starts end with it', async (t) => {
   const folder = scratch(t)
   for (const file of ['package.json', 'scripts/dev.mjs']) {
     mkdirSync(dirname(join(folder, file)), { recursive: true })
@@ -36,7 +36,7 @@ t.test('what npm run dev starts ends with it', async (t) => {
   await once(lines, 'line')
   t.same(said, ['serving'])
   dev.kill('SIGTERM')
-  // Whatever is left would hold its output open, for a minute.
+  // A process that is left over would hold its output open, for a minute.
   const from = performance.now()
   await once(dev, 'close')
   t.ok(performance.now() - from < 30_000)
