@@ -27,7 +27,7 @@ try {
     seen.push({ at: performance.now(), tools: (body.tools ?? []).map(({ name }) => name) })
     arrivals.set(body.prompt_cache_key, seen)
   })
-  // A hundred turns in one moment are the question here, not whether to take them.
+  // A hundred turns in one moment are what this measures, so none of them may be refused.
   const env = { BATON_OPENAI_BASE_URL: openai.keyBaseUrl, BATON__LIMITS__OVERLOAD_DELAY: 'PT1H' }
   const gateway = await stage.startBaton({ base: 'http://127.0.0.1:1' }, { env })
   for (const [name, { url }] of Object.entries({ first, second })) {
@@ -55,7 +55,7 @@ async function arrived(arrivals, session, tool) {
   throw new Error(`no request of ${session} carries ${tool}`)
 }
 
-/** Figures of one kind; a gateway's CPU tells what it costs on a machine that others use too. */
+/** Figures of one kind; a gateway's CPU tells its cost even on a machine that others use, too. */
 function figures(gateway) {
   let times = []
   let cpu = 0
@@ -106,7 +106,7 @@ async function applyNow(gateway, arrivals, count) {
   figure.report('apply=now → the restarted request arrives', count)
 }
 
-/** Turns without a change take their time too: they are measured beside it. */
+/** Turns without a change take time, too: they are measured for comparison. */
 async function listChanged(gateway, arrivals, server, count) {
   const sessions = await openSessions(gateway, count, SESSION)
   const turns = async (tool, since) => {
@@ -130,7 +130,7 @@ async function listChanged(gateway, arrivals, server, count) {
       server.tools.clear()
       for (const tool of ['one', name.slice('first__'.length)]) server.tools.set(tool, {})
       const since = performance.now()
-      // It is on its way to Baton, and so are the turns.
+      // The change is on its way to Baton, and so are the turns.
       await server.announce()
       return turns(name, since)
     }

@@ -1,4 +1,4 @@
-/** The named options as numbers. Throws where one is none. */
+/** The named options as numbers. Throws where an option is no number. */
 export function numbersIn<K extends string>(
   values: Readonly<Record<K, string>>,
   ...names: K[]

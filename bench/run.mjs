@@ -55,7 +55,7 @@ const stage = createStage()
 try {
   const upstream = await stage.startUpstream({ FAKE_TOOL_NAME: NOOP })
   const servers = await stage.startServers()
-  // A shared machine's pauses are not the gateway's overload; that has a figure of its own.
+  // A shared machine's pauses are not the gateway's overload, which has a figure of its own.
   const env = { BATON__LIMITS__OVERLOAD_DELAY: 'PT1H' }
   const gateways = { embedded: await stage.startBaton(upstream, { env }) }
   if (servers)

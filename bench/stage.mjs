@@ -20,7 +20,7 @@ const canPin = availableParallelism() > 1 && existsSync('/usr/bin/taskset')
 const GATEWAY_CORE = '0'
 const OTHER_CORE = '1'
 const ANY_CORE = '0,1'
-/** What else the shell sets is for another gateway, with its own database. */
+/** Other variables of the shell are for another gateway, with its own database. */
 const { PATH, NODE_OPTIONS } = process.env
 
 function start(command, args, { core, env = {}, cwd = root } = {}) {
@@ -39,7 +39,7 @@ function start(command, args, { core, env = {}, cwd = root } = {}) {
 
 async function stop(child) {
   if (child.exitCode !== null || child.signalCode !== null) return
-  // npm and its shell end with what they have started.
+  // npm and its shell end with the process that they have started.
   process.kill(descendants(child.pid).at(-1), 'SIGTERM')
   const timer = setTimeout(() => child.kill('SIGKILL'), 15_000)
   await once(child, 'exit')
@@ -63,7 +63,7 @@ export function createStage() {
   const closers = [async () => rmSync(folder, { recursive: true, force: true })]
   let folders = 0
   let closed
-  /** Once: a run that is told to stop fails meanwhile, and must wait for what is under way. */
+  /** Runs once: a run that is told to stop fails meanwhile, and must wait for the stop that is under way. */
   const close = () => {
     closed ??= closeAll()
     return closed
@@ -98,7 +98,7 @@ export function createStage() {
   const startBare = (upstream, api = 'responses') =>
     startReference('bare-xcode.mjs', upstream, { XC_API: api })
 
-  /** Keeps its turns where Baton with this environment keeps them. */
+  /** bare-durable, which keeps its turns where Baton with this environment keeps them. */
   const startDurable = (upstream, env = {}) =>
     startReference('bare-durable.mjs', upstream, env, join(folder, `durable-${++folders}`))
 
@@ -151,7 +151,7 @@ export function createStage() {
     startDurable,
     startBaton,
     afresh,
-    /** Given by TEST_DATABASE_URL and TEST_REDIS_URL, else started from what is installed; null where neither. */
+    /** Given by TEST_DATABASE_URL and TEST_REDIS_URL, else started if installed; null where there is neither. */
     async startServers() {
       const given = { database: process.env.TEST_DATABASE_URL, redis: process.env.TEST_REDIS_URL }
       if (given.database && given.redis) return afresh(given)

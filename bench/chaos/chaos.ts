@@ -1,5 +1,5 @@
 /**
- * Chaos: three replicas under load, a seeded schedule of faults, and a checker that believes nobody.
+ * Chaos: three replicas under load, a seeded schedule of faults, and a checker that takes nobody's word.
  *
  *   npm run build && npm run chaos -- --rounds 200 --seed 1              kill -9 alone
  *   npm run chaos -- --rounds 100 --seed 1 --faults all                  everything that can go wrong
@@ -25,7 +25,7 @@ const { values } = parseArgs({
     scenarios: { type: 'string' },
     /** Turns a second while the replicas are replaced */
     rate: { type: 'string', default: '50' },
-    /** Share of them that call tools */
+    /** Share of the turns that call tools */
     tools: { type: 'string', default: '0.1' },
   },
 })

@@ -60,7 +60,7 @@ interface Stored {
   executions: ExecutionRow[]
 }
 
-/** All findings of one turn; `reference` is the whole stream as a reader that came afterwards has it. */
+/** All findings of one turn; `reference`: the whole stream, as a reader that came afterwards has it. */
 export async function checkTurn(world: World, turn: ChaosTurn, reference: Reading): Promise<Finding[]> {
   const found: Finding[] = []
   const report = (kind: Kind, what: string) => found.push({ kind, turn: turn.id, what })
@@ -162,10 +162,10 @@ function checkCalls(world: World, turn: ChaosTurn, stored: Stored, report: Repor
   }
 }
 
-/** The stream against what was committed: nothing missing, nothing twice, nothing that is not so. */
+/** The stream against what was committed: no event is missing, told twice or untrue. */
 function checkStream(reference: Reading, stored: Stored, report: Report): void {
   checkOrder(reference, report)
-  // A log that was lost tells of that itself; the snapshot stands in for what it held.
+  // A log that was lost says so itself; the snapshot stands in for the events that it held.
   if (reference.events.some(({ type }) => type === 'gap')) return
   const events = reference.events.map(({ data }) => JSON.parse(data) as TurnEvent)
   const types = events.map(({ type }) => type)
@@ -233,7 +233,7 @@ function sameSet(name: string, said: string[], kept: string[], report: Report): 
   for (const one of kept) if (!said.includes(one)) report('event_lost', `${name} ${one}`)
 }
 
-/** What a step streamed, less what was discarded, is the text of its message. */
+/** The text that a step streamed, less the discarded text, is the text of its message. */
 function checkDeltas(events: TurnEvent[], report: Report): void {
   let text = ''
   for (const event of events) {
@@ -252,7 +252,7 @@ const textOf = (parts: readonly Part[]): string =>
 function checkReader(reading: Reading, reference: Reading, report: Report): void {
   for (const problem of reading.problems) report('reader_refused', `${reading.kind}: ${problem}`)
   checkOrder(reading, report)
-  // Whoever comes back with a cursor from a log that was lost in between is told how the turn began, once more.
+  // A reader that comes back with a cursor from a log that was lost in between is told the turn's beginning once more.
   if (reading.connections === 1) {
     for (const type of BEGINNING) {
       const count = reading.events.filter((event) => event.type === type).length
@@ -260,7 +260,7 @@ function checkReader(reading: Reading, reference: Reading, report: Report): void
     }
   }
   const hasGap = [reading, reference].some(({ events }) => events.some(({ type }) => type === 'gap'))
-  // Who was there when the log was emptied has what came before, which the log does not know any more.
+  // A reader that was there when the log was emptied has the events from before, which the log has no more.
   if (hasGap || new Set(reading.events.map(generation)).size > 1) return
   const words = `${reading.kind} reader`
   if (frames(reading) === frames(reference)) return

@@ -1,6 +1,6 @@
 /**
  * A deploy under load: every replica is stopped as a deploy stops it and started again, while clients talk. A client
- * is what an application is: it asks for a turn and reads the answer's own stream, asks the next replica under the
+ * behaves like an application: it asks for a turn and reads the answer's own stream, asks the next replica under the
  * same key where it is refused, and goes on with its cursor where its stream ends early.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -11,7 +11,7 @@ import type { Outcome } from './scenarios.ts'
 import { type ChaosTurn, newSession, type Plan, planChat, planTurn } from './workload.ts'
 import type { World } from './world.ts'
 
-/** So many clients, each with one turn after the other; or so many turns a second, however long each takes. */
+/** So many clients, each with one turn after the other; or so many turns a second, however long each turn takes. */
 export type Load = { clients: number } | { rate: number }
 
 export interface DeployOptions {
@@ -19,7 +19,7 @@ export interface DeployOptions {
   seed: number
   /** Share of turns of three steps with three tool calls; the others are answers of some tens of deltas */
   withTools: number
-  /** Talk before the first replica is stopped */
+  /** How long the clients talk before the first replica is stopped */
   calmMs: number
   say(line: string): void
 }
@@ -34,7 +34,7 @@ export interface DeployReport extends Outcome {
   ready: number[]
   /** Turns that were taken from an owner that had not given them away */
   recoveries: number
-  /** What clients met on their way, and healed by asking again: refusals by their code, streams that ended early */
+  /** Failures that clients met and healed by asking again: refusals by their code, streams that ended early */
   healed: Record<string, number>
   gaps: number
   /** ms from the request to the turn's first event and to its first words, in the calm's second half and during the deploy */
@@ -51,7 +51,7 @@ interface Talk {
 const TURN_MS = 90_000
 /** A client that was refused everywhere waits before it asks again. */
 const PAUSE_MS = 50
-/** Of the rate: turns may take this many seconds on the average before there is no session left. */
+/** With a rate: turns may take this many seconds on the average before no session is left. */
 const SESSIONS_A_TURN = 8
 /** Sessions that are made at the same time. */
 const AT_ONCE = 8
@@ -110,7 +110,7 @@ const firsts = (talks: readonly Talk[], isIt: (type: string) => boolean): number
 
 interface Talking {
   state(): string
-  /** No new turns; resolves with all of them, over. */
+  /** Starts no new turns; resolves with all turns once they are over. */
   stop(): Promise<Talk[]>
 }
 
@@ -136,7 +136,7 @@ async function talk(world: World, options: DeployOptions, heal: (what: string) =
     const session = free.shift()
     if (session === undefined) return null
     const turn = one(session)
-    // Who waits for all of them hears of it.
+    // The caller that waits for all turns hears of a failure.
     turn.catch(() => {})
     talks.push(turn)
     return turn

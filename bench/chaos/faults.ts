@@ -40,7 +40,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     await kill(world, victim)
     return async () => {}
   },
-  /** Longer than a lease: it wakes as an owner that does not know that it is none any more. */
+  /** Longer than a lease: the replica wakes as an owner that does not know that it has lost its turns. */
   async freeze({ world, victim, random }) {
     const replica = world.replicas[victim]
     replica?.signal('SIGSTOP')
@@ -49,7 +49,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     )
     return async () => back
   },
-  /** At times it comes back with what it had a moment before; at times the owner dies, too. */
+  /** At times the log comes back with what it had a moment before; at times the owner dies, too. */
   async redis_restart({ world, victim, random }) {
     if (random.next() < 0.5) {
       const redis = new Redis(world.redisUrl)
@@ -61,7 +61,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     if (random.next() < 0.5) await kill(world, victim)
     return async () => back
   },
-  /** Nothing that is committed can be announced; then its owner dies. Whoever takes over has to say it, once. */
+  /** No event that is committed can be announced; then the owner dies. The next owner has to say the events, once. */
   async redis_mute({ world, victim, random }) {
     const redis = new Redis(world.redisUrl)
     const ms = random.between(500, 2500)
@@ -70,7 +70,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     await kill(world, victim)
     return async () => {}
   },
-  /** At times the owner dies, too: nobody knows then that there was more in the log. */
+  /** At times the owner dies, too: then nobody knows that there was more in the log. */
   async redis_flush({ world, victim, random }) {
     const redis = new Redis(world.redisUrl)
     await redis.flushall().finally(() => redis.disconnect())
@@ -91,7 +91,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     judge(await refused(world, victim, session), 'disk full', report)
     return async () => back
   },
-  /** A lock holds every connection that a replica has; whoever wants one more waits in vain. */
+  /** A lock holds every connection that a replica has; a request that wants one more waits in vain. */
   async pool_exhausted({ world, victim, report }) {
     const session = await newSession(world, victim)
     const holder = await world.database.connect()
@@ -110,7 +110,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
       for (const reply of turnedAway) judge(reply, 'pool exhausted', report)
     }
   },
-  /** At times the owner dies before it has acted on it. */
+  /** At times the owner dies before it has acted on the wish. */
   async cancel({ world, victim, turns, random }) {
     for (const turn of turns) {
       turn.isCancelled = true
@@ -135,7 +135,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     }
     return async () => {}
   },
-  /** Goes on with the next provider, whose first turn waits behind the running one; at times the owner dies, too. */
+  /** Sessions go on with the next provider, whose first turn waits behind the running one; at times the owner dies. */
   async switch({ world, victim, turns, random, join }) {
     for (const { session } of [...turns]) {
       const provider = await switchProvider(world, session, victim + random.between(0, 2))
@@ -144,7 +144,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     if (random.next() < 0.5) await kill(world, victim)
     return async () => {}
   },
-  /** Clients that ask again, at every replica at once, what they have asked for; at times the owner dies meanwhile. */
+  /** Clients repeat their requests at every replica at once; at times the owner dies meanwhile. */
   async twice({ world, victim, turns, random, join, report }) {
     const everywhere = world.replicas.map((_, i) => victim + i)
     const fresh = planTurn(await newSession(world, victim), random)
@@ -178,7 +178,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
 /** Turns that wait in one session. */
 const QUEUED = 4
 
-/** It may come back during the next rounds: they begin when those that they need are there. */
+/** The replica may come back during the next rounds, which begin when the replicas that they need are there. */
 async function kill({ replicas }: World, victim: number): Promise<void> {
   await replicas[victim]?.end('SIGKILL')
   void replicas[victim]?.start()

@@ -1,6 +1,6 @@
 /**
- * Memory of the replicas while a run lasts, judged by its floor: the least of the heap that is in use, over a
- * while, is what no collection frees. Resident memory is shown, and not judged: the engine keeps what it had.
+ * Memory of the replicas while a run lasts, judged by its floor: the least used heap over a while is what no
+ * collection frees. Resident memory is shown, and not judged: the engine keeps memory that it once had.
  */
 import type { Replica } from './replica.ts'
 
@@ -17,7 +17,7 @@ export interface MemoryLife {
 }
 
 export interface MemoryWatch {
-  /** Ends the watch: every process that lived long enough to be judged. */
+  /** Ends the watch, and gives the floors of every process that lived long enough to be judged. */
   stop(): MemoryLife[]
 }
 
@@ -32,7 +32,7 @@ const EVERY_MS = 2_000
 const WARM_UP_MS = 30_000
 /** A shorter watch says nothing. */
 const LEAST_MS = 60_000
-/** What may come on top from the second third to the last. */
+/** How much the floor may grow from the second third to the last. */
 const SLACK_MIB = 16
 const SLACK_SHARE = 1.25
 
@@ -59,7 +59,7 @@ export function watchMemory(replicas: readonly Replica[]): MemoryWatch {
   }
 }
 
-/** MiB; null when it does not answer. */
+/** MiB; null when the replica does not answer. */
 export async function memoryOf({ url }: Replica): Promise<{ heap: number; rss: number } | null> {
   const page = await fetch(`${url}/metrics`, { signal: AbortSignal.timeout(EVERY_MS) }).then(
     (response) => response.text(),

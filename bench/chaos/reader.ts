@@ -8,7 +8,7 @@ import { createDecoder } from '../../src/sse.ts'
 export interface Seen {
   cursor: string
   type: string
-  /** As it came */
+  /** The data of the event, as it came */
   data: string
   /** When, by the driver's clock */
   at: number
@@ -36,7 +36,7 @@ export interface Follow {
   leaveAfter?(connection: number): number
   /** … and stays away for so long */
   awayMs?: number
-  /** Gives up then; what it has is kept */
+  /** The reader gives up then; the events that it has are kept */
   signal: AbortSignal
   /** The answer of the request that began the turn, in place of the first connection */
   opened?: Response
@@ -99,7 +99,7 @@ async function connect(
   let isOver = false
   let count = 0
   const decoder = createDecoder(({ event = '', id = '', data }) => {
-    // What came in one piece behind the last wanted event was never read.
+    // Events that came in one piece with the last wanted one, after it, were never read.
     if (isOver || count >= leaveAfter) return
     count++
     if (count === 1 && cursor !== undefined) reading.resumed.push(performance.now() - asked)
@@ -109,7 +109,7 @@ async function connect(
   const utf8 = new TextDecoder()
   for await (const chunk of response.body) {
     decoder.push(utf8.decode(chunk, { stream: true }))
-    // Whoever has heard the end waits for the stream's: it has to come, and the connection can be used again.
+    // A reader that has heard the turn's end waits for the stream's: it has to come, and frees the connection.
     if (count >= leaveAfter && !isOver) break
   }
   return isOver

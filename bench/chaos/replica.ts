@@ -13,14 +13,14 @@ const READY_MS = 60_000
 export interface Replica {
   readonly name: string
   readonly url: string
-  /** Resolves when it is ready */
+  /** Resolves when the replica is ready */
   start(): Promise<void>
   /** Resolves when what was started last is ready */
   ready(): Promise<void>
   signal(signal: NodeJS.Signals): void
-  /** Sends the signal and waits for the end; how the process ended. */
+  /** Sends the signal, waits for the end, and tells how the process ended. */
   end(signal: NodeJS.Signals): Promise<number | null>
-  /** Null when it is down */
+  /** Null when the replica is down */
   pid(): number | null
 }
 
@@ -33,7 +33,7 @@ export function createReplica(
 ): Replica {
   let child: ChildProcess | null = null
   let starting = Promise.resolve()
-  /** What it logged at level error and above, each a JSON line */
+  /** The lines that it logged at level error and above, each as JSON */
   const errors: string[] = []
   const url = `http://127.0.0.1:${port}`
   const isUp = () => child !== null && child.exitCode === null && child.signalCode === null
@@ -56,7 +56,7 @@ export function createReplica(
     mine.stderr?.setEncoding('utf8').on('data', (text: string) => errors.push(text))
     for (let waited = 0; waited < READY_MS; waited += 50) {
       if (mine.exitCode !== null) throw new Error(`${name} ended with ${mine.exitCode}: ${errors.at(-1)}`)
-      // Killed while it was starting: whoever did that starts the next one.
+      // Killed while it was starting: the code that killed it starts the next process.
       if (mine.signalCode !== null) return
       const status = await fetch(`${url}/readyz`, { signal: AbortSignal.timeout(2000) }).then(
         (answer) => answer.status,
@@ -73,7 +73,7 @@ export function createReplica(
     url,
     start() {
       starting = startProcess()
-      // Whoever needs it asks for it; until then a failure is nobody's.
+      // The code that needs the replica asks for this promise; until then its failure must not end the run.
       starting.catch(() => {})
       return starting
     },

@@ -26,19 +26,19 @@ export interface Report {
   /** Turns that were not over when the fault struck */
   struck: number
   findings: Finding[]
-  /** From the fault to the next event, and to the end, of each struck turn: ms, by fault */
+  /** For each struck turn the ms from the fault to its next event, and to its end, by fault */
   times: Partial<Record<Fault, { resumed: number[]; ended: number[] }>>
   calls: number
   requests: number
   events: number
   connections: number
-  /** Of each process that lived long enough to be judged */
+  /** The memory of each process that lived long enough to be judged */
   memory: MemoryLife[]
   seconds: number
 }
 
 const SLACK_MS = 10_000
-/** What was said before the fault may come this much later. */
+/** Events that were said before the fault may arrive this much later. */
 const ON_ITS_WAY_MS = 200
 /** After the last restart of a server everything has to come to its end. */
 const ROUND_MS = 60_000
@@ -91,7 +91,7 @@ async function playRound(
 ): Promise<number> {
   const roundStarted = Date.now()
   const victim = report.rounds % world.replicas.length
-  // The third one may still be coming back from the round before.
+  // The third replica may still be coming back from the round before.
   await Promise.all([0, 1].map((next) => world.replicas[(victim + next) % world.replicas.length]?.ready()))
   const end = AbortSignal.timeout(ROUND_MS + (options.slackMs ?? SLACK_MS))
   const turns = await Promise.all(
@@ -141,12 +141,12 @@ function endOf({ readings }: ChaosTurn): number | null {
   return ends.length === 0 ? null : Math.min(...ends.map(({ at }) => at))
 }
 
-/** When the reader that stays got something new; what was on its way is not. */
+/** When the reader that stays got something new; an event that was on its way at the fault is not new. */
 function resumedAfter({ readings }: ChaosTurn, struckAt: number): number | null {
   return readings[0]?.events.find(({ at }) => at > struckAt + ON_ITS_WAY_MS)?.at ?? null
 }
 
-/** One that stays; for one turn of a round also one that comes back after every event, and one that leaves now and then. */
+/** A reader that stays; for one turn of a round also one that leaves after every event, and one that leaves at times. */
 function readers(world: World, { id }: ChaosTurn, isFirst: boolean, random: Random, signal: AbortSignal) {
   const at = (i: number) => world.replicas[i % world.replicas.length]?.url ?? ''
   const offset = random.between(0, world.replicas.length)
@@ -172,7 +172,7 @@ async function check(world: World, turn: ChaosTurn, report: Report): Promise<Fin
   return checkAfterwards(world, turn)
 }
 
-/** Against the whole stream as a reader has it that comes when all is over. */
+/** Checks against the whole stream, as a reader has it that comes when all is over. */
 export async function checkAfterwards(world: World, turn: ChaosTurn, first = 0): Promise<Finding[]> {
   const reference = follow(turn.id, {
     kind: 'later',
@@ -183,7 +183,7 @@ export async function checkAfterwards(world: World, turn: ChaosTurn, first = 0):
   return checkTurn(world, turn, reference)
 }
 
-/** Of many turns: some at once. */
+/** Checks many turns, some at once. */
 export async function checkAll(
   world: World,
   turns: readonly ChaosTurn[],

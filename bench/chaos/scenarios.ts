@@ -1,4 +1,4 @@
-/** Courses of events that a round cannot tell: a database that is away, and how fast wishes travel. */
+/** Courses of events that a round cannot test: a database that is away, and how fast wishes travel. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Finding } from './check.ts'
 import { createRandom, type Random } from './random.ts'
@@ -85,14 +85,14 @@ export const cancelToQuiet = (world: World, count: number): Promise<Travelled> =
     await request(world, 'POST', `/v1/turns/${turn}/cancel`, undefined, { first: other })
   })
 
-/** … with changed tools. */
+/** The same wish with changed tools. */
 export const applyNow = (world: World, count: number): Promise<Travelled> =>
   travel(world, count, true, async (_, session, other) => {
     const body = { enabled: false, apply: 'now' }
     await request(world, 'PATCH', `/v1/sessions/${session}/tools/kit.spare`, body, { first: other })
   })
 
-/** So that each has words of its own. */
+/** A counter, so that each turn has words of its own. */
 let wishes = 0
 
 async function travel(

@@ -5,7 +5,7 @@ import type { Random } from './random.ts'
 import type { Reading } from './reader.ts'
 import { MODELS, type Reply, request, type World } from './world.ts'
 
-/** What is asked for, and under which key: asking again must bring the same turn. */
+/** What a client asks for, and under which key: asking again must bring the same turn. */
 export interface Plan {
   session: string
   key: string
@@ -13,7 +13,7 @@ export interface Plan {
   /** Ids that `charge` and `look` are to be called with */
   charges: string[]
   looks: string[]
-  /** The last words of the model, where it comes to them */
+  /** The last words of the model, if the turn comes so far */
   lastWords: string
   /** The provider that all its steps must ask; null: the one that the session had at first */
   provider: string | null
@@ -21,7 +21,7 @@ export interface Plan {
 
 export interface ChaosTurn extends Plan {
   id: string
-  /** Someone asked for its end */
+  /** Whether somebody asked for the turn's end */
   isCancelled: boolean
   readings: Reading[]
 }
@@ -96,7 +96,7 @@ export function planChat(session: string, random: Random): Plan {
   return { session, key: randomUUID(), input, charges: [], looks: [], lastWords, provider: null }
 }
 
-/** Asks for it at a replica, and at the next one under the same key where that one goes away. */
+/** Asks a replica for the turn, and the next one under the same key where that replica goes away. */
 export const ask = (world: World, plan: Plan, first: number): Promise<Reply> =>
   request(
     world,

@@ -78,7 +78,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
       replicas.push(createReplica(`replica-${i}`, await freePort(), replicaEnv, logs))
     }
     closers.push(() => Promise.all(replicas.map(stopReplica)))
-    // The first one migrates; the others would only wait for it.
+    // The first replica migrates; the others would only wait for it.
     await replicas[0]?.start()
     await Promise.all(replicas.slice(1).map((replica) => replica.start()))
     const emulators: { requests: Recorded[] }[] = Object.values(vendors)
@@ -116,7 +116,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
   }
 }
 
-/** A run that is told to stop takes its processes along, as one that fails does. */
+/** A run that is told to stop ends its processes, as a run that fails does. */
 export function endOnSignals(): void {
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(1))
 }
@@ -161,7 +161,7 @@ function tool(description: string, annotations: Record<string, unknown>): TestTo
 export interface Reply {
   status: number
   body: Record<string, unknown>
-  /** The header */
+  /** The header Retry-After */
   retryAfter: string | null
 }
 

@@ -1,4 +1,4 @@
-/** What grows with a conversation and with its tools, and what that does to others. */
+/** Costs that grow with a conversation and with its tools, and what they do to other conversations. */
 import { startToolServer } from '../../dist/test/e2e/tool-server.js'
 import { bare, baton, call, historyOf, openSessions, seed } from '../client.mjs'
 import { runBatch, summarise, warmUp } from '../instruments/load.mjs'
@@ -25,7 +25,7 @@ async function measured(targets, rounds) {
   return { times: middle(times), cpu: middle(cpu) }
 }
 
-/** Of targets named `<gateway> <size>`. */
+/** The figures of targets named `<gateway> <size>`. */
 function report(world, what, [small, large], { times, cpu }) {
   const grown = (figures, name) => figures[`${name} ${large}`] - figures[`${name} ${small}`]
   for (const name of [...Object.keys(world.gateways), 'bare-xcode']) {

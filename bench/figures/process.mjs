@@ -5,7 +5,7 @@ import { Connection } from '../instruments/connection.mjs'
 import { deltasOf, ramp, requestOf } from '../instruments/load.mjs'
 import { descendants, median, ms, quantiles, rssKiB, Samples } from '../instruments/measure.mjs'
 
-/** From `npm start` to the first 200 of /readyz: on an empty folder, then on the same one. */
+/** Time from `npm start` to the first 200 of /readyz: on an empty folder, then on the same one. */
 export async function ready({ stage, upstream, rounds, row }) {
   const figures = { 'first start': [], 'later start': [] }
   for (let round = 0; round < rounds; round++) {

@@ -10,7 +10,7 @@ const ONE = { n: 1, streams: 60, slug: 'd10-i5', rampMs: 0 }
 const FIFTY = { n: 50, streams: 150, slug: 'd60-i37', rampMs: 2220 }
 /** The same rate in turns of usual length, where the beginning of a turn hardly counts */
 const LONG = { n: 50, streams: 50, slug: 'd370-i37', rampMs: 400 }
-/** All begun within 0.4 s, over and over */
+/** Streams that all begin within 0.4 s, over and over */
 const BURST = { n: 50, streams: 200, slug: 'd60-i20', rampMs: 400 }
 /** 3,300 deltas and 123 turns a second */
 const MANY = { n: 500, streams: 1000, slug: 'd27-i150', rampMs: 4000 }
@@ -115,14 +115,14 @@ export async function idleStreams(world) {
 
 async function idleRound({ stage, upstream, servers }) {
   const gateways = { embedded: await stage.startBaton(upstream) }
-  // One that shared its database would take over the turns that a round before it left.
+  // A gateway that shared a database would take over the turns that the round before left.
   if (servers) {
     const env = serverEnv(await stage.afresh(servers))
     gateways['PostgreSQL + Redis'] = await stage.startBaton(upstream, { env })
   }
   const plain = await stage.startBare(upstream)
   const { direct: _, ...targets } = await targetsOf({ upstream, plain, gateways }, 1000)
-  // What a process takes once, the embedded database's buffers too, it takes with its first turns.
+  // A process takes its fixed memory, the embedded database's buffers too, with its first turns.
   for (const name in targets) await runBatch(targets[name], { n: 50, streams: 300, slug: 'd3-i1' })
   const seen = {}
   for (const name in targets) seen[name] = await idle(targets[name], { n: 1000, settleMs: 3000 })

@@ -1,4 +1,4 @@
-/** What the steps of a turn cost, what they write, and what it costs to hear a turn again. */
+/** What the steps of a turn cost, what they write, and what it costs to read a turn again. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { startToolServer, textResult } from '../../dist/test/e2e/tool-server.js'
@@ -9,7 +9,7 @@ import { median, ms, nowUs } from '../instruments/measure.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
 
-/** What the fake model calls, whatever is declared. */
+/** The tool that the fake model calls, whatever is declared. */
 export const NOOP = 'noop__nothing'
 
 let server
@@ -46,9 +46,9 @@ const slugOf = (count) => (count === 0 ? 'd3-i1' : `d3-i1-t1-s${count}`)
 const SAMPLES = 16
 
 /**
- * What tool steps add to a turn. Added is, here as everywhere, the time through Baton less that of the same work asked
- * for directly: as many answers of the provider, and as many calls of the tool, one after the other. A tool step's own
- * share is what a turn with it adds more than a plain turn; what that adds stands for a step without a tool.
+ * What tool steps add to a turn. The added time is, here as everywhere, the time through Baton less the time of the
+ * same work done directly: as many answers of the provider, and as many calls of the tool, one after the other. The own
+ * share of a tool step is what a turn with it adds beyond a plain turn; a plain turn stands for a step without a tool.
  */
 export async function steps(world) {
   const body = await withTool(world)
@@ -80,7 +80,7 @@ export async function steps(world) {
   }
 }
 
-/** One round's medians by kind of turn. The kinds and the ways take turns. */
+/** One round's medians by kind of turn. The kinds of turns and the two ways alternate. */
 async function sampled(ways) {
   const times = Object.fromEntries(Object.keys(ways).map((way) => [way, TOOL_STEPS.map(() => [])]))
   for (let i = 0; i < SAMPLES; i++) {
@@ -185,7 +185,7 @@ export async function writes(world) {
     const { rows } = await client.query('select funcname, calls::int from pg_stat_user_functions')
     return Object.fromEntries(rows.map(({ funcname, calls }) => [funcname, calls]))
   }
-  // A connection hands its counts over once a second while it is used, the last ones when it was idle for ten.
+  // A connection hands its counts over once a second while it is used, the last counts after ten idle seconds.
   const settled = () => sleep(12_000)
   await call(gateway, 'POST', `/v1/sessions/${session}/turns`, body)
   await settled()
@@ -194,7 +194,7 @@ export async function writes(world) {
   for (let i = 0; i < TURNS; i++) await call(gateway, 'POST', `/v1/sessions/${session}/turns`, body)
   await settled()
   const after = await counted()
-  // The server may be a given one.
+  // The server may be one that the environment gives.
   await client.query('alter system reset track_functions')
   await client.query('select pg_reload_conf()')
   await client.end()

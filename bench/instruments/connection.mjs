@@ -93,7 +93,7 @@ export class Connection {
 /** An HTTP/1.1 answer as it comes in. */
 class Answer {
   status = 0
-  /** The connection ends with it */
+  /** The connection ends with this answer */
   isLast = false
   /** Bytes that are left of the body; null: to the connection's end */
   length = 0
@@ -105,7 +105,7 @@ class Answer {
     this.#count = count
   }
 
-  /** True with its end. */
+  /** True with the answer's end. */
   take(bytes, at) {
     const body = this.#head ? this.#readHead(bytes) : bytes
     if (!body) return false
@@ -116,7 +116,7 @@ class Answer {
     return this.length <= 0
   }
 
-  /** What follows the head; null: it is not whole yet. */
+  /** The bytes that follow the head; null: the head is not whole yet. */
   #readHead(bytes) {
     const read = Buffer.concat([this.#head, bytes])
     const end = read.indexOf('\r\n\r\n')
@@ -188,7 +188,7 @@ const TILDE = 126
 const DIGIT_0 = 48
 const DIGITS = 16
 
-/** Counts what may be cut by the end of a read. */
+/** Counts texts that the end of a read may cut. */
 class Counter {
   seen = 0
   firstAt = 0
@@ -213,7 +213,7 @@ class Counter {
 }
 
 class Needles extends Counter {
-  /** How far the bytes are done with. */
+  /** How far the bytes are counted. */
   scan(bytes, at) {
     const { needle } = this.wanted
     let done = 0
@@ -236,7 +236,7 @@ class Stamps extends Counter {
         from = bytes.indexOf(TILDE, from + 1)
         continue
       }
-      // An aggregate at the end repeats the text: those are no deltas.
+      // An aggregate at the end repeats the text: its stamps are no deltas.
       if (this.seen >= expect) return bytes.length
       let written = 0
       for (let i = from + 1; i < end; i++) written = written * 10 + (bytes[i] - DIGIT_0)

@@ -1,9 +1,9 @@
-/** What is measured of processes (Linux's /proc), and what is said of many samples. Times are microseconds. */
+/** Figures of processes (from Linux's /proc), and figures of many samples. Times are microseconds. */
 import { readdirSync, readFileSync } from 'node:fs'
 
 export const nowUs = () => Number(process.hrtime.bigint() / 1000n)
 
-/** The process and all that it started. */
+/** The process and all processes that it started. */
 export function descendants(pid) {
   try {
     const started = readdirSync(`/proc/${pid}/task`).flatMap((thread) =>
@@ -15,7 +15,7 @@ export function descendants(pid) {
   }
 }
 
-/** Time on a core, all threads together; of a process that is gone nothing. */
+/** Time on a core, all threads together; zero for a process that is gone. */
 export function cpuUs(pids) {
   const timesOf = function* (pid) {
     for (const thread of readdirSync(`/proc/${pid}/task`)) {

@@ -3,7 +3,7 @@
  * back, while a fault strikes every now and then; every turn is checked as in bench/chaos, and memory by its floor.
  *
  *   npm run build && npm run soak -- --minutes 60
- *   npm run soak -- --minutes 2 --clients 2 --every 15           as a CI can carry it
+ *   npm run soak -- --minutes 2 --clients 2 --every 15           small enough for a CI
  */
 import { parseArgs } from 'node:util'
 import { endOnSignals, openWorld } from '../chaos/world.ts'

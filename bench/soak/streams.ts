@@ -76,7 +76,7 @@ async function newSession(world: World, i: number): Promise<string> {
   return String(body.id)
 }
 
-/** Opened one after the other; each resolves when it ends. */
+/** Streams that are opened one after the other; each resolves when it ends. */
 async function openIdle(world: World, signal: AbortSignal): Promise<Promise<void>[]> {
   const idling: Promise<void>[] = []
   for (let i = 0; i < idle; i++) {
@@ -94,7 +94,7 @@ async function openIdle(world: World, signal: AbortSignal): Promise<Promise<void
 
 /** Turn after turn in one session for a while, then in the next one: histories grow and are let go. */
 async function stream(world: World, i: number, until: number): Promise<void> {
-  // They do not begin all at once.
+  // The streams do not begin all at once.
   await new Promise((resolve) => setTimeout(resolve, ((i / streaming) * deltas * 1000) / rate))
   for (let n = 0; Date.now() < until; n++) {
     const session = await newSession(world, i + n)

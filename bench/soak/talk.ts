@@ -1,4 +1,4 @@
-/** The talk of a soak: its clients, its faults and what came of them. */
+/** The talk of a soak: its clients, its faults and their outcome. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Finding } from '../chaos/check.ts'
 import { FAULTS, type Fault, HARM } from '../chaos/faults.ts'
@@ -29,7 +29,7 @@ export interface SoakReport {
 interface Soak extends SoakOptions {
   world: World
   report: SoakReport
-  /** Not over yet: what a fault finds */
+  /** Turns that are not over yet: those that a fault strikes */
   running: Set<ChaosTurn>
   until: number
 }
@@ -37,7 +37,7 @@ interface Soak extends SoakOptions {
 const TURNS_OF_A_SESSION = 12
 /** A turn with a fault or two on its way. */
 const TURN_MS = 180_000
-/** Switches and queues are the clients' own: each knows whom its next turn has to ask. */
+/** The clients switch and queue by themselves: each knows which provider its next turn has to ask. */
 const STRIKES = FAULTS.filter((fault) => fault !== 'switch' && fault !== 'queue')
 
 export async function soak(world: World, options: SoakOptions): Promise<SoakReport> {
