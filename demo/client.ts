@@ -6,7 +6,7 @@ import { createDecoder } from '../src/sse.ts'
 type Json = any
 
 export function createClient(url: string) {
-  /** Sends, and again after the time that a busy gateway names, ten times at most. */
+  /** Sends the request, and sends it again after the time that a busy gateway names, ten times at most. */
   async function send(method: string, path: string, body?: unknown, tries = 10): Promise<Response> {
     const response = await fetch(url + path, {
       method,
@@ -75,7 +75,7 @@ export function createClient(url: string) {
 const textOf = (message: Json): string =>
   message.parts.map((part: Json) => (part.type === 'text' ? part.text : '')).join('')
 
-/** The events worth a line; the others pass in silence. */
+/** The events that are printed as a line; all others are not. */
 const LINES: Record<string, (event: Json) => string | null> = {
   'step.started': (e) =>
     `      [step ${e.step}: ${e.provider}/${e.model}, ${e.tool_count} tools, revision ${e.tools_revision}]`,

@@ -76,7 +76,7 @@ try {
   process.exitCode = 0
   if (isKept) await new Promise(() => setInterval(() => {}, 1 << 30))
 } catch (failure) {
-  // What was told to end breaks off: no failure.
+  // A process that was told to end breaks off its work: that is no failure.
   if (!closed) console.error(failure)
 }
 await close()
@@ -106,7 +106,7 @@ async function walk(): Promise<void> {
     transport: 'stdio',
     ...memoryServer(folder),
   })
-  // Its list is kept: when it is bound in mid-answer, the answer does not end before a process has started.
+  // Its list is fetched and kept now: else the answer might end before the process has started when it is bound.
   await api.post(`/v1/connectors/${id}/test`, {})
 
   for (const [path, target] of Object.entries(targets)) {
@@ -135,7 +135,7 @@ async function walk(): Promise<void> {
 
 type Api = ReturnType<typeof createClient>
 
-/** What a session that takes a path is made with, or changed to. */
+/** The fields that a session on a path is made with, or changed to. */
 type Targets = Record<Path, { provider: string; model: string; credential_id: string }>
 
 /** One credential for each path. */

@@ -11,7 +11,7 @@ const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const require = createRequire(import.meta.url)
 const started: ChildProcess[] = []
 
-/** Ends all of them, ready or not, the last one first. */
+/** Ends all processes, ready or not, the last one first. */
 export async function stopAll(): Promise<void> {
   for (let child = started.pop(); child; child = started.pop()) await stop(child)
 }
@@ -22,9 +22,9 @@ function start(args: string[], options: SpawnOptions): ChildProcess {
   return child
 }
 
-/** Its address, once it is ready. */
+/** Starts the gateway, and gives its address once it is ready. */
 export async function startBaton(folder: string, port: number, env: Record<string, string>): Promise<string> {
-  // What the shell and a baton.yaml in the checkout set is for another gateway, with its own database and keys.
+  // The shell's variables and a baton.yaml in the checkout are for another gateway, with its own database and keys.
   const outer = Object.entries(process.env).filter(
     ([name]) => !/^(BATON_.*|DATABASE_URL|REDIS_URL|(OPENAI|ANTHROPIC|GEMINI)_API_KEY)$/.test(name),
   )
@@ -38,7 +38,7 @@ export async function startBaton(folder: string, port: number, env: Record<strin
   return url
 }
 
-/** The reference server with a tool of every kind, over streamable HTTP: its address. */
+/** Starts the reference server with a tool of every kind, over streamable HTTP, and gives its address. */
 export async function startEverything(): Promise<string> {
   const port = await freePort()
   const entry = require.resolve('@modelcontextprotocol/server-everything/dist/index.js')

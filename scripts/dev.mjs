@@ -1,5 +1,5 @@
-// The second half of `npm run dev`: serves what is compiled, and follows edits. Both commands start a process of their
-// own, which outlives them where they alone are told to end: each is a group, which is told as a whole.
+// The second half of `npm run dev`: serves the compiled code, and follows edits. Both commands start a process of their
+// own, which outlives the command if only the command is told to end. So each command is a group, told as a whole.
 import { spawn } from 'node:child_process'
 
 const COMMANDS = [
@@ -14,7 +14,7 @@ const tell = (signal) => {
     try {
       process.kill(-pid, signal)
     } catch {
-      // It has ended already.
+      // The group has ended already.
     }
   }
 }

@@ -1,4 +1,4 @@
-// Writes docs/settings.md from the settings table, so that the page cannot be wrong. `--check` only compares.
+// Writes docs/settings.md from the settings table, so that the page cannot be wrong. `--check` only compares the two.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { LIMITS } from '../dist/src/config/limits.js'
 import { CONFIG_FILE, ENV_KEYS, SETTINGS } from '../dist/src/config/settings.js'

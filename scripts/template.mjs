@@ -28,14 +28,14 @@ if (!isCurrent) {
     script: async (text) => void (await pglite.exec(text)),
   }
   await migrate({ ...queries, transaction: (work) => inTransaction(queries, work) }, migrations)
-  // Nothing is ever made from these: two thirds of the files that a first start would have to write.
+  // No database is ever made from these: they are two thirds of the files that a first start would have to write.
   for (const name of ['template0', 'template1']) {
     await pglite.exec(`alter database ${name} is_template false`)
     await pglite.exec(`drop database ${name}`)
   }
   await pglite.exec('vacuum analyze')
-  // Plans are made while the tables are empty, and kept: known to be empty, any index would do for them. Of a
-  // table that it knows nothing of the planner expects some pages, and so reads it by the index that fits.
+  // Plans are made while the tables are empty, and kept: for tables known to be empty any index would do. Of a table
+  // that it knows nothing about, the planner expects some pages, and so reads the table by the index that fits.
   await pglite.exec(`
     select pg_clear_relation_stats('public', relname) from pg_class
      where relnamespace = 'public'::regnamespace and relkind = 'r'`)

@@ -1,6 +1,6 @@
 // `npm test`: runs each compiled test file in a process of its own, several at a time, and sums them up. `npx tap`
-// runs the same files and measures coverage; what it loads for that into every process and thread costs a quarter
-// of all the time.
+// runs the same files and measures coverage; the code that it loads for that into every process and thread costs a
+// quarter of all the time.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync } from 'node:fs'
@@ -9,15 +9,15 @@ import { text } from 'node:stream/consumers'
 import Summary from './tap-summary.mjs'
 
 const ROOT = 'dist/test'
-/** More than there are processors: half of their time the long ones wait for leases, servers and deadlines. */
+/** More than there are processors: the long files wait half of their time for leases, servers and deadlines. */
 const AT_ONCE = availableParallelism() + 2
 /** Seconds for a file that does not say how long it may take, and milliseconds for one that has stopped counting. */
 const PATIENCE = { TAP_TIMEOUT: '600' }
 const LONGEST_MS = 20 * 60_000
 
-/** The long ones first, those of pure functions last: a long one that starts last costs its whole time. */
+/** The long files first, those of pure functions last: a long file that starts last costs its whole time. */
 const place = (file) => (/^e2e\//.test(file) ? 0 : /^(chat|config|emulators|providers)\//.test(file) ? 2 : 1)
-// By their sources: what a renamed one was compiled to still lies there.
+// By their sources: the compiled file of a renamed one still lies there.
 const files = readdirSync('test', { recursive: true })
   .filter((file) => file.endsWith('.test.ts'))
   .map((file) => file.replace(/ts$/, 'js'))
