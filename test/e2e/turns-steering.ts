@@ -39,6 +39,9 @@ export async function cancelling(t: Test, world: World) {
         t.match(body, { state: 'cancelled', finish_reason: null, error: null })
         const frames = await stream.done
         t.strictSame(outline(frames).slice(-2), ['message', 'turn.cancelled'])
+        const streamed = ofType(frames, 'content.delta').map(({ text }) => text)
+        t.equal(streamed.join(''), 'Let me see. ', 'no word is streamed twice')
+        t.equal(ofType(frames, 'message').length, 1)
         const [kept] = body.messages.slice(1)
         t.match(kept, { role: 'assistant', incomplete: true })
         t.strictSame(kept.parts, [{ type: 'text', text: 'Let me see. ' }])

@@ -2,7 +2,7 @@
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
-import type { BusEvent } from '../../src/bus/bus.ts'
+import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
@@ -102,9 +102,9 @@ t.test('a turn sees a cancel that only the store knows of before its next model 
   t.strictSame(types, ['turn.created', 'turn.started', 'turn.cancelled'])
 })
 
-t.test('a turn that is cancelled between two steps keeps each message of its first step once', async (t) => {
-  const { say, replica } = world(t, {}, [
-    { type: 'part', index: 0, part: { type: 'text', text: 'Let me see.' } },
+t.test('a turn that is cancelled between two steps keeps and streams its first step once', async (t) => {
+  const { bus, say, replica } = world(t, {}, [
+    { type: 'text.delta', index: 0, text: 'Let me see.' },
     ...CALLS,
   ])
   say()
@@ -115,7 +115,25 @@ t.test('a turn that is cancelled between two steps keeps each message of its fir
   t.match(over, { state: 'cancelled', steps: [{ finish_reason: 'tool_calls' }] })
   const roles = (await store.messages.after(id, 0)).map(({ role }) => role)
   t.strictSame(roles, ['user', 'assistant', 'tool'])
+  const streamed = await wordsOf(bus, id, turn.id)
+  t.strictSame(streamed, ['Let me see.', 'assistant', 'tool'], 'the cancel streams no word again')
 })
+
+/** What a stream says until its turn is cancelled: each streamed text, and the role of each message. */
+async function wordsOf(bus: Bus, session: string, turn: string): Promise<string[]> {
+  const words: string[] = []
+  const { signal } = new AbortController()
+  for await (const item of bus.read(session, { turn, after: 'start', begun: true, signal })) {
+    if (!('events' in item)) continue
+    for (const { type, data } of item.events) {
+      const { text, message } = JSON.parse(data)
+      if (type === 'content.delta') words.push(text)
+      if (type === 'message') words.push(message.role)
+      if (type === 'turn.cancelled') return words
+    }
+  }
+  return words
+}
 
 t.test('a turn that is cancelled after a restart records the first attempt as discarded', async (t) => {
   const { replica, begin } = world(t)
