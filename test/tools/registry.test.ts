@@ -104,18 +104,27 @@ t.test('every tool of every list is declared to every deployment', async (t) => 
   }
 })
 
-t.test('tools that stay keep their place; new and returning tools are appended by name', async () => {
-  const pool = ['a', 'b', 'c', 'd', 'e', 'f'].map((name) => tool(name))
+t.test('tools that stay keep their place and bytes; all others are appended by name', async () => {
+  const pool = ['a', 'b', 'c', 'd', 'e', 'f'].map((name) =>
+    tool(name, { inputSchema: { type: 'object', properties: { x: { type: 'string' }, y: {} } } }),
+  )
+  /** The same definition from a server that writes its properties the other way round. */
+  const turned = (one: McpTool) =>
+    tool(one.name, { inputSchema: { type: 'object', properties: { y: {}, x: { type: 'string' } } } })
+  const bytesOf = (tools: readonly RegistryTool[], name: string) => {
+    const { exposed_name, description, parameters } = found(tools, name)
+    return JSON.stringify({ exposed_name, description, parameters })
+  }
   const step = fc.record({
     listed: fc.subarray(pool),
-    switched: fc.option(fc.constantFrom(...pool.map(({ name }) => `srv.${name}`)), { nil: null }),
+    isTurned: fc.boolean(),
   })
   fc.assert(
     fc.property(fc.array(step, { minLength: 1, maxLength: 8 }), (steps) => {
       let tools: RegistryTool[] = []
-      for (const { listed } of steps) {
+      for (const { listed, isTurned } of steps) {
         const known = new Set(tools.map((one) => one.canonical_name))
-        const made = next(tools, [server('srv', listed)])
+        const made = next(tools, [server('srv', isTurned ? listed.map(turned) : listed)])
         const order = names(made.tools)
         const stayed = names(tools).filter((name) => listed.some((one) => `srv.${one.name}` === name))
         const joined = listed
@@ -127,6 +136,8 @@ t.test('tools that stay keep their place; new and returning tools are appended b
         const gone = names(tools).filter((name) => !stayed.includes(name))
         if ([...made.removed].sort().join() !== gone.sort().join()) throw new Error('removed')
         if (made.changed.length > 0) throw new Error('changed')
+        const other = stayed.filter((name) => bytesOf(made.tools, name) !== bytesOf(tools, name))
+        if (other.length > 0) throw new Error(`${other} got other bytes`)
         tools = made.tools
       }
     }),

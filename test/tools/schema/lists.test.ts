@@ -3,8 +3,10 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
 import { DEPLOYMENTS } from '../../../providers/index.ts'
+import { isRecord } from '../../../src/chat/json.ts'
 import type { JsonSchema } from '../../../src/provider.ts'
 import { ownNames } from '../../../src/tools/schema/adapt.ts'
+import { mapSubschemas } from '../../../src/tools/schema/keywords.ts'
 import { clean, faultsIn, fitted, PROFILES, sentForm, typesOf } from './targets.ts'
 
 const FIXTURES = new URL('../../../../test/fixtures/mcp-tools/', import.meta.url)
@@ -99,6 +101,17 @@ t.test('a clean schema and its adapted forms take what the server takes', async 
   }
   t.strictSame(wrong, [])
   t.ok(checked > 1500, `${checked} samples were checked`)
+})
+
+/** The same schema with the keywords of each subschema the other way round. Names of properties keep their order. */
+const turned = (schema: unknown): unknown =>
+  isRecord(schema) ? Object.fromEntries(Object.entries(mapSubschemas(schema, turned)).reverse()) : schema
+
+t.test('the order of a schema’s keywords makes no difference to its clean bytes', async (t) => {
+  const changed = allTools.filter(
+    ({ inputSchema }) => JSON.stringify(clean(turned(inputSchema))) !== JSON.stringify(clean(inputSchema)),
+  )
+  t.strictSame(changed, [])
 })
 
 t.test('normalising a schema twice gives the bytes of normalising it once', async (t) => {
