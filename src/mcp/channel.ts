@@ -37,10 +37,15 @@ export interface Channel {
   stop(): void
 }
 
+/** Resolves after `ms`; it may reject once the signal fires. */
+type Rest = (ms: number, signal: AbortSignal) => Promise<void>
+const restFor: Rest = (ms, signal) => sleep(ms, undefined, { signal, ref: false })
+
 /** `open` resolves when its channel has ended and gets the previous end; a rejection counts as an end. */
 export function keepChannel(
   open: (signal: AbortSignal, previous: ChannelEnd) => Promise<ChannelEnd>,
   untilMs: number,
+  rest = restFor,
 ): Channel {
   const stopped = new AbortController()
   let until = untilMs
@@ -62,7 +67,7 @@ export function keepChannel(
       if (performance.now() - opened > HEALTHY_MS) pause = FIRST_PAUSE_MS
       const wait = Math.max(pause, Math.min(end.retryMs ?? 0, LONGEST_PAUSE_MS))
       pause = Math.min(pause * 2, LONGEST_PAUSE_MS)
-      await sleep(wait, undefined, { signal: stopped.signal, ref: false }).catch(() => {})
+      await rest(wait, stopped.signal).catch(() => {})
     }
   }
   arm()

@@ -1,9 +1,10 @@
 /**
  * The channel by which servers announce changes: how long it is kept, what ends it for good, and what is tried again.
  */
+import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import t from 'tap'
-import { keepChannel, readGetStream } from '../../src/mcp/channel.ts'
+import t, { type Test } from 'tap'
+import { type ChannelEnd, keepChannel, readGetStream } from '../../src/mcp/channel.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, list, specOf } from './door.ts'
 import { startRig } from './servers/rig.ts'
@@ -76,6 +77,47 @@ t.test('a channel ends when nobody is interested any more, or the server does no
   await new Promise(setImmediate)
   t.ok(unsupported.extend(performance.now() + 90_000))
   t.equal(asked, 1, 'a server without such a channel is asked once')
+})
+
+/** The pauses after channels that end so, each after it was open for that long. */
+async function pausesAfter(t: Test, ends: readonly (ChannelEnd & { openMs?: number })[]): Promise<number[]> {
+  let clock = 0
+  mock.method(performance, 'now', () => clock)
+  t.teardown(() => mock.restoreAll())
+  const pauses: number[] = []
+  let opened = 0
+  await new Promise<void>((resolve) => {
+    const channel = keepChannel(
+      async () => {
+        const { openMs = 0, ...end } = ends[opened++] ?? {}
+        clock += openMs
+        return end
+      },
+      1e9,
+      async (ms) => {
+        pauses.push(ms)
+        if (pauses.length < ends.length) return
+        channel.stop()
+        resolve()
+      },
+    )
+  })
+  return pauses
+}
+
+t.test('a channel is reopened after pauses that double up to half a minute', async (t) => {
+  const pauses = await pausesAfter(t, [...Array(7).fill({}), { openMs: 60_000 }, { openMs: 60_001 }, {}])
+  t.strictSame(pauses.slice(0, 8), [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000])
+  t.strictSame(pauses.slice(8), [1_000, 2_000], 'a channel that lived for more than a minute was no failure')
+})
+
+t.test('a channel is reopened after the longer pause that its server wishes, up to a limit', async (t) => {
+  const wishes = [5_000, 0, 3_000, 86_400_000]
+  const pauses = await pausesAfter(
+    t,
+    wishes.map((retryMs) => ({ retryMs })),
+  )
+  t.strictSame(pauses, [5_000, 2_000, 4_000, 30_000])
 })
 
 t.test('a flood of announcements is told once at once, and then once per interval', async (t) => {

@@ -25,6 +25,23 @@ t.test('after three failures in a row the pauses grow up to a minute', (t) => {
   t.end()
 })
 
+t.test('a pause is a random part of its longest, so that gateways do not come back together', (t) => {
+  const pauseFor = (part: number, failures: number) => {
+    const health = createHealth({ ...BUDGET, random: () => part, now: () => 0 })
+    for (let i = 0; i < failures; i++) health.failed(down, 'attempt')
+    return health.waitMs()
+  }
+  t.strictSame(
+    [0, 0.25, 0.5].map((part) => pauseFor(part, 3)),
+    [0, 1_000, 2_000],
+  )
+  t.strictSame(
+    [0, 0.25, 0.5].map((part) => pauseFor(part, 30)),
+    [0, 15_000, 30_000],
+  )
+  t.end()
+})
+
 t.test('a pause does not get longer when the clock is set back', (t) => {
   const health = createHealth(BUDGET)
   for (let i = 0; i < 3; i++) health.failed(down, 'attempt')
