@@ -339,6 +339,26 @@ t.test('Code Assist gets an envelope with model, project, prompt id and request'
   }
 })
 
+t.test('the steps of a turn have one prompt id, and the next turn has another', async (t) => {
+  const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name: 'files__read', arguments: {} }
+  const steps: MessageInput[] = [
+    said('one'),
+    { role: 'assistant', parts: [call] },
+    { role: 'tool', parts: [resultOf(call)] },
+  ]
+  const answered: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: 'Done.' }] }
+  const idOf = (...messages: MessageInput[]) =>
+    codeAssist.render(requestFor({ messages })).body.user_prompt_id as string
+  const first = idOf(said('one'))
+  t.equal(idOf(...steps), first)
+  t.not(idOf(...steps, answered, said('two')), first)
+  t.not(
+    codeAssist.render(requestFor({ session_id: 'ses_2' })).body.user_prompt_id,
+    first,
+    'another session’s first turn has another id, too',
+  )
+})
+
 t.test('each path authorizes in its own way, and only a login sends the operator’s additions', async (t) => {
   const facts = { id: 'cred_1', quota_project: 'billed' }
   t.strictSame(gemini.authorize(SECRET, facts), { 'x-goog-api-key': 'a-key' })

@@ -377,4 +377,8 @@ t.test('each path authorizes in its own way, and needs its own kind of secret', 
     thrownBy(() => openai.authorize({ access_token: 'at' }, facts)),
     { code: 'no_credential' },
   )
+  t.match(
+    thrownBy(() => chatgpt.authorize({ api_key: 'sk-1' }, facts)),
+    { code: 'no_credential' },
+  )
 })

@@ -86,18 +86,20 @@ t.test('a stream that fails throws an error of the catalogue', async (t) => {
 })
 
 t.test('a stream that is cut anywhere finishes or throws, and never ends silently', async (t) => {
+  const check = (frames: readonly SseFrame[], what: string) => {
+    const error = thrownBy(() => {
+      const reason = finishOf(parse(frames))
+      if (!reason) throw new Error(`${what} ended without a finish`)
+    })
+    if (error) t.match(error.code, /^upstream_/, what)
+  }
   for (const name of readdirSync(FIXTURES).filter((file) => file.endsWith('.sse'))) {
-    const frames = framesOf(fixture(name))
-    for (let count = 0; count <= frames.length; count++) {
-      const error = thrownBy(() => {
-        const reason = finishOf(parse(frames.slice(0, count)))
-        if (!reason) throw new Error(`${name} cut at ${count} ended without a finish`)
-      })
-      if (error) t.match(error.code, /^upstream_/, `${name} cut at ${count}`)
-    }
     const whole = fixture(name)
-    const halves = framesOf(whole.slice(0, whole.length / 2))
-    t.ok(halves.length <= frames.length)
+    const frames = framesOf(whole)
+    for (let count = 0; count <= frames.length; count++)
+      check(frames.slice(0, count), `${name} cut after ${count} events`)
+    for (let end = whole.indexOf('\n\n'); end >= 0; end = whole.indexOf('\n\n', end + 1))
+      check(framesOf(whole.slice(0, end - 10)), `${name} cut within the event that ends at ${end}`)
   }
 })
 
