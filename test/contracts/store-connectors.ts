@@ -56,7 +56,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.match(bare, { secret: null, url: null, default_tool_config: null })
   })
 
-  await t.test('connectors are changed and deleted only by their owner', async (t) => {
+  await t.test('connectors are changed and deleted only by their owner or an admin', async (t) => {
     const scope = owner()
     const given = connector(scope, 'one')
     const made = await store.connectors.create(given)
@@ -111,6 +111,13 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       rows.filter((row) => row.origin === 'api').map((row) => row.name),
       ['two'],
     )
+    const [two] = rows.filter((row) => row.name === 'two')
+    if (!two) return t.fail('the connector is not listed')
+    const renamed = await store.connectors.update(ADMIN, two, { name: 'three' })
+    t.match(renamed, { id: two.id, owner: scope.owner, name: 'three', config_revision: 2 })
+    t.match(await store.connectors.get(scope, two.id), { name: 'three' })
+    t.equal(await store.connectors.delete(ADMIN, two.id), true)
+    t.equal(await store.connectors.get(scope, two.id), null)
   })
 
   await t.test('connectors are listed newest first, in pages, to their owner and to admins', async (t) => {
