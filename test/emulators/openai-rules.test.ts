@@ -19,7 +19,6 @@ const object = (properties: Body, extra = {}) => ({ type: 'object', properties, 
 /** What both services refuse, with words of the message, and the status if it is not 400. */
 const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ['no model', { model: undefined }, /'model'/],
-  ['an unknown model', { model: 'missing-1' }, /missing-1/],
   ['sampling of a reasoning model', { top_p: 1 }, /top_p/],
   [
     'an effort that the model lacks',
@@ -139,6 +138,7 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
 ]
 
 const REFUSED_WITH_KEY: typeof REFUSED = [
+  ['an unknown model', { model: 'missing-1' }, /missing-1/, 404],
   [
     'an image for a model that cannot see',
     { ...picture(`data:image/png;base64,${PNG}`), model: 'o3-mini' },
@@ -193,6 +193,7 @@ const REFUSED_WITH_KEY: typeof REFUSED = [
 ]
 
 const REFUSED_WITH_LOGIN: typeof REFUSED = [
+  ['an unknown model', { model: 'missing-1' }, /missing-1/],
   ...['temperature', 'max_output_tokens', 'previous_response_id', 'metadata', 'user', 'truncation'].map(
     (field): [string, Body, RegExp] => [
       `field ${field}`,
@@ -233,8 +234,7 @@ t.test('the emulator refuses what the services refuse', async (t) => {
   }
   await t.test('a request with a key is refused in the vendor’s words', async (t) => {
     for (const [what, extra, words, status = 400] of [...REFUSED, ...REFUSED_WITH_KEY]) {
-      const expected = what === 'an unknown model' ? 404 : status
-      await refused(t, await onKey(emulator, { ...PUBLIC, ...extra }), words, expected, what)
+      await refused(t, await onKey(emulator, { ...PUBLIC, ...extra }), words, status, what)
     }
     await refused(t, await onKey(emulator, '{"model":'), /could not parse/, 400, 'broken JSON')
   })
