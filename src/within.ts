@@ -9,12 +9,12 @@ export async function within<T>(ms: number, answer: Promise<T>): Promise<T | nul
 
 /**
  * The answer; rejects with the signal's reason if it is aborted before. The work goes on then, for others who wait for
- * it.
+ * it. It rejects one pass of the event loop later, so that an answer which is there already wins.
  */
 export async function unlessAborted<T>(signal: AbortSignal, answer: Promise<T>): Promise<T> {
   let leave = () => {}
   const left = new Promise<never>((_, reject) => {
-    leave = () => reject(signal.reason)
+    leave = () => void setImmediate(() => reject(signal.reason))
     if (signal.aborted) leave()
     else signal.addEventListener('abort', leave, { once: true })
   })

@@ -12,6 +12,7 @@ import { logLine } from '../log.ts'
 import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
 import { SERVER_WAIT_MS } from '../tools/session-tools.ts'
+import { unlessAborted } from '../within.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, type Entry, OWNER_LOST, requestStop } from './active.ts'
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
 import { say, sayAll } from './events.ts'
@@ -101,18 +102,12 @@ async function endingUnloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer
 
 /**
  * The credential with the facts that only the vendor knows, which are asked for at the login's first use. Asking may
- * take minutes, and goes on for the next turn if this one is told to stop.
+ * take minutes, and goes on for the next turn if this one is told to stop. Facts that are there already win: a turn that
+ * was taken over only to be cancelled must still be loaded, since its calls are to be settled.
  */
 async function completed(credential: ChosenCredential, stop: AbortSignal): Promise<ChosenCredential> {
   if (!credential.complete) return credential
-  const stopped = new Promise<never>((_, reject) => {
-    // One pass of the event loop later, so that facts which are there already win: a turn that was taken over only to be
-    // cancelled must still be loaded, since its calls are to be settled.
-    const leave = () => void setImmediate(() => reject(stop.reason))
-    if (stop.aborted) leave()
-    else stop.addEventListener('abort', leave, { once: true })
-  })
-  return { ...credential, facts: await Promise.race([credential.complete(), stopped]) }
+  return { ...credential, facts: await unlessAborted(stop, credential.complete()) }
 }
 
 async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<Run> {
