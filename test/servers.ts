@@ -65,6 +65,9 @@ export async function startRedis(): Promise<RunningServer> {
     '',
     '--appendonly',
     'no',
+    // A copy begins at once.
+    '--repl-diskless-sync-delay',
+    '0',
   ]
   const start = () => spawn('redis-server', args, { stdio: ['ignore', 'pipe', 'ignore'] })
   return running(`redis://127.0.0.1:${port}`, dir, 'SIGTERM', start)

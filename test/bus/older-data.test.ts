@@ -24,6 +24,12 @@ async function ownRedis(t: Test) {
   return {
     url: server.url,
     client,
+    /** Follows that server, and has all of its data in place of its own. */
+    async copy(of: string) {
+      const { hostname, port } = new URL(of)
+      await client.call('REPLICAOF', hostname, port)
+      await eventually(async () => (await client.info('replication')).includes('master_link_status:up'))
+    },
     async restart(...buses: Bus[]) {
       await server.down('SIGKILL')
       await server.up()
@@ -47,6 +53,29 @@ t.test('after Redis came back with older data a reader that resumes gets a gap',
   for (const after of [kept, lost]) t.match(await start(t, bus, { after }).item(0), { gap: true })
   t.match(await start(t, bus, { turn: TURN, begun: true }).item(0), { gap: true })
 })
+
+t.test(
+  'a primary that served as a copy for a while and is back may have older data, too',
+  ON_REDIS,
+  async (t) => {
+    const [primary, other] = [await ownRedis(t), await ownRedis(t)]
+    const bus = await openAt(t, { url: primary.url })
+    const [, kept = ''] = await appended(bus, SESSION, [event('turn.created'), delta('kept')])
+    const open = start(t, bus, { after: kept })
+    await other.copy(primary.url)
+    await other.client.call('REPLICAOF', 'NO', 'ONE')
+    await bus.append(SESSION, [delta('lost')])
+    await open.events(1)
+    await primary.copy(other.url)
+    await primary.client.call('REPLICAOF', 'NO', 'ONE')
+    // As a sentinel does; until then a bus keeps its connection, since nothing was said meanwhile.
+    for (const type of ['normal', 'pubsub']) await primary.client.call('CLIENT', 'KILL', 'TYPE', type)
+    await eventually(() => isReady(bus))
+    await bus.append(SESSION, [event('turn.created', '', 'turn_next')])
+    t.match(await open.item(1), { gap: true })
+    t.match(await start(t, bus, { after: kept }).item(0), { gap: true })
+  },
+)
 
 t.test('a log that began anew after a restart of Redis has no further gap', ON_REDIS, async (t) => {
   const { url, client, restart } = await ownRedis(t)

@@ -42,7 +42,7 @@ redis.call('PUBLISH', ARGV[1], '')
 return 1
 `)
 /**
- * Since when the process `ARGV[1]` serves this data, in ms of its own clock; always later than for the process before
+ * Since when the server `ARGV[1]` serves this data, in ms of its own clock; always later than for the server before
  * it.
  */
 const ERA = script(`
@@ -173,8 +173,9 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   }
 
   /**
-   * Since when the process that answers serves this data, and its name. Asked once a connection. The era of the
-   * connection before does no harm: with it, a loss is only not noticed.
+   * Since when the server that answers serves this data, and its name: that of its process and of its history, which
+   * changes as it becomes a primary. Asked once a connection. The era of the connection before does no harm: with it, a
+   * loss is only not noticed.
    */
   function era(): Promise<string> {
     learned ??= learnEra().catch((thrown) => {
@@ -184,13 +185,15 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     return learned
   }
   async function learnEra(): Promise<string> {
-    const said = await commands.info('server').catch((thrown: Error) => {
+    const said = await commands.info().catch((thrown: Error) => {
       // This user may not ask: for it, all is one era.
       if (refusalOf(thrown.message)) return ''
       throw thrown
     })
     const [, process] = /^run_id:(\w+)/m.exec(said) ?? []
-    return process ? `${await run(ERA, ['baton:era'], [process])} ${process}` : '0 -'
+    const [, history = ''] = /^master_replid:(\w+)/m.exec(said) ?? []
+    const server = `${process}.${history}`
+    return process ? `${await run(ERA, ['baton:era'], [server])} ${server}` : '0 -'
   }
 
   /** Part of the channels' names: in Redis, channels do not belong to a database. */

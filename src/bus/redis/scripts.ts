@@ -7,9 +7,9 @@
  * began with · `step` id before the first event of the step under way, and that of the newest event when it was noted
  * (empty: no step is) · `f:<turn>` id of the turn's first event (`?`: lost) · `e:<turn>` id of its terminal event ·
  * `p:<turn>` epoch of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number of the
- * writer's last append · `epoch` of the newest owner that spoke · `era` in which the log began: the server's process,
- * and since when it serves. A later process may have the log from a disk, or from a copy that lagged behind, without
- * its newest events: then the log begins anew.
+ * writer's last append · `epoch` of the newest owner that spoke · `era` in which the log began: since when which
+ * server serves. A later server may have the log from a disk, or from a copy that lagged behind, without its newest
+ * events: then the log begins anew.
  */
 import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
 import { type BusEvent, type LoggedEvent, type LogLimits, PAGE, type ReadOptions } from '../bus.ts'
@@ -31,10 +31,10 @@ local function join(ms, n) return string.format('%.0f-%.0f', ms, n) end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local era = ARGV[#ARGV]
-local eraSince, eraProcess = string.match(era, '^(%d+) (%S+)$')
+local eraSince, eraServer = string.match(era, '^(%d+) (%S+)$')
 local function isPast(other)
-  local since, process = string.match(other, '^(%d+) (%S+)$')
-  return process ~= eraProcess and tonumber(since) < tonumber(eraSince)
+  local since, server = string.match(other, '^(%d+) (%S+)$')
+  return server ~= eraServer and tonumber(since) < tonumber(eraSince)
 end
 local function open(log, meta, writer)
   local m = redis.call('HMGET', meta, 'gen', 'last', 'floor', 'added', 'kept', 'bytes', 'touched', 'epoch',
@@ -348,7 +348,7 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
       const marks = ['gen', 'era', 'floor', 'last', `f:${turn}`, `e:${turn}`]
       const [current, era, floor, last, first, end] = await link.fields(meta, ...marks)
       if (current !== generation || !floor || !last) return false
-      if (era && processOf(era) !== processOf(await link.era())) return false
+      if (era && serverOf(era) !== serverOf(await link.era())) return false
       if (compareIds(id, floor) < 0 || compareIds(id, last) > 0) return false
       return end ? compareIds(id, end) >= 0 : hasEnded && !first
     },
@@ -356,7 +356,7 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
   }
 }
 
-const processOf = (era: string) => era.split(' ')[1]
+const serverOf = (era: string) => era.split(' ')[1]
 
 /** A message of the session's channel. Null: the session was dropped. */
 export function readPublished(message: string, tag: string): Published | null {
