@@ -188,12 +188,12 @@ t.test('a hung call ends at its time limits or with its caller, and the server i
   const mcp = door(t)
   const spec = specOf(rig)
   rig.on('tools/call', ({ stream }) => void stream())
-  await fails(t, call(mcp, spec, 'tool', {}, { timeoutMs: 50 }), { kind: 'timeout', sent: true })
+  await fails(t, call(mcp, spec, 'tool', {}, { timeoutMs: 1_000 }), { kind: 'timeout', sent: true })
   t.equal(
     (await rig.arrival('notifications/cancelled')).rpc?.params.requestId,
     (await rig.arrival('tools/call')).rpc?.id,
   )
-  await fails(t, call(mcp, spec, 'tool', {}, { maxTotalMs: 50 }), { kind: 'timeout', sent: true })
+  await fails(t, call(mcp, spec, 'tool', {}, { maxTotalMs: 1_000 }), { kind: 'timeout', sent: true })
 
   const leaving = new AbortController()
   const left = call(mcp, spec, 'tool', {}, { signal: leaving.signal })
@@ -246,7 +246,7 @@ t.test('a call that is given up while it waits for its token is never sent', asy
   })
   await fails(
     t,
-    call(mcp, spec, 'tool', {}, { maxTotalMs: 200 }),
+    call(mcp, spec, 'tool', {}, { maxTotalMs: 1_500 }),
     unsent,
     'a call whose token was refused counts as not sent',
   )
@@ -259,7 +259,7 @@ t.test('a call that is given up while it waits for its token is never sent', asy
   })
   await fails(
     t,
-    call(mcp, spec, 'tool', {}, { maxTotalMs: 200 }),
+    call(mcp, spec, 'tool', {}, { maxTotalMs: 1_500 }),
     { kind: 'timeout', sent: true },
     'a call whose stream began counts as sent',
   )
