@@ -413,8 +413,8 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     const name = new URL(own).pathname.slice(1)
     for (const [setting, value] of [
       ['default_transaction_isolation', 'serializable'],
-      ['lock_timeout', '100'],
-      ['statement_timeout', '5'],
+      ['lock_timeout', '1000'],
+      ['statement_timeout', '100'],
     ])
       await admin.query(`alter database ${name} set ${setting} = '${value}'`)
     const db = openPostgres(own, 2)
@@ -430,7 +430,7 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
         'a statement that hits the lock_timeout is told as unavailable',
       )
       waiting = add(db)
-      await sleep(30)
+      await sleep(300)
     })
     await waiting
     t.equal(await value(db, 'select n from one'), 2)
