@@ -102,6 +102,14 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
   )
   t.ok(requests.filter((one) => one === 'GET 200').length > 1, 'the stream was cut off more than once')
   t.equal(requests.at(-1), 'GET 204')
+  const broken = 'one\u2028two\u2029three'
+  const told: Json[] = []
+  await ask(await world.session('openai key'), broken, (event: Json) => told.push(event))
+  t.equal(
+    told.findLast(({ type }) => type === 'message')?.message.parts[0].text,
+    broken,
+    'separators of lines and paragraphs, which JSON leaves as they are, do not cut an event short',
+  )
   await t.rejects(
     ask('ses_0', 'hello', () => {}),
     /No session ses_0 exists/,
