@@ -160,6 +160,7 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
     createMcp({
       version: VERSION,
       proxy: config.connectorProxy,
+      allowStdio: config.allowStdioConnectors,
       sandbox: await sandboxOf(config),
       onLastWords: (server, words) => void logLastWords(log, server, words),
     }),

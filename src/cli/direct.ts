@@ -88,8 +88,12 @@ async function problems(config: Config, store: Store): Promise<string[]> {
 
 async function* tryConnectors(config: Config, store: Store, vault: Vault): AsyncGenerator<TriedServer> {
   const policy = createToolboxPolicy(config.toolbox)
-  const { connectorProxy: proxy, connectorsAllowPrivate: allowPrivate } = config
-  const mcp = createMcp({ version: VERSION, proxy, sandbox: await sandboxOf(config) })
+  const {
+    connectorProxy: proxy,
+    connectorsAllowPrivate: allowPrivate,
+    allowStdioConnectors: allowStdio,
+  } = config
+  const mcp = createMcp({ version: VERSION, proxy, allowStdio, sandbox: await sandboxOf(config) })
   const oauth = createMcpOAuth({ proxy })
   // Renews logins, as a gateway does: where nobody has called a server for an hour, the token is over and the login is
   // not.

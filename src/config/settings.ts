@@ -140,7 +140,7 @@ export const SETTINGS = {
     'BATON_ALLOW_STDIO_CONNECTORS',
     'false',
     flag,
-    'Lets API callers make connectors that start programs on this machine.',
+    'Lets connectors of API callers start programs on this machine.',
   ),
   stdio_isolation: required(
     'BATON_STDIO_ISOLATION',

@@ -43,6 +43,8 @@ export interface McpOptions {
   mostListed?: number
   /** At most one announcement of a changed list per key in this time. Default 5 s */
   announceMs?: number
+  /** Whether servers of callers may be programs; those of the configuration always may. Default true */
+  allowStdio?: boolean
   /** The sandbox that stdio servers run in (sandbox.ts). Default: none */
   sandbox?: Sandbox | null
   /** Answers what servers ask the user for; without it, elicitation is not declared. */
@@ -100,6 +102,7 @@ export function createMcp(options: McpOptions): Mcp {
         fetch: guards.of({ allowPrivate: spec.allowPrivate }).fetch,
         maxBytes,
         watchdog,
+        allowStdio: options.allowStdio ?? true,
         sandbox: options.sandbox ?? null,
         elicit: options.elicit,
         onLastWords: options.onLastWords,

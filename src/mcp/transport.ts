@@ -11,7 +11,7 @@ import {
 } from '@modelcontextprotocol/client'
 import { LONGEST_MS } from '../duration.ts'
 import { challengeIn } from './challenge.ts'
-import type { ElicitHandler, McpAuth, McpServerSpec } from './contract.ts'
+import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
 import { createMcpFetch, holdingBack, refusedAuthorization } from './http.ts'
 import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
@@ -23,6 +23,8 @@ export interface ConnectionSettings {
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
   maxBytes: number
   watchdog: Watchdog
+  /** Whether a server that is not configured may be a program */
+  allowStdio: boolean
   sandbox: Sandbox | null
   elicit?: ElicitHandler | undefined
   /** Hears what a configured server's process said last, for the operator's log */
@@ -43,9 +45,14 @@ interface Calls {
   isModern(): boolean
 }
 
-/** Transports that are not started yet. */
+/** Transports that are not started yet. Throws McpError for a program that its owner may not start. */
 export function createTransport(spec: McpServerSpec, settings: ConnectionSettings, calls: Calls): Transports {
   if (spec.transport === 'stdio') {
+    // It was stored while the operator allowed programs.
+    if (!spec.isConfigured && !settings.allowStdio) {
+      const words = `${spec.name} is a program, and the operator allows callers none (BATON_ALLOW_STDIO_CONNECTORS).`
+      throw new McpError('unavailable', words, { sent: false })
+    }
     const stdio = createStdioTransport(spec, settings)
     return { transport: stdio, stdio, http: null }
   }

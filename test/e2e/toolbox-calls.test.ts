@@ -147,6 +147,22 @@ t.test('the process of a connector ends when the connector is changed or deleted
   await ended(second)
 })
 
+t.test('a caller’s program is started no more once the operator allows none', async (t) => {
+  const config = { allowStdioConnectors: true }
+  const world = await openWorld(t, BACKEND, { config })
+  const body = { name: 'child', transport: 'stdio', command: process.execPath, args: [CHILD] }
+  const { id } = await world.api.post('/v1/connectors', body)
+  const session = await world.session('openai key', { connectors: ['child'] })
+  t.match(await world.run(session, 'call child__pid with {}'), { output_text: /\d/ })
+  config.allowStdioConnectors = false
+  await world.restart()
+  const refused = { ok: false, error: /BATON_ALLOW_STDIO_CONNECTORS/ }
+  t.match(await world.api.post(`/v1/connectors/${id}/test`), refused)
+  const words = /no tool child__pid|BATON_ALLOW_STDIO_CONNECTORS/
+  t.match(await world.run(session, 'call child__pid with {}'), { output_text: words })
+  await world.api.delete(`/v1/connectors/${id}`)
+})
+
 // ---------------------------------------------------------------- approvals
 
 t.test('approvals by rule', async (t) => {

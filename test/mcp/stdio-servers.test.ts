@@ -277,6 +277,18 @@ t.test('at the limit of processes an idle process is ended for a new one, a busy
   t.ok(mcp.cached('a') === null)
 })
 
+t.test('where callers may start no programs, only a configured server is started', async (t) => {
+  const mcp = door(t, { allowStdio: false })
+  await fails(t, list(mcp, child('good')), {
+    kind: 'unavailable',
+    sent: false,
+    message: /BATON_ALLOW_STDIO_CONNECTORS/,
+  })
+  t.match(mcp.status(child('good').key), { state: 'down', error: /BATON_ALLOW_STDIO_CONNECTORS/ })
+  const configured = { ...child('good', { key: 'configured' }), isConfigured: true }
+  t.equal((await list(mcp, configured)).server.name, 'child')
+})
+
 t.test('a released process counts against the limit until its last call has ended', async (t) => {
   const mcp = door(t, { maxProcesses: 1 })
   const leaving = new AbortController()
