@@ -20,7 +20,8 @@ export interface ConnectorRenewals {
   close(): Promise<void>
 }
 
-export interface ConnectorRenewalDeps extends Omit<ConnectorRenewerDeps, 'now' | 'sleep' | 'ending'> {
+export interface ConnectorRenewalDeps
+  extends Omit<ConnectorRenewerDeps, 'now' | 'uptime' | 'sleep' | 'ending'> {
   now?(): number
   sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
 }
@@ -41,8 +42,9 @@ type SignedIn = McpLogin & { tokens: McpTokens }
 export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRenewals {
   const { store, vault, sleep = sleepFor } = deps
   const now = deps.now ?? Date.now
+  const uptime = deps.now ?? (() => performance.now())
   const ending = new AbortController()
-  const renewer = createConnectorRenewer({ ...deps, now, sleep, ending: ending.signal })
+  const renewer = createConnectorRenewer({ ...deps, now, uptime, sleep, ending: ending.signal })
   const entries = new BoundedMap<Known>(MOST_KNOWN)
   const running = new Map<string, Promise<SignedIn>>()
   const noting = new Map<string, Promise<unknown>>()

@@ -1,12 +1,14 @@
 /**
  * Renews one login at an MCP server, by one caller at a time (renew-once.ts). A final refusal by the login service
- * costs a login its tokens, and the reason is kept with it; any other failure is left for later.
+ * costs a login its tokens, and the reason is kept with it; after any other failure the service is left alone for a
+ * while (pauses.ts).
  */
 import { BatonError } from '../errors.ts'
 import { McpError } from '../mcp/contract.ts'
 import type { McpLogin, McpLoginTarget, McpOAuth, McpTokens } from '../mcp/oauth.ts'
 import type { Connector, Store } from '../store/store.ts'
-import { openConnector, sealConnector } from './connector-secret.ts'
+import { connectorKey, openConnector, sealConnector } from './connector-secret.ts'
+import { createPauses } from './pauses.ts'
 import { insist, SPARE_MS, underClaim } from './renew-once.ts'
 import type { Vault } from './vault.ts'
 
@@ -30,6 +32,8 @@ export interface ConnectorRenewerDeps {
   oauth: Pick<McpOAuth, 'renew'>
   allowPrivate: McpLoginTarget['allowPrivate']
   now(): number
+  /** Clock of pauses */
+  uptime(): number
   /** Rejects when the signal is aborted */
   sleep(ms: number, signal?: AbortSignal): Promise<unknown>
   /**
@@ -56,7 +60,8 @@ interface Occasion {
 }
 
 export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRenewer {
-  const { store, vault, oauth, allowPrivate, now, sleep, ending } = deps
+  const { store, vault, oauth, allowPrivate, now, uptime, sleep, ending } = deps
+  const pauses = createPauses(uptime)
   const persist = <T>(write: () => Promise<T>) => insist(write, sleep, ending)
   const rowOf = ({ owner, id }: Connector) => store.connectors.get({ owner, admin: false }, id)
 
@@ -105,13 +110,24 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
   /** The login renewed, or what is left of it. */
   async function ask(row: Connector, login: McpLogin, { refused, wasTried }: Occasion): Promise<McpLogin> {
     try {
-      if (wasTried && login.tokens?.refresh_token !== undefined) throw failedElsewhere(row)
-      const next = await oauth.renew(targetOf(row, allowPrivate), login)
+      const next = await renewedUnlessPaused(row, login, wasTried)
       return typeof next === 'string' ? rest(login, refused, next) : next
     } catch (failure) {
       // A token that still holds will do while the login service is away.
       if (lasts(login, refused, 0) && failure instanceof BatonError) return login
       throw failure
+    }
+  }
+
+  /** Each call and each list would ask a failing login service again. A connector that was changed is tried at once. */
+  async function renewedUnlessPaused(row: Connector, login: McpLogin, wasTried: boolean) {
+    const key = connectorKey(row)
+    pauses.assertOver(key)
+    try {
+      if (wasTried && login.tokens?.refresh_token !== undefined) throw failedElsewhere(row)
+      return await oauth.renew(targetOf(row, allowPrivate), login)
+    } catch (failure) {
+      throw failure instanceof BatonError ? pauses.begin(key, failure) : failure
     }
   }
 

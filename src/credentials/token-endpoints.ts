@@ -2,13 +2,13 @@
  * Asks a vendor's token endpoint to renew a login and says what came of it. It keeps a failing endpoint from being
  * hammered: a pause for the login that failed, a circuit breaker for the vendor. It stores nothing.
  */
-import { BoundedMap } from '../bounded-map.ts'
 import { BatonError, type ErrorCode } from '../errors.ts'
 import { retryAfterMs } from '../foreign.ts'
 import type { LoginSecret, OAuthAnswer, OAuthCall, TokenFailure } from '../oauth-vendor.ts'
 import { endOf, merged, readTokens } from './logins/answer.ts'
 import type { ConfiguredVendor } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
+import { createPauses, SHORTEST_PAUSE_MS } from './pauses.ts'
 
 /** The vendor's final word on a login: only a new one helps. */
 export class LoginRefused extends Error {
@@ -40,10 +40,8 @@ interface TokenEndpoints {
   isPaused(id: string): boolean
 }
 
-/** A login is left alone this long after a failure, unless the vendor names another time. */
-const [SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS] = [5_000, 300_000]
-/** Logins come and go in a long-lived process. */
-const MOST_PAUSES = 1000
+/** A vendor may name no longer pause. */
+const LONGEST_PAUSE_MS = 300_000
 
 interface TokenEndpointsDeps {
   http: OAuthHttp
@@ -53,7 +51,7 @@ interface TokenEndpointsDeps {
 }
 
 export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps): TokenEndpoints {
-  const pauses = new BoundedMap<{ until: number; error: BatonError }>(MOST_PAUSES)
+  const pauses = createPauses(uptime)
   const breakers = new Map<string, Breaker>()
 
   function breakerOf(provider: string): Breaker {
@@ -62,14 +60,8 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     return breaker
   }
 
-  function pause(id: string, error: BatonError, ms: number): BatonError {
-    pauses.put(id, { until: uptime() + Math.max(ms, SHORTEST_PAUSE_MS), error })
-    return error
-  }
-
   function assertFree(id: string, breaker: Breaker): void {
-    const paused = pauses.get(id)
-    if (paused && paused.until > uptime()) throw paused.error
+    pauses.assertOver(id)
     const waitMs = breaker.waitMs()
     if (waitMs === 0) return
     throw new BatonError(
@@ -91,11 +83,11 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     if (failure.isLasting || OF_THE_LOGIN.has(answer.status)) breaker.succeeded()
     else breaker.failed(retryMs)
     if (failure.isLasting) return new LoginRefused(failure)
-    return pause(id, passing(answer.status, failure, retryMs), retryMs)
+    return pauses.begin(id, passing(answer.status, failure, retryMs), retryMs)
   }
 
   return {
-    isPaused: (id) => (pauses.get(id)?.until ?? 0) > uptime(),
+    isPaused: pauses.isPaused,
     async renew(configured, id, secret, call) {
       const breaker = breakerOf(configured.vendor.provider)
       assertFree(id, breaker)
@@ -104,7 +96,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
         answer = await http.send(call)
       } catch (thrown) {
         breaker.failed(0)
-        throw thrown instanceof BatonError ? pause(id, later(thrown), 0) : thrown
+        throw thrown instanceof BatonError ? pauses.begin(id, later(thrown)) : thrown
       }
       const tokens = readTokens(configured, answer)
       if (!tokens) throw refusal(id, configured, answer)
@@ -115,10 +107,10 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
       // The other tokens must be stored, since a rotated refresh token is the only one left; but the vendor is not
       // asked again soon.
       const problem = passing(answer.status, NO_TOKENS, 0)
-      pause(id, problem, 60_000)
+      pauses.begin(id, problem, 60_000)
       return { ...renewed, problem }
     },
-    failedElsewhere: (id) => pause(id, later(new BatonError('upstream_overloaded', FAILED_ELSEWHERE)), 0),
+    failedElsewhere: (id) => pauses.begin(id, later(new BatonError('upstream_overloaded', FAILED_ELSEWHERE))),
   }
 }
 

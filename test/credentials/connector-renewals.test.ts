@@ -294,6 +294,45 @@ t.test('a login service that fails is asked by one replica, not by all that wait
   t.equal(requests - shared, shared, 'a replica that comes later asks by itself')
 })
 
+t.test(
+  'a login service that fails is left alone for five seconds, and for no changed connector',
+  async (t) => {
+    const guarded = await guardedServer(t, { expires_in: 600 })
+    const { replica, logIn, read, time } = await bench(t, guarded)
+    await logIn()
+    const logins = replica()
+    const ask = async () => logins.authFor(await read()).token()
+    time.ahead = 601_000
+    guarded.outage(500)
+    for (const _ of [1, 2, 3]) await t.rejects(ask(), { code: 'upstream_overloaded' })
+    t.equal(guarded.grants.refresh_token, 1)
+    time.ahead += 5_001
+    await t.rejects(ask(), { code: 'upstream_overloaded' })
+    t.equal(guarded.grants.refresh_token, 2, 'the service is asked again after the pause')
+    guarded.outage(null)
+    const row = await read()
+    const headers = { 'x-other': '1' }
+    const secret = sealConnector(vault, row, { ...openConnector(vault, row), headers })
+    await store.connectors.update(ANN, row, { secret })
+    t.ok(await ask())
+    t.equal(guarded.grants.refresh_token, 3)
+  },
+)
+
+t.test('while a token lasts, a failing login service is asked only now and then for another', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time } = await bench(t, guarded)
+  const auth = replica().authFor(await logIn())
+  const token = await auth.token()
+  time.ahead = 560_000
+  guarded.outage(503)
+  for (const _ of [1, 2, 3]) t.equal(await auth.token(), token)
+  t.equal(guarded.grants.refresh_token, 1)
+  time.ahead += 5_001
+  t.equal(await auth.token(), token)
+  t.equal(guarded.grants.refresh_token, 2)
+})
+
 t.test('a call does not wait for a slow login service while its token lasts', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, read, time } = await bench(t, guarded)
@@ -410,7 +449,7 @@ t.test('a sibling that found the old tokens dead takes the new ones that were st
 
 t.test('a refused token costs the login only where the login service says so', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, read } = await bench(t, guarded)
+  const { replica, logIn, read, time } = await bench(t, guarded)
   const auth = replica().authFor(await logIn())
   const token = await auth.token()
   const refused = async () => auth.onUnauthorized?.(token)
@@ -418,6 +457,7 @@ t.test('a refused token costs the login only where the login service says so', a
   await t.rejects(refused(), { code: 'upstream_overloaded' })
   t.equal(await auth.token(), token)
   guarded.outage(null)
+  time.ahead = 5_001
   guarded.revoke({ refresh: true })
   await t.rejects(refused(), NEEDED)
   t.equal(openConnector(vault, await read()).oauth?.tokens, undefined, 'the refused token is not kept')

@@ -1,0 +1,37 @@
+/** Keeps a failing login service from being hammered: a login whose renewal failed is left alone for a while. */
+import { BoundedMap } from '../bounded-map.ts'
+import type { BatonError } from '../errors.ts'
+
+/** A login is left alone this long after a failure, unless its service names another time. */
+export const SHORTEST_PAUSE_MS = 5_000
+/** Logins come and go in a long-lived process. */
+const MOST_PAUSES = 1000
+
+export interface Pauses {
+  /** Begins a pause of `ms`, or of the shortest time; answers with the error, which is thrown meanwhile. */
+  begin(id: string, error: BatonError, ms?: number): BatonError
+  /** Throws the error of the login's last failure during the pause after it. */
+  assertOver(id: string): void
+  /** Whether the login's last renewal failed a moment ago. */
+  isPaused(id: string): boolean
+}
+
+/** `uptime`: a clock that is set back must not make pauses longer. */
+export function createPauses(uptime: () => number): Pauses {
+  const pauses = new BoundedMap<{ until: number; error: BatonError }>(MOST_PAUSES)
+  const current = (id: string) => {
+    const last = pauses.get(id)
+    return last && last.until > uptime() ? last : null
+  }
+  return {
+    begin(id, error, ms = 0) {
+      pauses.put(id, { until: uptime() + Math.max(ms, SHORTEST_PAUSE_MS), error })
+      return error
+    },
+    assertOver(id) {
+      const paused = current(id)
+      if (paused) throw paused.error
+    },
+    isPaused: (id) => current(id) !== null,
+  }
+}
