@@ -23,6 +23,8 @@ const NO_CHANNEL = new Set([204, 400, 404, 405, 410, 501])
 export interface ChannelEnd {
   /** The server offers no such channel: do not ask again on this connection */
   isUnsupported?: boolean
+  /** The server refused the token */
+  isUnauthorized?: boolean
   retryMs?: number
   lastEventId?: string
 }
@@ -96,6 +98,8 @@ interface GetStreamOptions {
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
   url: string
   headers: Headers
+  /** The server has opened the stream */
+  onOpen(): void
   /** Takes a JSON-RPC message; it may throw for anything else */
   onMessage(message: unknown): void
 }
@@ -116,8 +120,13 @@ export async function readGetStream(
     await response.body?.cancel()
     if (NO_CHANNEL.has(response.status)) return { isUnsupported: true }
     const retryMs = retryAfterOf(response)
-    return retryMs === undefined ? end : { ...end, retryMs }
+    return {
+      ...end,
+      ...(retryMs !== undefined && { retryMs }),
+      ...(response.status === 401 && { isUnauthorized: true }),
+    }
   }
+  options.onOpen()
   const decoder = createDecoder(
     (frame) => {
       if (frame.id) end.lastEventId = frame.id

@@ -59,7 +59,7 @@ export interface Connection {
    */
   isStale(failure: unknown): boolean
   /** Listens for notifications until the channel ends; stdio and SSE bring them by themselves. */
-  listen(signal: AbortSignal, previous: ChannelEnd): Promise<ChannelEnd>
+  listen(signal: AbortSignal, previous: ChannelEnd, onOpen: () => void): Promise<ChannelEnd>
   close(): Promise<void>
 }
 
@@ -133,9 +133,11 @@ function createConnection(
     call: (call) => request(call.signal, (aborted) => callTool(client, call, aborted)),
     // Outside of any call's exchange: work that a call's announcement starts would run in that exchange, and end with
     // it.
-    listen: (signal, previous) =>
+    listen: (signal, previous, onOpen) =>
       exchanges.exit(() =>
-        discover ? listenModern(client, signal) : listenLegacy(spec, context, wire, signal, previous),
+        discover
+          ? listenModern(client, signal, onOpen)
+          : listenLegacy(spec, context, wire, { signal, previous, onOpen }),
       ),
     async close() {
       // A client ends its legacy session (2025-11-25, "Session Management"); not all servers answer.
@@ -204,9 +206,10 @@ const announcesChanges = (client: Client): boolean =>
   client.getServerCapabilities()?.tools?.listChanged === true
 
 /** `subscriptions/listen` (2026-07-28). */
-async function listenModern(client: Client, signal: AbortSignal): Promise<ChannelEnd> {
+async function listenModern(client: Client, signal: AbortSignal, onOpen: () => void): Promise<ChannelEnd> {
   if (!announcesChanges(client)) return { isUnsupported: true }
   const subscription = await client.listen({ toolsListChanged: true }, { timeout: 10_000, signal })
+  onOpen()
   const stop = (): void => void subscription.close().catch(() => {})
   signal.addEventListener('abort', stop, { once: true })
   await subscription.closed
@@ -219,8 +222,7 @@ async function listenLegacy(
   spec: McpServerSpec,
   context: ConnectionContext,
   { client, http, tap }: Wire,
-  signal: AbortSignal,
-  previous: ChannelEnd,
+  { signal, previous, onOpen }: { signal: AbortSignal; previous: ChannelEnd; onOpen: () => void },
 ): Promise<ChannelEnd> {
   // A server's questions may come on this stream, too.
   const isOfUse = announcesChanges(client) || context.elicit !== undefined
@@ -232,7 +234,11 @@ async function listenLegacy(
   if (http.protocolVersion) headers.set('mcp-protocol-version', http.protocolVersion)
   const onMessage = (message: unknown): void => tap.deliver(parseJSONRPCMessage(message))
   const fetch = createMcpFetch({ ...context, userAgent: userAgent(context), keepsGetStream: true })
-  return readGetStream({ fetch, url: spec.url ?? '', headers, onMessage }, signal, previous)
+  const options = { fetch, url: spec.url ?? '', headers, onOpen, onMessage }
+  const end = await readGetStream(options, signal, previous)
+  // The next opening has the new token. If that is refused, too, renewing is no cure.
+  if (end.isUnauthorized && !previous.isUnauthorized) await spec.auth?.onUnauthorized?.(token)
+  return end
 }
 
 /**

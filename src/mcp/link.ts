@@ -4,7 +4,7 @@
  * it is loaded with the first server, since the SDK costs half a second of start-up.
  */
 import { within } from '../within.ts'
-import { type Channel, keepChannel } from './channel.ts'
+import { type Channel, type ChannelEnd, keepChannel } from './channel.ts'
 import type { Connection } from './connection.ts'
 import { McpError, type McpServerSpec, type McpStatus } from './contract.ts'
 import { createHealth, type Health, type HealthOptions } from './health.ts'
@@ -21,6 +21,8 @@ export interface LinkOptions extends Pick<HealthOptions, 'connectMs' | 'attemptM
   drainMs: number
   /** The server announced a changed tool list */
   onListChanged(): void
+  /** The tool list may have changed without a word to us: announcements may have been lost */
+  onDoubt(): void
 }
 
 /** A connection with its users; once it is let go, it closes with the last of them. */
@@ -50,6 +52,9 @@ class Held {
     if (this.#users === 0) this.#close()
   }
 }
+
+/** A connection that lived so long was no failure. */
+const STEADY_MS = 10_000
 
 /** How long a server is taken to speak the revision that it was found to speak. */
 const VERDICT_MS = 24 * 3_600_000
@@ -151,11 +156,15 @@ export class Link {
     const { openConnection } = await import('./connection.ts')
     const known = this.#verdict && this.#verdict.until > performance.now() ? this.#verdict.value : null
     let held: Held | null = null
+    let opened = 0
     const context: ConnectionContext = {
       ...this.#options.settings,
       onListChanged: () => this.#options.onListChanged(),
       onClose: () => {
-        if (held && held === this.#held) this.#letGo()
+        if (held && held === this.#held) {
+          this.#letGo()
+          this.#noteLoss(performance.now() - opened)
+        }
         if (held) this.#close(held)
       },
       closing: (work) => this.#track(work),
@@ -172,7 +181,17 @@ export class Link {
     }
     const made = new Held(connection, () => this.#close(made))
     held = made
+    opened = performance.now()
     return made
+  }
+
+  /**
+   * A connection of the SSE transport, which brings announcements by itself, has ended: who asks for the list opens the
+   * next one. One that ended soon is left to its next use, and so is a process: it might end again and again.
+   */
+  #noteLoss(livedMs: number): void {
+    const isFollowed = !this.#options.isStdio && this.#interestUntil > performance.now()
+    if (isFollowed && livedMs > STEADY_MS) this.#options.onDoubt()
   }
 
   /** The next user gets a new connection; running calls keep the old one until they end. */
@@ -244,10 +263,18 @@ export class Link {
     const connection = this.#held?.connection
     if (!connection || this.#interestUntil <= performance.now()) return
     if (this.#channel?.extend(this.#interestUntil)) return
-    this.#channel = keepChannel(
-      (signal, previous) => connection.listen(signal, previous),
-      this.#interestUntil,
-    )
+    let wasOpen = false
+    const onOpen = (): void => {
+      if (wasOpen) this.#options.onDoubt()
+      wasOpen = true
+    }
+    const listen = async (signal: AbortSignal, previous: ChannelEnd): Promise<ChannelEnd> => {
+      const end = await connection.listen(signal, previous, onOpen)
+      // The server has forgotten the session, and may be another by now: it announces nothing here any more.
+      if (end.isUnsupported && wasOpen) this.#options.onDoubt()
+      return end
+    }
+    this.#channel = keepChannel(listen, this.#interestUntil)
   }
 
   /** One unref'd timer while a connection stands unused; else none. */

@@ -19,9 +19,8 @@ import {
   type McpServerSpec,
   type ToolList,
 } from './contract.ts'
-import type { LinkOptions } from './link.ts'
 import type { Sandbox } from './sandbox.ts'
-import { createServer, type Server } from './server.ts'
+import { createServer, type Server, type ServerOptions } from './server.ts'
 import { createWatchdog } from './watchdog.ts'
 
 export interface McpOptions {
@@ -93,7 +92,7 @@ export function createMcp(options: McpOptions): Mcp {
     throw new McpError('unavailable', words, { sent: false, retryAfterMs: 5_000 })
   }
 
-  const linkOptions = (spec: McpServerSpec): LinkOptions => {
+  const optionsFor = (spec: McpServerSpec): ServerOptions => {
     const isStdio = spec.transport === 'stdio'
     const kind = isStdio ? 'stdio' : 'http'
     return {
@@ -133,7 +132,7 @@ export function createMcp(options: McpOptions): Mcp {
     if (known) return known
     if (servers.size >= MAX_SERVERS) forgetOldest()
     const { key } = spec
-    const server = createServer(linkOptions(spec), {
+    const server = createServer(optionsFor(spec), {
       get: () => lists.get(key) ?? null,
       put: (list) => lists.put(key, list),
     })

@@ -25,19 +25,29 @@ export interface Server {
   status(): McpStatus
 }
 
+/** `onListChanged` is also called where the list may have changed unheard, and where a call found the server away. */
+export type ServerOptions = Omit<LinkOptions, 'onDoubt'>
+
 /** MCP 2026-07-28: arguments were mirrored into headers by an outdated schema. */
 const HEADER_MISMATCH = -32020
 
 /** A server that connects with its first list or call. */
-export function createServer(options: LinkOptions, kept: KeptList): Server {
+export function createServer(options: ServerOptions, kept: KeptList): Server {
+  /** Who hears it asks for the list, and so finds what the server has and whether it is there. */
+  const tell = (): void => {
+    if (!listing.isQuarantined()) options.onListChanged()
+  }
   const link = new Link({
     ...options,
     onListChanged() {
       listing.markChanged()
-      if (!listing.isQuarantined()) options.onListChanged()
+      tell()
     },
+    onDoubt: tell,
   })
-  const listing = createListing((spec) => askedForList(link, spec), kept)
+  /** Connections that the list was asked for over: behind another one, there may be another server by now */
+  const listedOver = new WeakSet<Connection>()
+  const listing = createListing((spec) => askedForList(link, spec, listedOver), kept)
 
   return {
     link,
@@ -61,6 +71,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       try {
         const raw = await link.use(spec, wait, async (connection) => {
           used = connection
+          if (listing.cached() && !listedOver.has(connection)) tell()
           // A modern server wants arguments in headers, too, as the tool's schema says. An old list will do: if not,
           // the server says so.
           const isModern = connection.verdict.kind === 'modern'
@@ -89,6 +100,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
         const failure = failureOf(deadline.failure(), error)
         // A connection that was let go has a successor by now, and its failure says nothing about that.
         if (failure instanceof McpError && link.isHeld(used)) link.failed(failure, 'call')
+        if (isOfServerAway(failure, link.status())) tell()
         throw failure
       } finally {
         deadline.clear()
@@ -98,7 +110,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
   }
 }
 
-async function askedForList(link: Link, spec: McpServerSpec) {
+async function askedForList(link: Link, spec: McpServerSpec, listedOver: WeakSet<Connection>) {
   const from = performance.now()
   const wasConnected = link.isConnected()
   let used: Connection | null = null
@@ -110,7 +122,9 @@ async function askedForList(link: Link, spec: McpServerSpec) {
         used = connection
         const { server } = connection
         const timeoutMs = link.health.patienceMs()
-        return { ...(await connection.list({ timeoutMs, signal: link.ending })), server }
+        const listed = await connection.list({ timeoutMs, signal: link.ending })
+        listedOver.add(connection)
+        return { ...listed, server }
       },
     )
     link.health.succeeded()
@@ -125,6 +139,13 @@ async function askedForList(link: Link, spec: McpServerSpec) {
     throw error
   }
 }
+
+/** Whether a call may have failed because the server is away: the answer to the next list shows it. */
+const isOfServerAway = (failure: unknown, { state }: McpStatus): boolean =>
+  state === 'down' ||
+  state === 'auth_required' ||
+  // HTTP 5xx, as a proxy says it, over a connection that stands. A rate limit is not `sent`, and is no absence.
+  (failure instanceof McpError && failure.kind === 'unavailable' && failure.sent)
 
 /**
  * The failure of a call: the reason why the caller's patience ended, with what is known of whether the call had left by

@@ -96,19 +96,24 @@ export class Watch {
   }
 
   /**
-   * The server has announced another list. It is fetched only while somebody uses the server, else one that announces
-   * often would never be let go.
+   * The server has announced another list, may have done so unheard, or was away for a call. It is asked only while
+   * somebody uses it, else one that announces often would never be let go; and not beside the attempts to reach it again.
    */
   noteChange(): void {
-    if (this.isWanted()) void this.#ask({ refresh: true })
+    const isTried = this.#retry !== null && this.#isDown()
+    if (this.isWanted() && !isTried) void this.#ask({ refresh: true }, true)
   }
 
-  /** One attempt at a time; callers that come meanwhile share it, unless they want a refresh. */
-  #ask(wanted: Wanted): Promise<Answer> {
+  /**
+   * One attempt at a time; callers that come meanwhile share it, unless they want a refresh. `isLenient`: nobody waits
+   * for the answer, and a server that was there a moment ago gets a second attempt before it counts as away.
+   */
+  #ask(wanted: Wanted, isLenient = false): Promise<Answer> {
     const { refresh = false, insists = false, seen } = wanted
     if (this.#asking && !refresh) return this.#asking
     // After a failure the door's own list is only a memory, however fresh.
-    const isMemory = this.failure !== null || this.#deps.mcp.isOutdated(this.spec.key)
+    const hasFailed = this.failure !== null || this.#failures > 0 || this.#isDown()
+    const isMemory = hasFailed || this.#deps.mcp.isOutdated(this.spec.key)
     const isNewer = refresh || insists || isMemory || this.#isPassed(seen)
     this.#dropRetry()
     // The attempt itself may take longer than callers wait: a server that always does joins later.
@@ -118,7 +123,7 @@ export class Watch {
         if (isNewer) this.#catchUp(seen)
         return this.#noteList(list)
       },
-      (thrown: unknown) => this.#noteFailure(thrown),
+      (thrown: unknown) => this.#noteFailure(thrown, isLenient),
     )
     this.#asking = asking
     const budgetMs = connectBudgetMs(this.connector)
@@ -143,6 +148,11 @@ export class Watch {
   isExpected(): boolean {
     const isFirst = this.#asking !== null && this.failure === null && this.#present() === null
     return isFirst || this.#deps.mcp.isOutdated(this.spec.key)
+  }
+
+  /** The door has found that the server is away. */
+  #isDown(): boolean {
+    return DOWN.has(this.#deps.mcp.status(this.spec.key).state)
   }
 
   stop(): void {
@@ -190,14 +200,15 @@ export class Watch {
     return { list }
   }
 
-  #noteFailure(thrown: unknown): Answer {
+  #noteFailure(thrown: unknown, isLenient: boolean): Answer {
     const wait = Math.min(RETRY_MS.first * 2 ** this.#failures++, RETRY_MS.last)
     const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
     if (!this.#isStopped && !this.#retry) {
       this.#retry = setTimeout(() => this.#askAgain(), Math.max(wait, Math.min(asked, RETRY_MS.last)))
       this.#retry.unref()
     }
-    return this.#noteAway(thrown)
+    const isFirst = this.#failures === 1 && this.failure === null
+    return isLenient && isFirst ? { failure: inWords(thrown) } : this.#noteAway(thrown)
   }
 
   #noteAway(thrown: unknown): Answer {

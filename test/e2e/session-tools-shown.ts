@@ -6,6 +6,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import type { Test } from 'tap'
 import { calls, text } from '../emulators/scene.ts'
 import { NONE } from '../patterns.ts'
+import { eventually } from '../waiting.ts'
 import type { Json } from './client.ts'
 import { declaredIn, fresh, type Path, pathsIn, type World } from './harness.ts'
 import { type TestTool, type ToolServer, textResult } from './tool-server.ts'
@@ -257,6 +258,34 @@ export async function servers(t: Test, world: World) {
     const expected = [{ status: 'available' }, { status: 'unavailable', reason: /\w/ }]
     t.match(await shown(session), expected)
   })
+
+  await t.test(
+    'a server that a call finds away is unavailable until it is back, and stays declared',
+    async (t) => {
+      for (const mood of ['refusing', 'closed'] as const) {
+        const { name, server } = await fresh(world, { one: {} })
+        const id = await world.session('openai key', { connectors: [name] })
+        const look = () => api.get(`/v1/sessions/${id}/tools?provider=openai`)
+        await world.run(id, `call ${name}__one with {}`)
+        const before = await look()
+        if (mood === 'closed') await server.close()
+        else server.mood(mood)
+        await world.run(id, `call ${name}__one with {}`)
+        const away = await eventually(look, ({ tools }) => tools.at(-1).status === 'unavailable')
+        t.match(away.tools.at(-1), { canonical_name: `${name}.one`, reason: /not available/ }, mood)
+        t.match(await shown(id), [{ status: 'unavailable' }])
+        t.strictSame(away.declarations, before.declarations, `${mood}: no prompt cache is lost`)
+        for (const _ of [1, 2, 3]) await world.run(id, `call ${name}__one with {}`)
+        t.equal((await look()).revision, before.revision + 1, `${mood}: further failures change nothing`)
+        if (mood === 'closed') continue
+        server.mood('well')
+        await world.run(id, `call ${name}__one with {}`)
+        t.equal(server.count('one'), 2)
+        const back = await eventually(look, ({ tools }) => tools.at(-1).status === 'available')
+        t.equal(back.revision, before.revision + 2)
+      }
+    },
+  )
 
   await t.test('a server without tools is available after a restart as before it', async (t) => {
     await world.restart()

@@ -20,6 +20,7 @@ const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
       },
       url: 'http://mcp.test/',
       headers: new Headers(),
+      onOpen() {},
       onMessage() {},
     },
     new AbortController().signal,
@@ -44,7 +45,8 @@ t.test('an event id of any characters is sent back in UTF-8', async (t) => {
 })
 
 t.test('a refusal that may pass does not mean that the server offers no GET stream', async (t) => {
-  for (const status of [401, 403, 408, 425, 429, 500, 502, 503])
+  t.same(await asked(new Response('', { status: 401 })), { lastEventId: '7', isUnauthorized: true })
+  for (const status of [403, 408, 425, 429, 500, 502, 503])
     t.same(await asked(new Response('', { status })), { lastEventId: '7' }, `HTTP ${status}`)
 })
 

@@ -2,9 +2,10 @@
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
-import type { Mcp } from '../../src/mcp/contract.ts'
+import { type Mcp, McpError, type McpState } from '../../src/mcp/contract.ts'
 import { createDiscovery, type Discovery } from '../../src/tools/discovery.ts'
-import { gate } from '../waiting.ts'
+import { NONE } from '../patterns.ts'
+import { eventually, gate } from '../waiting.ts'
 import { connector, createDoor, createMemory, tool } from './session-tools-doubles.ts'
 
 const over = (mcp: Mcp, onNews = () => {}): Discovery =>
@@ -78,6 +79,56 @@ t.test('a server that no session uses any more is not asked when it announces a 
   now += 11 * 60_000
   announce('s')
   t.strictSame(asked, ['s', 's'])
+})
+
+t.test('calls that find a server away do not hasten the attempts to reach it again', async (t) => {
+  const { mcp, asked, announce } = createDoor()
+  let state: McpState = 'down'
+  const discovery = over({ ...mcp, status: () => ({ state }) })
+  t.teardown(() => discovery.close())
+  const bindings = [{ connector: connector('s'), alias: null }]
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 'budget' }), [{ state: 'away' }])
+  for (let i = 0; i < 20; i++) announce('s')
+  t.strictSame(asked, ['s'])
+  state = 'ready'
+  announce('s')
+  t.strictSame(asked, ['s', 's'], 'a server that a call has reached is asked at once')
+})
+
+t.test('a server that fails once on an announcement is asked again before it counts as away', async (t) => {
+  const { mcp, servers, asked, announce } = createDoor()
+  const news: string[] = []
+  const discovery = over(mcp, () => news.push('news'))
+  t.teardown(() => discovery.close())
+  servers.set('s', { tools: [tool('a')] })
+  const bindings = [{ connector: connector('s'), alias: null }]
+  const isLive = () => discovery.marks(bindings)[0] !== null
+  await discovery.lookUp(bindings, { deadlineMs: 'budget' })
+  t.strictSame(news.splice(0), ['news'])
+  const away = { error: new McpError('unavailable', 'refused', { sent: false }) }
+  servers.set('s', away)
+  announce('s')
+  await new Promise(setImmediate)
+  servers.set('s', { tools: [tool('a')] })
+  await eventually(() => asked.length === 3)
+  t.match([isLive(), news], [true, NONE], 'a server that is back is no news')
+  servers.set('s', away)
+  announce('s')
+  await eventually(() => asked.length === 5)
+  t.match([isLive(), news], [false, ['news']], 'a second failure counts')
+})
+
+t.test('a list that the door remembers is no answer of a server that it has found away', async (t) => {
+  const { mcp, servers } = createDoor()
+  let state: McpState = 'ready'
+  const discovery = over({ ...mcp, status: () => ({ state }) })
+  t.teardown(() => discovery.close())
+  servers.set('s', { tools: [tool('a')] })
+  const bindings = [{ connector: connector('s'), alias: null }]
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 'budget' }), [{ state: 'live' }])
+  servers.delete('s')
+  state = 'down'
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 'budget' }), [{ state: 'away', reason: /refused/ }])
 })
 
 t.test('a list is asked for again when its time to live is over, and not before', async (t) => {
