@@ -161,11 +161,10 @@ export class Link {
       ...this.#options.settings,
       onListChanged: () => this.#options.onListChanged(),
       onClose: () => {
-        if (held && held === this.#held) {
-          this.#letGo()
-          this.#noteLoss(performance.now() - opened)
-        }
-        if (held) this.#close(held)
+        // A connection that was let go before ends with its last user.
+        if (!held || held !== this.#held) return
+        this.#letGo()
+        this.#noteLoss(performance.now() - opened)
       },
       closing: (work) => this.#track(work),
       ending: this.ending,
