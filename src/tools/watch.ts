@@ -40,8 +40,10 @@ interface KnownList {
   names: string[]
 }
 
-/** In these states the last list is a memory, not the present. */
-const DOWN: ReadonlySet<string> = new Set(['down', 'auth_required', 'quarantined'])
+/** In these states the server is away. */
+const AWAY: ReadonlySet<string> = new Set(['down', 'auth_required'])
+/** In these, the last list is a memory, not the present. */
+const DOWN: ReadonlySet<string> = new Set([...AWAY, 'quarantined'])
 /** How long after its last use a server is followed: its notifications, and attempts to reach it again. */
 export const INTEREST_MS = 10 * 60_000
 /** Between attempts to reach a server again: doubled from the first to the last. */
@@ -100,7 +102,7 @@ export class Watch {
    * somebody uses it, else one that announces often would never be let go; and not beside the attempts to reach it again.
    */
   noteChange(): void {
-    const isTried = this.#retry !== null && this.#isDown()
+    const isTried = this.#retry !== null && this.#isAway()
     if (this.isWanted() && !isTried) void this.#ask({ refresh: true }, true)
   }
 
@@ -112,7 +114,7 @@ export class Watch {
     const { refresh = false, insists = false, seen } = wanted
     if (this.#asking && !refresh) return this.#asking
     // After a failure the door's own list is only a memory, however fresh.
-    const hasFailed = this.failure !== null || this.#failures > 0 || this.#isDown()
+    const hasFailed = this.failure !== null || this.#failures > 0 || this.#isAway()
     const isMemory = hasFailed || this.#deps.mcp.isOutdated(this.spec.key)
     const isNewer = refresh || insists || isMemory || this.#isPassed(seen)
     this.#dropRetry()
@@ -151,8 +153,8 @@ export class Watch {
   }
 
   /** The door has found that the server is away. */
-  #isDown(): boolean {
-    return DOWN.has(this.#deps.mcp.status(this.spec.key).state)
+  #isAway(): boolean {
+    return AWAY.has(this.#deps.mcp.status(this.spec.key).state)
   }
 
   stop(): void {

@@ -6,6 +6,7 @@ import { scratch } from '../scratch.ts'
 import { eventually } from '../waiting.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { type Answer, createClient, type Json } from './client.ts'
+import { BACKEND, openWorld } from './harness.ts'
 
 const ADMIN = 'the-bootstrap-admin-key'
 
@@ -157,6 +158,36 @@ t.test('an owner logs in at a server that wants a login, and nobody else ever us
     },
   )
 })
+
+t.test(
+  'once a call finds its login ended, the tools of the server say so until the next login',
+  async (t) => {
+    const guarded = await guardedServer(t)
+    const world = await openWorld(t, BACKEND, { env: { BATON_CONNECTORS_ALLOW_PRIVATE: 'true' } })
+    const { api } = world
+    const body = { name: 'docs', transport: 'streamable_http', url: guarded.url, auth: { type: 'oauth' } }
+    const { id } = await api.post('/v1/connectors', body)
+    const logIn = async () => {
+      const { authorization_url } = await api.post(`/v1/connectors/${id}/login`)
+      t.equal((await fetch(await visit(authorization_url))).status, 200)
+    }
+    await logIn()
+    const session = await world.session('openai key', { connectors: ['docs'] })
+    const look = async (): Promise<Json> => {
+      const { tools } = await api.get(`/v1/sessions/${session}/tools`)
+      return tools.find(({ server }: Json) => server === 'docs')
+    }
+    const call = () => world.run(session, 'call docs__look with {}')
+    t.match(await call(), { output_text: /look ran/ })
+    guarded.revoke({ refresh: true })
+    t.match(await call(), { output_text: /docs wants a login, or another one/ })
+    const ended = await eventually(look, ({ status }) => status === 'unavailable')
+    t.match(ended, { canonical_name: 'docs.look', reason: /docs needs a login: POST/ })
+    await logIn()
+    await eventually(look, ({ status }) => status === 'available')
+    t.match(await call(), { output_text: /look ran/ })
+  },
+)
 
 t.test('a gateway with a public https address is known to login services by its document', async (t) => {
   const root = 'https://93.184.215.14/chat'

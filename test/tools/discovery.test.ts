@@ -126,6 +126,10 @@ t.test('a list that the door remembers is no answer of a server that it has foun
   servers.set('s', { tools: [tool('a')] })
   const bindings = [{ connector: connector('s'), alias: null }]
   t.match(await discovery.lookUp(bindings, { deadlineMs: 'budget' }), [{ state: 'live' }])
+  servers.set('s', { tools: [tool('b')] })
+  state = 'quarantined'
+  const held = await discovery.lookUp(bindings, { deadlineMs: 'budget' })
+  t.match(held, [{ state: 'live', tools: [{ name: 'a' }] }], 'a list that is held still stays')
   servers.delete('s')
   state = 'down'
   t.match(await discovery.lookUp(bindings, { deadlineMs: 'budget' }), [{ state: 'away', reason: /refused/ }])
