@@ -149,11 +149,13 @@ t.test('simultaneous changes take effect together although their servers answer 
   const tools = create()
   const session = sessionOf('ses_1')
   await tools.open(session, [])
-  const changes = [0, 30, 60].map((ms) => {
+  const changes = [0, 30, 60].map(async (ms) => {
     const { name } = add(`s${ms}`, { tools: [tool('a')], when: sleep(ms) })
-    return tools.bind(session, name, 'now', null)
+    const { added } = await tools.bind(session, name, 'now', null)
+    // Another server may have answered before the revision was written.
+    t.ok(added.includes(`${name}.a`))
   })
-  for (const { added } of await Promise.all(changes)) t.equal(added.length, 1)
+  await Promise.all(changes)
   t.equal(told.length, 1)
 })
 
