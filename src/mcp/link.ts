@@ -28,6 +28,7 @@ export interface LinkOptions extends Pick<HealthOptions, 'connectMs' | 'attemptM
 /** A connection with its users; once it is let go, it closes with the last of them. */
 class Held {
   readonly connection: Connection
+  readonly since = performance.now()
   readonly #close: () => void
   #users = 0
   #isLetGo = false
@@ -156,7 +157,6 @@ export class Link {
     const { openConnection } = await import('./connection.ts')
     const known = this.#verdict && this.#verdict.until > performance.now() ? this.#verdict.value : null
     let held: Held | null = null
-    let opened = 0
     const context: ConnectionContext = {
       ...this.#options.settings,
       onListChanged: () => this.#options.onListChanged(),
@@ -164,7 +164,7 @@ export class Link {
         // A connection that was let go before ends with its last user.
         if (!held || held !== this.#held) return
         this.#letGo()
-        this.#noteLoss(performance.now() - opened)
+        this.#noteLoss(held)
       },
       closing: (work) => this.#track(work),
       ending: this.ending,
@@ -180,7 +180,6 @@ export class Link {
     }
     const made = new Held(connection, () => this.#close(made))
     held = made
-    opened = performance.now()
     return made
   }
 
@@ -188,9 +187,10 @@ export class Link {
    * A connection of the SSE transport, which brings announcements by itself, has ended: who asks for the list opens the
    * next one. One that ended soon is left to its next use, and so is a process: it might end again and again.
    */
-  #noteLoss(livedMs: number): void {
-    const isFollowed = !this.#options.isStdio && this.#interestUntil > performance.now()
-    if (isFollowed && livedMs > STEADY_MS) this.#options.onDoubt()
+  #noteLoss({ since }: Held): void {
+    const now = performance.now()
+    const isFollowed = !this.#options.isStdio && this.#interestUntil > now
+    if (isFollowed && now - since > STEADY_MS) this.#options.onDoubt()
   }
 
   /** The next user gets a new connection; running calls keep the old one until they end. */
