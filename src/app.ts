@@ -3,7 +3,6 @@
  * place that knows them all; parts know each other's contracts.
  */
 import { randomUUID } from 'node:crypto'
-import { readFileSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import type { Logger } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../providers/index.ts'
@@ -13,7 +12,6 @@ import { BUILTINS } from './builtins/index.ts'
 import { openBus } from './bus/open.ts'
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
-import { EX_CONFIG } from './config/load.ts'
 import { configConnectors } from './connectors/input.ts'
 import { createConnectors } from './connectors.ts'
 import { createChoice } from './credentials/choose.ts'
@@ -33,7 +31,6 @@ import { buildHttp } from './http.ts'
 import { createLlm } from './llm.ts'
 import { createMcp } from './mcp/mcp.ts'
 import { createMcpOAuth } from './mcp/oauth.ts'
-import { openSandbox, type Sandbox } from './mcp/sandbox.ts'
 import { createSessions } from './sessions.ts'
 import { type openDatabase, openStore } from './store/open.ts'
 import type { Connector } from './store/store.ts'
@@ -43,9 +40,10 @@ import { createGate } from './tools/gate.ts'
 import { hasSecret, redactText } from './tools/redact.ts'
 import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools } from './tools/session-tools.ts'
-import { createToolboxRules, StartupError } from './tools/startup.ts'
+import { createToolboxRules, sandboxOf } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
+import { VERSION } from './version.ts'
 
 /** A gateway in this process. It listens once `http` is told to. */
 interface Gateway {
@@ -55,10 +53,6 @@ interface Gateway {
   /** Running turns leave at a step's border, readers get a clean end, then every part closes. */
   close(): Promise<void>
 }
-
-export const VERSION: string = (
-  JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string }
-).version
 
 /** Turns that may wait in one session (api.md section 4). */
 const QUEUE_LIMIT = 16
@@ -322,13 +316,6 @@ async function closeAll(closers: (() => Promise<unknown>)[], log: Logger): Promi
   for (const close of closers.splice(0)) {
     await close().catch((err: unknown) => log.warn({ err }, 'a part did not close cleanly'))
   }
-}
-
-/** The sandbox around stdio servers. Throws StartupError where it is wanted and cannot be had. */
-export function sandboxOf({ stdioIsolation, dataDir, file }: Config): Promise<Sandbox | null> {
-  return openSandbox({ isolation: stdioIsolation, hidden: [dataDir, file] }).catch((failure: Error) => {
-    throw new StartupError([failure.message], EX_CONFIG)
-  })
 }
 
 /** Where a browser on this machine reaches the gateway; null where it serves other machines, or has no port. */

@@ -14,7 +14,7 @@ const LAYERS: RegExp[] = [
   /^src\/(turns|builtins|connector|sessions)/,
   /^(src\/(tools|llm|ports|deployments)|providers\/index)/,
   /^src\/(store|bus|mcp|credentials|provider\.ts|oauth-vendor|sse|config|telemetry|log|validation)|^providers\//,
-  /^src\/(chat|errors|foreign|bounded-map|outbound|resolve|addresses|guard|duration|within|text)/,
+  /^src\/(chat|errors|foreign|bounded-map|outbound|resolve|addresses|guard|duration|within|text|version)/,
 ]
 
 interface Import {

@@ -1,7 +1,6 @@
 /** The command line on the store itself: it needs no running gateway and no key. */
 import { pino } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
-import { sandboxOf, VERSION } from '../app.ts'
 import { createKey, revokeKey } from '../auth.ts'
 import { openBus } from '../bus/open.ts'
 import type { Config } from '../config/config.ts'
@@ -20,8 +19,9 @@ import { createMcp } from '../mcp/mcp.ts'
 import { createMcpOAuth } from '../mcp/oauth.ts'
 import { openStore } from '../store/open.ts'
 import { all, type Connector, EVERYONE, type Store } from '../store/store.ts'
-import { unforeseenIn } from '../tools/startup.ts'
+import { sandboxOf, unforeseenIn } from '../tools/startup.ts'
 import { createToolboxPolicy } from '../tools/toolbox.ts'
+import { VERSION } from '../version.ts'
 import type { Access, TriedServer } from './access.ts'
 
 const QUIET = pino({ level: 'silent' })

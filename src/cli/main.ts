@@ -3,6 +3,7 @@ import { type ParseArgsConfig, parseArgs } from 'node:util'
 import { ConfigError, EX_CONFIG, loadConfig } from '../config/load.ts'
 import { inFull } from '../errors.ts'
 import { jsonEscaped } from '../text.ts'
+import { VERSION } from '../version.ts'
 import { type Access, openAccess, RULE, type Target } from './access.ts'
 import { type Command, type Given, type Io, UsageError } from './command.ts'
 import { CREDENTIAL_COMMANDS } from './credentials.ts'
@@ -29,8 +30,7 @@ export async function runCli(argv: readonly string[], world: World): Promise<num
       return argv.length === 0 ? EX_USAGE : 0
     }
     if (argv[0] === '--version') {
-      // Loads most of Baton.
-      io.say((await import('../app.ts')).VERSION)
+      io.say(VERSION)
       return 0
     }
     return await runCommand(commandIn(argv), argv, { ...world, io })

@@ -3,9 +3,10 @@
  * the start, with words that name the remedy (api.md section 1). Afterwards the same rules only warn.
  */
 import type { Logger } from 'pino'
-import type { McpSetting, Toolbox } from '../config/config.ts'
+import type { Config, McpSetting, Toolbox } from '../config/config.ts'
 import { EX_CONFIG } from '../config/load.ts'
 import { type Mcp, McpError, type McpServerSpec } from '../mcp/contract.ts'
+import { openSandbox, type Sandbox } from '../mcp/sandbox.ts'
 import type { Connector } from '../store/store.ts'
 import { oneLine } from '../text.ts'
 import { redactText } from './redact.ts'
@@ -23,6 +24,13 @@ export class StartupError extends Error {
     this.name = 'StartupError'
     this.exitCode = exitCode
   }
+}
+
+/** The sandbox around stdio servers. Throws StartupError where it is wanted and cannot be had. */
+export function sandboxOf({ stdioIsolation, dataDir, file }: Config): Promise<Sandbox | null> {
+  return openSandbox({ isolation: stdioIsolation, hidden: [dataDir, file] }).catch((failure: Error) => {
+    throw new StartupError([failure.message], EX_CONFIG)
+  })
 }
 
 interface ToolboxRules {
