@@ -8,7 +8,7 @@ import { calls, text } from '../emulators/scene.ts'
 import { NONE } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
 import type { Json } from './client.ts'
-import { declaredIn, fresh, PATH_NAMES, type Path, pathsIn, type World } from './harness.ts'
+import { declaredIn, fresh, type Path, pathsIn, type World } from './harness.ts'
 import { type TestTool, type ToolServer, textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- declarations
@@ -106,7 +106,7 @@ export async function hundreds(t: Test, world: World) {
   const namesOf = (tools: Json[]) =>
     tools.map((tool) => [tool.canonical_name, tool.provider_exposed_name]).sort()
   const seen = new Map<Path, Json[]>()
-  for (const path of PATH_NAMES) {
+  for (const path of pathsIn(world)) {
     await t.test(`all tools of all lists are declared, each under its own legal name: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: names })
       const turn = await world.run(session, 'hello')

@@ -9,15 +9,13 @@ import { declarations, hundreds, longResults, servers } from './session-tools-sh
 await everyBackend(t, async (t, world) => {
   await t.test('tools that come and go', (t) => comingAndGoing(t, world))
   await t.test('calls that Gemini finds unexpected', (t) => calledBlindly(t, world))
+  // This part waits out the budgets for servers, which do not depend on the store.
+  if (world.backend === BACKEND) await t.test('bad company', (t) => badCompany(t, world))
   await t.test('bad calls', (t) => badCalls(t, world))
   await t.test('declarations', (t) => declarations(t, world))
   await t.test('results that are too long', (t) => longResults(t, world))
-  // These take long, for reasons that do not depend on the store: the budgets for servers, and the many tools.
-  if (world.backend === BACKEND) {
-    await t.test('bad company', (t) => badCompany(t, world))
-    await t.test('hundreds of tools', (t) => hundreds(t, world))
-    await t.test('servers', (t) => servers(t, world))
-  }
+  await t.test('hundreds of tools', (t) => hundreds(t, world))
+  await t.test('servers', (t) => servers(t, world))
   await t.test('apply: now', async (t) => {
     world.emulators.gemini.unexpected.splice(0)
     await applyNow(t, world)
