@@ -232,9 +232,9 @@ export interface Mcp {
   ): Promise<McpResult>
   status(key: string): McpStatus
   /**
-   * Calls `fn` when a server announced a changed tool list, may have done so unheard (its channel was cut, its session
-   * lost), or was away for a call: at once, then at most every five seconds per key, the last one never lost. List again
-   * and compare hashes.
+   * Calls `fn` when a server announced a changed tool list, may have done so unheard (before somebody was interested,
+   * its channel was cut, its session lost), or was away for a call: at once, then at most every five seconds per key, the
+   * last one never lost. List again and compare hashes.
    */
   onListChanged(fn: (key: string) => void): void
   /** Keeps a channel for the server's notifications open for so long from now. */

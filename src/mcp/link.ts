@@ -142,7 +142,7 @@ export class Link {
       this.#held = held
       this.#remember(held.connection.verdict)
       this.health.succeeded()
-      this.#watch()
+      this.#watch(false)
       // The caller that asked for it may have left meanwhile.
       this.#armIdle()
       return held
@@ -254,23 +254,24 @@ export class Link {
     // A caller that looked the link up before its release may still call this.
     if (this.#isReleased) return
     this.#interestUntil = Math.max(this.#interestUntil, performance.now() + forMs)
-    this.#watch()
+    this.#watch(true)
     this.#armIdle()
   }
 
-  #watch(): void {
+  /** `hasStood`: the connection is not new. Without a channel, nothing was heard on it until now, except from a process. */
+  #watch(hasStood: boolean): void {
     const connection = this.#held?.connection
     if (!connection || this.#interestUntil <= performance.now()) return
     if (this.#channel?.extend(this.#interestUntil)) return
-    let wasOpen = false
+    let mayHaveMissed = hasStood && !this.#options.isStdio
     const onOpen = (): void => {
-      if (wasOpen) this.#options.onDoubt()
-      wasOpen = true
+      if (mayHaveMissed) this.#options.onDoubt()
+      mayHaveMissed = true
     }
     const listen = async (signal: AbortSignal, previous: ChannelEnd): Promise<ChannelEnd> => {
       const end = await connection.listen(signal, previous, onOpen)
       // The server has forgotten the session, and may be another by now: it announces nothing here any more.
-      if (end.isUnsupported && wasOpen) this.#options.onDoubt()
+      if (end.isUnsupported && mayHaveMissed) this.#options.onDoubt()
       return end
     }
     this.#channel = keepChannel(listen, this.#interestUntil)

@@ -203,8 +203,8 @@ t.test(
       [modern, 'modern'],
     ] as const) {
       const spec = specOf(rig, { key })
-      await list(mcp, spec)
       mcp.interest(spec, 400)
+      await list(mcp, spec)
     }
     t.equal(await heard, 'modern')
     await Promise.all(closed)

@@ -51,6 +51,27 @@ t.test('after a cut the channel is opened again, and what it missed is asked for
   }
 })
 
+t.test('what a server announced before anybody followed it is asked for', async (t) => {
+  for (const era of ['legacy', 'modern'] as const) {
+    const rig = await startRig(t, era, 's')
+    channelsOf(rig)
+    const mcp = door(t, { announceMs: 1 })
+    const heard: string[] = []
+    mcp.onListChanged((key) => heard.push(key))
+    await list(mcp, specOf(rig))
+    mcp.interest(specOf(rig), 60_000)
+    await eventually(() => heard.length === 1)
+  }
+  const restarted = await startRig(t, 'legacy', 's')
+  restarted.on('GET', ({ status }) => status(404))
+  const mcp = door(t, { announceMs: 1 })
+  const heard: string[] = []
+  mcp.onListChanged((key) => heard.push(key))
+  await list(mcp, specOf(restarted))
+  mcp.interest(specOf(restarted), 60_000)
+  await eventually(() => heard.length === 1)
+})
+
 t.test('a server that was restarted is asked for its list as soon as its channel shows that', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   const channels = channelsOf(rig)
