@@ -5,7 +5,7 @@
 import type { Logger } from 'pino'
 import type { Config, McpSetting, Toolbox } from '../config/config.ts'
 import { EX_CONFIG } from '../config/load.ts'
-import { type Mcp, McpError, type McpServerSpec } from '../mcp/contract.ts'
+import { ATTEMPT_MS, type Mcp, McpError, type McpServerSpec } from '../mcp/contract.ts'
 import { openSandbox, type Sandbox } from '../mcp/sandbox.ts'
 import type { Connector } from '../store/store.ts'
 import { oneLine } from '../text.ts'
@@ -65,7 +65,9 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
     const connector = deps.connectors.find(({ name }) => name === setting.name)
     if (!connector) throw new Error(`server ${setting.name} has no row`)
     try {
-      const list = await deps.mcp.list(deps.specFor(connector))
+      // The door gives the server its time for each request. A limit for all of them would also count the time that a
+      // busy machine takes to load the door's code.
+      const list = await deps.mcp.list(deps.specFor(connector), { timeoutMs: ATTEMPT_MS })
       const tools = list.tools.map(({ name }) => name).filter((name) => isOffered(connector, name))
       return { setting, connector, tools }
     } catch (thrown) {

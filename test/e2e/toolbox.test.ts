@@ -1,7 +1,9 @@
 /** Which tools the operator's rules let into a running gateway (docs/toolbox.md), and what is told of them. */
 import { connect, createServer } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { listening } from '../listening.ts'
+import { modernAnswers, startRig } from '../mcp/servers/rig.ts'
 import { eventually, gate } from '../waiting.ts'
 import { BACKEND, openWorld } from './harness.ts'
 import { textResult } from './tool-server.ts'
@@ -51,6 +53,23 @@ ${mcp('one', doors[0] ?? '', 'mode: strict')}${mcp('two', doors[1] ?? '', DYNAMI
   }
   const turn = await world.run(session, 'call one__search with {}\ncall two__search with {}')
   t.match(turn.output_text, /found by one.*found by two/)
+})
+
+t.test('a start bears with a server that needs most of its time for each request', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const answers = modernAnswers(rig)
+  for (const [method, ms] of [
+    ['server/discover', 2_500],
+    ['tools/list', 3_500],
+  ] as const) {
+    rig.on(method, async (exchange) => {
+      await sleep(ms)
+      answers[method]?.(exchange)
+    })
+  }
+  const world = await openWorld(t, BACKEND, { yaml: `toolbox:\n  mcps:\n${mcp('slow', rig.url, DYNAMIC)}` })
+  const session = await world.session('openai key')
+  t.match(await toolOf(world, session, 'slow.tool'), { status: 'available' })
 })
 
 t.test('a model without inspect_tool_output is told that it cannot read on in a long result', async (t) => {
