@@ -1,5 +1,6 @@
 /** How many calls run at once, in one process and over replicas that share a Redis. */
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Redis } from 'ioredis'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import { createLink } from '../../src/bus/redis/link.ts'
@@ -190,6 +191,30 @@ t.test('a gate keeps its contract on two replicas that share a Redis', ON_REDIS,
     dead.die()
     ;(await waiting)()
   })
+
+  await t.test(
+    'Redis may evict any of the keys while calls run: no slot is lost, or given twice',
+    async (t) => {
+      const redis = new Redis(SERVERS.REDIS_URL)
+      t.teardown(() => redis.disconnect())
+      for (const key of ['held', 'line', 'seen', 'count']) {
+        const scope = scopeOf(`evicted-${key}`)
+        const { slots } = await replica(t, scope, 150)
+        const one = (id: string) => ({ ...ticket(id), most: 1 })
+        const enter = (id: string) => slots.enter(one(id), 1)
+        t.equal(await enter('runs'), 'in')
+        t.equal(await enter('waits'), 'line')
+        await redis.del(`baton:{places:${scope}}:${key}`)
+        // The replica's next renewal puts back what it knows.
+        await sleep(150)
+        t.equal(await enter('third'), 'full', `${key}: one runs and one waits`)
+        for (const id of ['waits', 'runs']) await slots.leave(one(id))
+        t.equal(await enter('runs'), 'in', `${key}: the slot is free again`)
+        t.equal(await enter('waits'), 'line', `${key}: and so is the place in line`)
+        for (const id of ['waits', 'runs']) await slots.leave(one(id))
+      }
+    },
+  )
 
   await t.test('a slot is kept for as long as its call runs', async (t) => {
     const scope = scopeOf('long')

@@ -24,6 +24,20 @@ local function counted(field) return tonumber(redis.call('HGET', count, field) o
 local function add(field, n)
   if redis.call('HINCRBY', count, field, n) <= 0 then redis.call('HDEL', count, field) end
 end
+-- Redis may have evicted some of these keys and kept others: then what is left is counted anew.
+local function recount()
+  local sum = 0
+  for _, n in ipairs(redis.call('HVALS', count)) do sum = sum + tonumber(n) end
+  if sum == redis.call('ZCARD', held) + redis.call('ZCARD', line) then return end
+  redis.call('DEL', count)
+  for prefix, key in pairs({ i = held, l = line }) do
+    for _, ticket in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+      local _, tool = read(ticket)
+      add(prefix .. tool, 1)
+    end
+  end
+end
+recount()
 local function out(ticket)
   local _, tool = read(ticket)
   if redis.call('ZREM', held, ticket) == 1 then add('i' .. tool, -1) end
