@@ -105,9 +105,9 @@ const logMethod: LogHook = function (given, method, level) {
 type LogHook = NonNullable<NonNullable<LoggerOptions['hooks']>['logMethod']>
 const [WARN, ERROR] = [40, 50]
 
-/** What operators hear of a server that Baton stands on: one line when it goes away, one when it is back. */
+/** What operators hear of something that Baton stands on: one line when it goes away, one when it is back. */
 interface Presence {
-  /** The server cannot be used; `thrown` says why */
+  /** It cannot be used; `thrown` says why */
   away(thrown: unknown): void
   /** Something went well with it again */
   back(): void
@@ -120,13 +120,14 @@ const REMIND_MS = 600_000
 /** The server is back once nothing failed for so long: where connections run out, some fail and others do not. */
 const CALM_MS = 5_000
 
-export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string): Presence {
+/** `isAway`, `isBack`: what the two lines say. */
+export function createPresence(log: Pick<Logger, 'info' | 'warn'>, isAway: string, isBack: string): Presence {
   let saidAt: number | null = null
   let calm: NodeJS.Timeout | null = null
   let isClosed = false
   const sayBack = () => {
     saidAt = calm = null
-    log.info(`${name} is back`)
+    log.info(isBack)
   }
   return {
     away(thrown) {
@@ -137,7 +138,7 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string)
       const now = performance.now()
       if (saidAt !== null && now - saidAt < REMIND_MS) return
       saidAt = now
-      log.warn({ reason: inFull(thrown) }, `${name} is away`)
+      log.warn({ reason: inFull(thrown) }, isAway)
     },
     back() {
       if (saidAt !== null && !isClosed) calm ??= setTimeout(sayBack, CALM_MS).unref()

@@ -39,7 +39,7 @@ t.test('the log has one line when a server goes away, and one when it is back', 
       lines.push([level, msg, reason])
     },
   })
-  const presence = createPresence(log, 'Redis')
+  const presence = createPresence(log, 'Redis is away', 'Redis is back')
   presence.back()
   for (const why of ['no route', 'refused', 'refused']) presence.away(new Error(why))
   presence.back()
@@ -62,7 +62,7 @@ t.test('failures because of a server that is away are logged for debugging only'
     const lines: unknown[] = []
     const log = createLog(level, { write: (line) => void lines.push(JSON.parse(line).level) })
     const cause = new Error('refused')
-    createPresence({ info() {}, warn() {} }, 'Redis').away(cause)
+    createPresence({ info() {}, warn() {} }, 'away', 'back').away(cause)
     const err = new BatonError('unavailable', 'The event bus is away.', { cause })
     log.warn({ err }, 'an event was lost')
     log.child({}).error({ err }, 'turn failed')

@@ -91,7 +91,8 @@ const END_ALL_LEASES = `
 
 /** Says when the database goes away and when it is back: everyone who needs it fails meanwhile. */
 function watched(db: Db, log: Logger): Db {
-  const presence = createPresence(log, db.kind === 'postgres' ? 'PostgreSQL' : 'the embedded database')
+  const name = db.kind === 'postgres' ? 'PostgreSQL' : 'the embedded database'
+  const presence = createPresence(log, `${name} is away`, `${name} is back`)
   async function watch<T>(work: Promise<T>): Promise<T> {
     try {
       const result = await work

@@ -19,7 +19,8 @@ function served(t: Test) {
         ? Promise.reject(new Error('away'))
         : new Promise((resolve, reject) => asked.push({ args, resolve, reject })),
   }
-  const log = pino({ level: 'silent' })
+  const lines: string[] = []
+  const log = pino({ base: null }, { write: (line) => void lines.push(JSON.parse(line).msg) })
   const slots = createSharedSlots({ link, scope: 'all', replica: 'r1', leaseMs: 6_000, log })
   t.teardown(() => slots.close())
   const granted: string[] = []
@@ -29,7 +30,7 @@ function served(t: Test) {
     state.isAway = true
     return (await slots.enter(ticket('probe'), 0)) === 'in'
   }
-  return { slots, asked, granted, state, hasRoom }
+  return { slots, asked, granted, state, hasRoom, lines }
 }
 
 t.test('a slot is held once, even if its grant comes before the answer, and twice', async (t) => {
@@ -84,4 +85,25 @@ t.test('a renewal does not put a call in line that has no answer yet', async (t)
   asked[1]?.resolve(['r1.1/1/read'])
   await new Promise(setImmediate)
   t.same(granted, ['1'], 'a renewal tells a grant whose message was lost')
+})
+
+t.test('the log has one line while a full Redis refuses some operations and takes others', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { slots, asked, lines } = served(t)
+  const use = async (isRefused: boolean) => {
+    const entering = slots.enter(ticket('1'), 9)
+    if (isRefused) asked.pop()?.reject(new Error('OOM command not allowed'))
+    else asked.pop()?.resolve(['in', '7'])
+    await entering
+    const leaving = slots.leave(ticket('1'))
+    await new Promise(setImmediate)
+    asked.pop()?.resolve(1)
+    await leaving
+  }
+  for (let i = 0; i < 3; i++) await use(true)
+  t.same(lines, ['limits of tools are counted by each replica alone'])
+  await use(false)
+  mock.timers.tick(5_000)
+  t.same(lines.slice(1), ['limits of tools are shared again'])
 })

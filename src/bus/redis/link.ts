@@ -88,7 +88,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   let leftAt = Number.NEGATIVE_INFINITY
   /** The era; null until somebody needs it on this connection */
   let learned: Promise<string> | null = null
-  const presence = createPresence(log, 'Redis')
+  const presence = createPresence(log, 'Redis is away', 'Redis is back')
 
   for (const connection of [commands, listener]) {
     connection.on('error', presence.away)

@@ -7,6 +7,7 @@
  * inside, `l<tool>` calls in line. A ticket there is `<replica>.<id>/<most>/<tool>`.
  */
 import type { Logger } from 'pino'
+import { createPresence } from '../../log.ts'
 import { createMemorySlots, type Slots, type Ticket } from '../slots.ts'
 import { type Link, type Script, script } from './link.ts'
 
@@ -163,7 +164,12 @@ export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
   const waiting = new Map<string, Waiting>()
   const listeners: ((ticket: string) => void)[] = []
   let total = UNLIMITED
-  let isAway = false
+  // A Redis that is full refuses some operations and takes others.
+  const presence = createPresence(
+    log,
+    'limits of tools are counted by each replica alone',
+    'limits of tools are shared again',
+  )
 
   const nameOf = ({ id, most, tool }: Ticket) => `${replica}.${id}/${most}/${tool}`
   const tell = (id: string) => {
@@ -173,12 +179,10 @@ export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
   async function run(operation: Script, args: (string | number)[]): Promise<unknown> {
     try {
       const answer = await link.run(operation, keys, [channel, total, leaseMs, ...args])
-      if (isAway) log.info('limits of tools are shared again')
-      isAway = false
+      presence.back()
       return answer
     } catch (err) {
-      if (!isAway) log.warn({ err }, 'limits of tools are counted by each replica alone')
-      isAway = true
+      presence.away(err)
       throw err
     }
   }
@@ -244,6 +248,9 @@ export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
       await run(LEAVE, [nameOf(ticket)]).catch(() => {})
     },
     onGranted: (fn) => void listeners.push(fn),
-    close: () => clearInterval(timer),
+    close() {
+      presence.close()
+      clearInterval(timer)
+    },
   }
 }
