@@ -115,7 +115,9 @@ interface Presence {
   close(): void
 }
 
-/** How often the line is repeated while the server stays away */
+/** The line is repeated so much later: by then the reason is the lasting one, not what connections met as it went away. */
+const SETTLED_MS = 60_000
+/** … and then at this interval */
 const REMIND_MS = 600_000
 /** The server is back once nothing failed for so long: where connections run out, some fail and others do not. */
 const CALM_MS = 5_000
@@ -123,6 +125,7 @@ const CALM_MS = 5_000
 /** `isAway`, `isBack`: what the two lines say. */
 export function createPresence(log: Pick<Logger, 'info' | 'warn'>, isAway: string, isBack: string): Presence {
   let saidAt: number | null = null
+  let isRepeated = false
   let calm: NodeJS.Timeout | null = null
   let isClosed = false
   const sayBack = () => {
@@ -136,7 +139,8 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, isAway: strin
       if (calm) clearTimeout(calm)
       calm = null
       const now = performance.now()
-      if (saidAt !== null && now - saidAt < REMIND_MS) return
+      if (saidAt !== null && now - saidAt < (isRepeated ? REMIND_MS : SETTLED_MS)) return
+      isRepeated = saidAt !== null
       saidAt = now
       log.warn({ reason: inFull(thrown) }, isAway)
     },

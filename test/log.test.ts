@@ -57,6 +57,23 @@ t.test('the log has one line when a server goes away, and one when it is back', 
   t.same(lines.slice(2), [[40, 'Redis is away', 'again']])
 })
 
+t.test('the log tells the lasting reason a minute after a server went away, then every ten', async (t) => {
+  let minutes = 0
+  const { mock: now } = mock.method(performance, 'now', () => minutes * 60_000)
+  t.teardown(() => now.restore())
+  const told: unknown[] = []
+  const log = { info() {}, warn: ({ reason }: { reason: string }) => void told.push([minutes, reason]) }
+  const presence = createPresence(log as never, 'Redis is away', 'Redis is back')
+  presence.away(new Error('the connection broke'))
+  for (minutes = 0.5; minutes < 22; minutes += 0.5) presence.away(new Error('wrong password'))
+  t.same(told, [
+    [0, 'the connection broke'],
+    [1, 'wrong password'],
+    [11, 'wrong password'],
+    [21, 'wrong password'],
+  ])
+})
+
 t.test('failures because of a server that is away are logged for debugging only', async (t) => {
   const levels = (level: string) => {
     const lines: unknown[] = []
