@@ -8,6 +8,7 @@ import {
   type PriorDiscovery,
   SdkError,
   SdkErrorCode,
+  SdkHttpError,
   SseError,
   type VersionNegotiationOptions,
 } from '@modelcontextprotocol/client'
@@ -94,7 +95,7 @@ async function legacyFirst(spec: McpServerSpec, attempt: MakeAttempt): Promise<W
 const isOfNoEra = ({ cause }: Error): boolean =>
   cause instanceof SdkError && cause.code === SdkErrorCode.EraNegotiationFailed
 
-/** Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence) instead of refusing it. */
+/** Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence, 401) instead of refusing it. */
 async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: number): Promise<Wire> {
   try {
     return await attempt({ mode: 'auto', ...(probeMs && { probeMs }) })
@@ -102,6 +103,8 @@ async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: n
     if (!(probed instanceof ProbeFailedError)) throw probed
     return attempt({ mode: 'legacy' }).catch((error) => {
       const refused = toMcpError(error, spec)
+      // The server speaks only the new protocol, and denied access to that.
+      if (isDenial(probed.cause) && refused.kind === 'protocol') throw toMcpError(probed.cause, spec)
       // The server speaks only the new protocol, and was slow to say so: the next attempt has to give its probe longer.
       if (!isSilence(probed.cause) || refused.kind !== 'protocol') throw error
       const message = `${spec.name} did not say in time which protocol revisions it speaks.`
@@ -149,7 +152,7 @@ async function openWire(
   } catch (error) {
     exchange.abort()
     context.closing(wire.transport.close().catch(() => {}))
-    if (isUnclearProbe(error, exchange, probeMs))
+    if (isUnclearProbe(error, exchange, spec, probeMs))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
     const failure = toMcpError(exchange.failure ?? error, spec, exchange)
     const isOfNoRevision = failure.rpcCode === METHOD_NOT_FOUND && !prior
@@ -172,8 +175,24 @@ const NO_REVISION =
 const isSilence = (error: unknown): boolean =>
   error instanceof SdkError && error.code === SdkErrorCode.RequestTimeout
 
-function isUnclearProbe(error: unknown, exchange: Exchange, probeMs: number | undefined): boolean {
+const DENIALS: ReadonlySet<string> = new Set([
+  SdkErrorCode.ClientHttpAuthentication,
+  SdkErrorCode.ClientHttpForbidden,
+])
+
+/** The server denied access to the probe. */
+const isDenial = (error: unknown): boolean => error instanceof SdkHttpError && DENIALS.has(error.code)
+
+function isUnclearProbe(
+  error: unknown,
+  exchange: Exchange,
+  { auth }: McpServerSpec,
+  probeMs: number | undefined,
+): boolean {
   if (!(error instanceof SdkError)) return false
+  // Some gateways answer so to any method that they do not know (QwenPaw#7620, adcp-client#2434). A login is renewed
+  // instead, once for each attempt.
+  if (isDenial(error)) return auth === undefined
   // Only the probe has less time than the whole attempt.
   if (isSilence(error)) return probeMs !== undefined && !exchange.failure
   const isProbeError = error.code === SdkErrorCode.EraNegotiationFailed

@@ -323,7 +323,7 @@ t.test('a redirect to another origin is refused, and nothing is sent there', asy
 })
 
 t.test('a server that fails at the probe is asked in the older revision', async (t) => {
-  for (const choke of ['500', 'html', '202'] as const) {
+  for (const choke of ['500', 'html', '202', '401', '403'] as const) {
     const rig = await startRig(t)
     rig.on('server/discover', ({ status }) => {
       if (choke === 'html') return status(200, { 'content-type': 'text/html' }, '<p>')
@@ -335,6 +335,20 @@ t.test('a server that fails at the probe is asked in the older revision', async 
   rig.on('server/discover', ({ status }) => status(503))
   await fails(t, list(door(t), specOf(rig)), { kind: 'unavailable' })
   t.equal(rig.count('initialize'), 0, 'an outage does not count as an answer about the revision')
+})
+
+t.test('a server that denies access in either revision is reported by that denial', async (t) => {
+  const denied = { kind: 'auth_required', sent: false, message: /HTTP 403/ } as const
+  const rig = await startRig(t, 'modern')
+  rig.on('server/discover', ({ status }) => status(403))
+  rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
+  await fails(t, list(door(t), specOf(rig)), denied, 'the server knows the newer revision only')
+  rig.on('initialize', ({ status }) => status(403))
+  await fails(t, list(door(t), specOf(rig)), denied, 'the server denies all')
+  const login = { token: async () => 'old', onUnauthorized: async () => {} }
+  rig.on('server/discover', ({ status }) => status(401))
+  await fails(t, list(door(t), specOf(rig, { auth: login })), { kind: 'auth_required' })
+  t.equal(rig.count('initialize'), 2, 'a login is not asked for another token in each revision')
 })
 
 t.test('a server that speaks none of our revisions is reported as such', async (t) => {
