@@ -97,7 +97,7 @@ function createConnection(
   const { client } = wire
   const version = client.getServerVersion()
   const server: McpServerInfo = {
-    name: oneLine(version?.name ?? spec.name),
+    name: oneLine(version?.name || spec.name),
     version: oneLine(version?.version ?? ''),
     protocol_version: client.getNegotiatedProtocolVersion() ?? '',
   }

@@ -73,6 +73,39 @@ for (const era of ['legacy', 'modern'] as const)
     t.same(await call(mcp, specOf(rig)), RAN)
   })
 
+t.test('odd members of the answer to initialize cost neither the server nor its tools', async (t) => {
+  const sound = {
+    protocolVersion: '2025-06-18',
+    capabilities: { tools: {} },
+    serverInfo: { name: 'odd', version: '1' },
+  }
+  const greetings: Record<string, [answer: object, server: object]> = {
+    'a null': [{ ...sound, instructions: null }, {}],
+    'capabilities that are null': [{ ...sound, capabilities: { tools: {}, prompts: null, logging: [] } }, {}],
+    'an empty list of PHP': [{ ...sound, capabilities: { tools: [] } }, {}],
+    'the tools themselves': [{ ...sound, capabilities: { tools: [TOOL] } }, {}],
+    'no capabilities': [{ ...sound, capabilities: undefined }, {}],
+    'no name': [
+      { ...sound, serverInfo: { title: null } },
+      { name: 'rig', version: '' },
+    ],
+    'a version that is a number': [
+      { ...sound, serverInfo: { name: 'odd', version: 1.5 } },
+      { version: '1.5' },
+    ],
+    'no revision': [{ ...sound, protocolVersion: undefined }, { protocol_version: '2024-11-05' }],
+  }
+  for (const [what, [answer, server]] of Object.entries(greetings)) {
+    const rig = await startRig(t)
+    rig.on('initialize', ({ reply }) => reply(answer))
+    const listed = await list(door(t), specOf(rig))
+    t.match(listed, { tools: [TOOL], server: { name: 'odd', ...server } }, what)
+  }
+  const rig = await startRig(t)
+  rig.on('initialize', ({ reply }) => reply({ ...sound, capabilities: { tools: null } }))
+  t.same((await list(door(t), specOf(rig))).tools, [], 'null means that there are no tools')
+})
+
 t.test('an endless list is read up to a number of pages', async (t) => {
   const rig = await startRig(t)
   let page = 0
