@@ -8,7 +8,8 @@ import type { McpLogin, McpTokens, StepContext } from './oauth.ts'
 
 /**
  * Some services write null or an empty text for members that they leave out. Some answer a registration only with what
- * they add to it (RFC 7591 3.2.1 wants all of it). The SDK refuses both.
+ * they add to it (RFC 7591 3.2.1 wants all of it). The SDK refuses both. Some show a web page for every path that they
+ * do not know: the SDK would not look for metadata in the next place (typescript-sdk#2126).
  */
 export const leniently =
   (context: StepContext): StepContext['fetch'] =>
@@ -17,7 +18,10 @@ export const leniently =
     if (!response.ok) return response
     const text = await response.text()
     const answer = parseRecord(text)
-    if (answer === null) return new Response(text, { status: response.status })
+    if (answer === null) {
+      const isPage = (init?.method ?? 'GET') === 'GET'
+      return new Response(text, { status: isPage ? 404 : response.status })
+    }
     const said = Object.entries(answer).filter(([, value]) => value !== null && value !== '')
     const asked = typeof init?.body === 'string' ? parseRecord(init.body) : null
     return Response.json({ ...asked, ...Object.fromEntries(said) }, { status: response.status })

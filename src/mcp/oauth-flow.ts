@@ -1,6 +1,7 @@
 /** The login flow with the SDK's client: one provider object for each step, over plain data. */
 import {
   auth,
+  checkResourceAllowed,
   computeScopeUnion,
   discoverOAuthServerInfo,
   IssuerMismatchError,
@@ -158,7 +159,8 @@ export async function renew(
         ...(metadata && { metadata }),
         clientInformation: client,
         refreshToken: refresh_token,
-        ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
+        ...(resource &&
+          !takesNoResource(found) && { resource: found.resourceMetadata?.resource ?? resource }),
         fetchFn: tokenFetch(context),
       })
       return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
@@ -247,6 +249,10 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
     get clientMetadataUrl() {
       return takesNoSecret(desk.discovery) ? desk.client_metadata_url : ''
     },
+    get validateResourceURL() {
+      // The SDK takes a provider without this function to name the resource.
+      return (takesNoResource(desk.discovery) ? unnamed : undefined) as typeof unnamed
+    },
     clientMetadata: clientMetadata(desk.redirect_url),
     state: () => desk.state,
     clientInformation(asked) {
@@ -293,6 +299,24 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
       desk.discovery = found
     },
   }
+}
+
+/**
+ * Microsoft's v2.0 endpoints learn the resource from the scope, and refuse most requests that name it, too
+ * (AADSTS9010010; mcp-remote#217).
+ */
+const takesNoResource = (found: OAuthServerInfo | undefined): boolean => {
+  const at = found?.authorizationServerMetadata?.authorization_endpoint
+  return at !== undefined && ENTRA.test(at)
+}
+const ENTRA = /^https:\/\/login\.(?:partner\.)?microsoftonline\.(?:com|us|cn)\/.*\/v2\.0\//
+
+/** Names no resource; throws, as the SDK does, if the metadata are for another server. */
+async function unnamed(requestedResource: string | URL, configuredResource?: string): Promise<undefined> {
+  const isOurs =
+    configuredResource === undefined || checkResourceAllowed({ requestedResource, configuredResource })
+  if (!isOurs)
+    throw new Error(`Protected resource ${configuredResource} does not match expected ${requestedResource}`)
 }
 
 /**

@@ -3,6 +3,7 @@ import t from 'tap'
 import { sealConnector } from '../../src/credentials/connector-secret.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
+import { visit } from './world.ts'
 
 const { store, vault, bench } = await connectorWorld(t)
 
@@ -11,9 +12,21 @@ const RESOURCE = '/.well-known/oauth-protected-resource/mcp'
 
 /** Lets the service give out this document with some fields changed. */
 async function retell(guarded: McpLogins, path: string, change: object): Promise<void> {
-  const document = (await (await fetch(`${guarded.origin}${path}`)).json()) as object
+  const document = await documentAt(guarded, path)
   guarded.instead(path, { status: 200, body: JSON.stringify({ ...document, ...change }) })
 }
+
+const documentAt = async (guarded: McpLogins, path: string) =>
+  (await (await fetch(`${guarded.origin}${path}`)).json()) as object
+
+/** Metadata as OpenID Connect Discovery wants them. */
+const oidc = (metadata: object): string =>
+  JSON.stringify({
+    ...metadata,
+    jwks_uri: 'https://as.test/jwks',
+    subject_types_supported: ['public'],
+    id_token_signing_alg_values_supported: ['RS256'],
+  })
 
 t.test('the next login registers a new client at a service that forgot the former one', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
@@ -145,6 +158,43 @@ t.test('Google is asked for a refresh token with the parameters of its own', asy
   await retell(guarded, SERVICE, { authorization_endpoint: 'https://accounts.google.com/o/oauth2/v2/auth' })
   t.match(Object.fromEntries(await asked()), { access_type: 'offline', prompt: 'consent', scope: 'tools' })
 })
+
+t.test('Microsoft is named no resource beside the scope, in no request', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, read, time, tokenNow } = await bench(t, guarded)
+  const authorize = 'https://login.microsoftonline.com/common/oauth2/v2.0/authorize'
+  await retell(guarded, SERVICE, { authorization_endpoint: authorize })
+  guarded.takesNoResource()
+  const logins = replica()
+  const { authorization_url } = await logins.begin(ANN, await read())
+  const asked = new URL(authorization_url)
+  t.equal(`${asked.origin}${asked.pathname}`, authorize)
+  t.match(Object.fromEntries(asked.searchParams), { scope: 'tools', resource: undefined })
+  const back = await visit(`${guarded.origin}/authorize${asked.search}`)
+  await logins.finish(Object.fromEntries(back.searchParams))
+  const first = await tokenNow()
+  time.ahead = 601_000
+  t.not(await tokenNow(), first, 'the token is renewed')
+  guarded.metadata({ resource: 'https://other.test/mcp', authorization_servers: [guarded.origin] })
+  await t.rejects(logins.begin(ANN, await read()), { message: /metadata is for another server/ })
+})
+
+t.test(
+  'metadata are looked for further where a service shows a page for what it does not know',
+  async (t) => {
+    const guarded = await guardedServer(t, { tenant: '/as', expires_in: 600 })
+    const { logIn, tokenNow, time } = await bench(t, guarded)
+    const metadata = await documentAt(guarded, `${SERVICE}/as`)
+    const html = { status: 200, body: '<!doctype html>' }
+    guarded.instead(`${SERVICE}/as`, html)
+    guarded.instead('/.well-known/openid-configuration/as', html)
+    guarded.instead('/as/.well-known/openid-configuration', { status: 200, body: oidc(metadata) })
+    await logIn()
+    const first = await tokenNow()
+    time.ahead = 601_000
+    t.not(await tokenNow(), first, 'a renewal finds the metadata, too')
+  },
+)
 
 t.test('a login asks for the scope that the owner gave in place of those of the service', async (t) => {
   const guarded = await guardedServer(t)

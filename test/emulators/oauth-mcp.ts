@@ -29,6 +29,8 @@ export interface McpLogins {
   revoke(options?: { refresh: boolean }): void
   /** From now on clients that registered themselves are unknown, and their tokens cannot be renewed. */
   forget(): void
+  /** From now on requests that name a resource are refused, as by Microsoft's service. */
+  takesNoResource(): void
   /** Token requests are answered with this status from now on; null: as usual. */
   outage(status: number | null): void
   /** Replaces the protected resource's metadata. */
@@ -81,6 +83,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   }
   let users = 0
   let outage: number | null = null
+  let isResourceNamed = true
   let metadata: Record<string, unknown> | null = null
   let told = (answer: Record<string, unknown>) => answer
   const instead = new Map<string, { status: number; body?: string }>()
@@ -111,6 +114,9 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     forget() {
       known.clear()
       refresh.clear()
+    },
+    takesNoResource() {
+      isResourceNamed = false
     },
     outage(status) {
       outage = status
@@ -276,7 +282,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   }
 
   /** The resource that token requests must name; none while its metadata are not there. */
-  const nameable = () => (instead.get(resource)?.status === 404 ? null : made.url)
+  const nameable = () => (!isResourceNamed || instead.get(resource)?.status === 404 ? null : made.url)
 
   function renewed(form: URLSearchParams): Grant | null {
     if (form.get('resource') !== nameable()) return null
