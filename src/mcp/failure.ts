@@ -8,7 +8,7 @@ import {
   SseError,
   UnauthorizedError,
 } from '@modelcontextprotocol/client'
-import { isRecord } from '../chat/json.ts'
+import { isRecord, parseRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { BodyTooLargeError } from '../guard/body.ts'
 import { McpError } from './contract.ts'
@@ -122,14 +122,17 @@ function fromHttp(status: number, cause: Error, server: Server, exchange?: Excha
       ...facts,
       sent: false,
     })
+  const body = cause.message.replace(POSTING, '')
+  const answer = rpcErrorIn(body)
+  if (answer && ANSWERING.has(status)) return refusal(answer, server, cause)
   const refusesUnrun = [404, 405, 406, 410, 415, 429].includes(status)
-  if (refusesUnrun || status >= 500)
-    return new McpError('unavailable', `${server.name} answered HTTP ${status}.`, {
-      ...facts,
-      sent: !refusesUnrun,
-    })
-  const said = excerpt(cause.message.replace(POSTING, ''), server)
-  return new McpError('protocol', `${server.name} answered HTTP ${status}${said && `: ${said}`}`, {
+  const inWords = (text = '') =>
+    `${server.name} answered HTTP ${status}${text && `: ${excerpt(text, server)}`}`
+  if (refusesUnrun || status >= 500) {
+    const words = inWords(answer?.message)
+    return new McpError('unavailable', answer ? words : `${words}.`, { ...facts, sent: !refusesUnrun })
+  }
+  return new McpError('protocol', inWords(body), {
     ...facts,
     sent: true,
   })
@@ -138,14 +141,35 @@ function fromHttp(status: number, cause: Error, server: Server, exchange?: Excha
 /** Words that both transports put before the body of a refusal, and after a redirection that they do not follow. */
 const POSTING = /^Error POSTing to endpoint(?: \(HTTP \d+\))?(?:: )?| \(redirectPolicy: [^)]*\)$/g
 
+/** With these, many servers send the JSON-RPC error that others send with 200; a proxy sends none. */
+const ANSWERING: ReadonlySet<number> = new Set([400, 422, 500])
+
+/** A server's answer in JSON-RPC. */
+interface RpcError {
+  code: number
+  message: string
+}
+
+/** Undefined if the body of a refusal is no JSON-RPC error. */
+function rpcErrorIn(body: string): RpcError | undefined {
+  const answer = body.length > LONGEST ? null : parseRecord(body)
+  if (!isRecord(answer?.error)) return undefined
+  const { code, message } = answer.error
+  return typeof code === 'number' && typeof message === 'string' ? { code, message } : undefined
+}
+
 function fromProtocol(error: ProtocolError, server: Server): McpError {
   const local = localKind(error.data)
   if (local) return new McpError(local, `${server.name}: ${error.message}`, { sent: true })
-  const said = excerpt(error.message, server) || `error ${error.code}, without a word`
+  return refusal(error, server, error)
+}
+
+function refusal({ code, message }: RpcError, server: Server, cause: Error): McpError {
+  const said = excerpt(message, server) || `error ${code}, without a word`
   return new McpError('protocol', `${server.name}: ${said}`, {
-    sent: !REFUSALS.has(error.code),
-    rpcCode: error.code,
-    cause: error,
+    sent: !REFUSALS.has(code),
+    rpcCode: code,
+    cause,
   })
 }
 

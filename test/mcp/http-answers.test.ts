@@ -87,6 +87,24 @@ t.test('an error answer is a protocol failure, and a refused call counts as not 
   await fails(t, call(mcp, specOf(rig)), { message: 'rig: error -32603, without a word' })
 })
 
+t.test('an error answer says the same whatever HTTP status it comes with', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  for (const status of [200, 400, 422, 500]) {
+    rig.on('tools/call', ({ fail }) => fail(-32602, 'Unknown tool', status))
+    const refused = { kind: 'protocol', sent: false, rpcCode: -32602, message: 'rig: Unknown tool' }
+    await fails(t, call(mcp, specOf(rig)), refused, `${status}`)
+    rig.on('tools/call', ({ fail }) => fail(-32603, 'No such table', status))
+    const failed = { kind: 'protocol', sent: true, rpcCode: -32603, message: 'rig: No such table' }
+    await fails(t, call(mcp, specOf(rig)), failed, `${status}`)
+  }
+  rig.on('tools/call', ({ fail }) => fail(-32603, 'No replica', 503))
+  await fails(t, call(mcp, specOf(rig)), {
+    kind: 'unavailable',
+    message: 'rig answered HTTP 503: No replica',
+  })
+})
+
 t.test(
   'an error tells in one line what a server said in its refusal, or where its answer does not fit',
   async (t) => {
