@@ -198,7 +198,12 @@ const ENDS = 256
 const headOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(0, ENDS))
 const tailOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(-ENDS))
 
-function readLine(line: Buffer, transport: StdioTransport): void {
+/** Some programs begin their output, or each line, with it (typescript-sdk#2775). */
+const BYTE_ORDER_MARK = Buffer.from('\ufeff')
+
+function readLine(whole: Buffer, transport: StdioTransport): void {
+  const isMarked = whole.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK)
+  const line = isMarked ? whole.subarray(BYTE_ORDER_MARK.length) : whole
   // A line that does not begin with `{` is chatter: letting a parser find that out costs many times as much.
   if (line.find((byte) => byte > 32) !== 123) return
   let json: unknown

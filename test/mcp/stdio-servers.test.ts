@@ -135,6 +135,10 @@ t.test('chatter on stdout and a flood on stderr disturb nothing', async (t) => {
   t.same(await told(call(mcp, child('noisy'), 'echo', { a: 'ä€🙂' })), { a: 'ä€🙂' })
 })
 
+t.test('a byte order mark before a line is no part of it', async (t) => {
+  t.equal((await list(door(t), child('marked'))).server.name, 'child')
+})
+
 t.test('chatter of many short lines costs next to nothing', async (t) => {
   const mcp = door(t)
   await list(mcp, child('good'))
@@ -225,9 +229,9 @@ t.test('an answer that is not valid JSON-RPC fails its call at once', async (t) 
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
-t.test('a server with a wrong answer to initialize is reported with what is wrong', async (t) => {
-  const message = /^child: Invalid result for initialize: serverInfo: /
-  await fails(t, list(door(t), child('nameless')), { kind: 'protocol', sent: false, message })
+t.test('a server of an unknown revision is reported with that revision', async (t) => {
+  const message = /protocol version is not supported: 2023-01-01/
+  await fails(t, list(door(t), child('ancient')), { kind: 'unavailable', sent: false, message })
 })
 
 t.test('a server that never answers is given up, and its process is ended', async (t) => {

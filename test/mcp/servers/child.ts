@@ -1,6 +1,6 @@
 /**
  * A raw MCP server over stdio. Its tools show the process and misbehave on demand. The first argument names how the
- * server itself misbehaves: `silent`, `stubborn`, `noisy`, `modern`, `nameless`, `dead`, `listless` (refuses
+ * server itself misbehaves: `silent`, `stubborn`, `noisy`, `marked`, `modern`, `ancient`, `dead`, `listless` (refuses
  * `tools/list`), or anything else for a healthy server.
  */
 import { spawn, spawnSync } from 'node:child_process'
@@ -93,9 +93,9 @@ const ANSWERS: Record<string, (rpc: Rpc) => object | null> = {
     mode === 'silent'
       ? null
       : {
-          protocolVersion: params?.protocolVersion,
+          protocolVersion: mode === 'ancient' ? '2023-01-01' : params?.protocolVersion,
           capabilities: { tools: {} },
-          ...(mode !== 'nameless' && { serverInfo }),
+          serverInfo,
         },
   'tools/list': () => ({
     tools,
@@ -119,6 +119,8 @@ if (mode === 'stubborn') {
   process.on('SIGTERM', () => {})
   setInterval(() => {}, 1_000)
 }
+// As .NET and PowerShell begin a stream
+if (mode === 'marked') process.stdout.write('\ufeff')
 if (mode === 'noisy') process.stdout.write('Server starting...\n{"not": "json-rpc"}\n\n\u0000\u0001\n')
 
 createInterface({ input: process.stdin }).on('line', (line) => {
