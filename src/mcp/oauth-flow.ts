@@ -346,18 +346,21 @@ const metadataUrl = (challenge: Pick<McpChallenge, 'resource_metadata'> | null) 
 
 /**
  * The server's challenge, unless all of it is known: any request without a token is answered with it. Some servers refuse
- * every GET before they ask for a token, so a POST follows.
+ * every GET before they ask for a token, or lead it to their documentation, so a POST follows.
  */
 async function challengeOf({ url }: McpLoginTarget, context: StepContext): Promise<McpChallenge | null> {
   const headers = { accept: 'application/json, text/event-stream' }
   for (const init of [{ headers }, { ...LIST, headers: { ...headers, ...LIST.headers } }]) {
-    const response = await context.fetch(url, init).catch((failure: unknown) => {
-      if (failure instanceof BatonError) throw failure
-      return null
-    })
-    await response?.body?.cancel()
-    const challenge = response && challengeIn(response)
-    if (challenge || !response) return challenge
+    try {
+      const response = await context.fetch(url, init)
+      await response.body?.cancel()
+      const challenge = challengeIn(response)
+      if (challenge) return challenge
+    } catch (failure) {
+      if (!(failure instanceof BatonError)) return null
+      // If it is not the redirect that is refused but the server's own address, so is the next request.
+      context.refused = null
+    }
   }
   return null
 }

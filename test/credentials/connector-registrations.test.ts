@@ -134,6 +134,15 @@ t.test('metadata that only a challenge names are found where the server knows no
   t.not(await tokenNow(), first, 'a renewal finds the metadata, too')
 })
 
+t.test('metadata that only a challenge names are found where a GET leads to another host', async (t) => {
+  const guarded = await guardedServer(t, { hidden: '/metadata' })
+  const headers = { location: 'https://docs.mcp.test/' }
+  guarded.instead('/mcp', { method: 'GET', status: 302, headers })
+  const { logIn, tokenNow } = await bench(t, guarded)
+  await logIn()
+  t.ok(await tokenNow())
+})
+
 t.test(
   'metadata are found, too, after a refusal for lack of a scope that does not say where they are',
   async (t) => {

@@ -36,12 +36,20 @@ export interface McpLogins {
   /** Replaces the protected resource's metadata. */
   metadata(document: Record<string, unknown> | null): void
   /** From now on a path is answered with this in place of its page; null: with its page again. */
-  instead(path: string, answer: { status: number; body?: string } | null): void
+  instead(path: string, answer: Instead | null): void
   /** Changes token answers from now on; null: no longer. */
   told(change: ((answer: Record<string, unknown>) => Record<string, unknown>) | null): void
   /** From now on the answers of the metadata, or of the token endpoint after its work, wait for this. */
   hold(what: 'metadata' | 'token', until: (() => Promise<unknown>) | null): void
   close(): Promise<void>
+}
+
+interface Instead {
+  status: number
+  body?: string
+  headers?: Record<string, string>
+  /** Only where this is the HTTP method */
+  method?: string
 }
 
 interface Grant {
@@ -86,7 +94,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   let isResourceNamed = true
   let metadata: Record<string, unknown> | null = null
   let told = (answer: Record<string, unknown>) => answer
-  const instead = new Map<string, { status: number; body?: string }>()
+  const instead = new Map<string, Instead>()
   const held: Partial<Record<'metadata' | 'token', () => Promise<unknown>>> = {}
 
   const server = createServer((incoming, response) => {
@@ -171,7 +179,8 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     const url = new URL(incoming.url ?? '/', origin)
     if (url.pathname.startsWith('/.well-known/')) await held.metadata?.()
     const other = instead.get(url.pathname)
-    if (other) return void response.writeHead(other.status).end(other.body)
+    if (other && (other.method ?? incoming.method) === incoming.method)
+      return void response.writeHead(other.status, other.headers).end(other.body)
     const page = PAGES[url.pathname]
     if (!page) return void response.writeHead(404).end()
     await page(incoming, url, response)
