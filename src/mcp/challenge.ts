@@ -5,10 +5,21 @@ import type { McpChallenge } from './contract.ts'
 /** Null if the answer is no challenge. Its words are untrusted. */
 export function challengeIn(response: Response): McpChallenge | null {
   if (response.status !== 401 && response.status !== 403) return null
-  if (!response.headers.has('www-authenticate')) return null
-  const { scope, resourceMetadataUrl } = extractWWWAuthenticateParams(response)
+  const told = response.headers.get('www-authenticate')
+  if (told === null) return null
+  const headers = { 'www-authenticate': plainly(told) }
+  const { scope, resourceMetadataUrl } = extractWWWAuthenticateParams(new Response(null, { headers }))
   return {
     ...(scope === undefined ? {} : { scope: scope.slice(0, 4096) }),
     ...(resourceMetadataUrl === undefined ? {} : { resource_metadata: resourceMetadataUrl.href }),
   }
+}
+
+/**
+ * The challenge for a token as the SDK reads it: the first one, without blanks around `=` (RFC 9110 11.2 allows them),
+ * in double quotes.
+ */
+function plainly(told: string): string {
+  const [, own = told] = /(?:^|,\s{0,9})((?:bearer|dpop)\s.*)$/i.exec(told) ?? []
+  return own.replace(/\s{0,9}=\s{0,9}(?=["'])/g, '=').replace(/='([^'"]*)'/g, '="$1"')
 }

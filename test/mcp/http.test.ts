@@ -27,6 +27,26 @@ t.test('a challenge in a refusal is read, whether it asks for a login or for mor
   t.equal(challengeIn(new Response('', { status: 401 })), null)
 })
 
+t.test('a challenge is read in whatever form, and beside others', async (t) => {
+  const where = 'https://mcp.test/metadata'
+  for (const told of [
+    `Bearer scope="a b", resource_metadata="${where}"`,
+    `bearer scope = "a b", resource_metadata = "${where}"`,
+    `Bearer scope='a b', resource_metadata='${where}'`,
+    `Basic realm="x, y", Bearer scope="a b", resource_metadata=${where}`,
+    `Negotiate, DPoP algs="ES256", scope="a b", resource_metadata="${where}"`,
+  ]) {
+    const response = new Response('', { status: 401, headers: { 'www-authenticate': told } })
+    t.same(challengeIn(response), { scope: 'a b', resource_metadata: where }, told)
+  }
+  const basic = new Response('', { status: 401, headers: { 'www-authenticate': 'Basic realm="bearer x"' } })
+  t.same(challengeIn(basic), {})
+  const started = performance.now()
+  const blanks = `Bearer ${' '.repeat(16_000)}x='y`
+  challengeIn(new Response('', { status: 401, headers: { 'www-authenticate': blanks } }))
+  t.ok(performance.now() - started < 100, 'blanks cost little')
+})
+
 t.test('simultaneous exchanges are told apart until each one ends', async (t) => {
   const [one, two] = [exchange(), exchange()]
   const isOver = gate()
