@@ -7,6 +7,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
+import { mendAnswer } from './answer.ts'
 
 /** What one call's HTTP requests have shown so far; the call reads it when it has to explain a failure. */
 export interface Exchange {
@@ -78,7 +79,7 @@ interface McpFetchOptions {
 export function createMcpFetch(options: McpFetchOptions): FetchLike {
   const send = async (url: string | URL, init: RequestInit): Promise<Response> => {
     const exchange = exchanges.getStore()
-    if (!exchange) return bounded(await options.fetch(url, init), options.maxBytes)
+    if (!exchange) return readable(bounded(await options.fetch(url, init), options.maxBytes))
     const signal = init.signal ? AbortSignal.any([init.signal, exchange.signal]) : exchange.signal
     const isPost = init.method === 'POST'
     if (isPost) exchange.request = 'sent'
@@ -88,12 +89,13 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     exchange.isStreaming = isEventStream(response)
     const retryAfter = retryAfterOf(response)
     if (retryAfter !== undefined) exchange.retryAfterMs = retryAfter
-    return bounded(response, options.maxBytes, () => {
+    const capped = bounded(response, options.maxBytes, () => {
       exchange.failure = new BodyTooLargeError(
         `The server's answer is larger than ${options.maxBytes} bytes.`,
       )
       exchange.abort()
     })
+    return isPost ? readable(capped) : capped
   }
 
   return async (url, init = {}) => {
@@ -141,6 +143,25 @@ function bounded(response: Response, maxBytes: number, onExceeded?: () => void):
   })
   const { status, statusText, headers } = capped
   return new Response(capped.body.pipeThrough(pieces), { status, statusText, headers: [...headers] })
+}
+
+/** Some servers name no type for their JSON, or call it text (helidon-mcp#97, zilla#2214). */
+const UNTYPED = /^(?:$|text\/plain\b)/i
+
+/** The answer to a request with the type and the members that the SDK wants; it reads JSON with `json` alone. */
+function readable(response: Response): Response {
+  const { status, statusText, headers, body } = response
+  const isUntyped = status === 200 && UNTYPED.test(headers.get('content-type') ?? '')
+  const typed = new Headers(headers)
+  if (isUntyped) typed.set('content-type', 'application/json')
+  const answer = isUntyped ? new Response(body, { status, statusText, headers: typed }) : response
+  const json = answer.json.bind(answer)
+  return Object.assign(answer, {
+    async json() {
+      const said: unknown = await json()
+      return Array.isArray(said) ? said.map(mendAnswer) : mendAnswer(said)
+    },
+  })
 }
 
 /** What the server's Retry-After asks for, in milliseconds. */

@@ -45,6 +45,38 @@ t.test('a result that the SDK would reject arrives', async (t) => {
   }
 })
 
+t.test(
+  'an answer whose members are null, or whose type is not said, is read as far as it goes',
+  async (t) => {
+    for (const era of ['legacy', 'modern'] as const) {
+      const rig = await startRig(t, era)
+      const mcp = door(t)
+      await list(mcp, specOf(rig))
+      const answer = (body: object, type?: string) =>
+        rig.on('tools/call', ({ rpc, status }) => {
+          const headers = type === '' ? {} : { 'content-type': type ?? 'application/json' }
+          status(200, headers, JSON.stringify({ jsonrpc: '2.0', id: rpc.id, ...body }))
+        })
+      const content = [{ type: 'text', text: 'ran' }]
+      for (const body of [
+        { result: { content }, error: null },
+        { result: 'ran' },
+        { result: { content, _meta: null } },
+      ]) {
+        answer(body)
+        t.same(await call(mcp, specOf(rig)), RAN, JSON.stringify(body))
+      }
+      for (const type of ['', 'text/plain; charset=utf-8']) {
+        answer({ result: { content } }, type)
+        t.same(await call(mcp, specOf(rig)), RAN, `type ${type}`)
+      }
+      answer({ result: null, error: { code: 'E_TABLE', message: 'No such table', data: null } })
+      const failed = { kind: 'protocol', sent: true, rpcCode: -32603, message: 'rig: No such table' }
+      await fails(t, call(mcp, specOf(rig)), failed)
+    }
+  },
+)
+
 t.test('a server of an older revision may name any resultType', async (t) => {
   const rig = await startRig(t)
   for (const resultType of ['complete', 'task', 'input_required']) {

@@ -160,7 +160,7 @@ t.test('an answer that is not valid JSON-RPC is reported in few words', async (t
   const mcp = door(t)
   const members = Object.fromEntries(Array.from({ length: 10_000 }, (_, i) => [`member${i}`, i]))
   const frames: ((id: unknown) => string)[] = [
-    (id) => JSON.stringify({ jsonrpc: '2.0', id, result: { content: [] }, error: null }),
+    (id) => JSON.stringify({ jsonrpc: '1.0', id, result: { content: [] } }),
     (id) => JSON.stringify({ jsonrpc: '2.0', id, result: { content: [] }, ...members }),
     (id) => `{"jsonrpc":"2.0","id":${id},"result":{"content":[],"structuredContent":NaN}}`,
     () => '',

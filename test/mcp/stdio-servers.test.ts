@@ -224,9 +224,22 @@ t.test('an answer larger than the size limit fails its call and no other', async
 t.test('an answer that is not valid JSON-RPC fails its call at once', async (t) => {
   const mcp = door(t)
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
-  for (const answer of [{ result: { content: [] }, error: null }, { result: null }, {}])
+  for (const answer of [{ result: { content: [] }, more: 1 }, {}])
     await fails(t, call(mcp, child('good'), 'broken', answer), { kind: 'protocol', sent: true })
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
+})
+
+t.test('an answer whose members are null is read as far as it goes', async (t) => {
+  const mcp = door(t)
+  const ran = { content: [], is_error: false }
+  for (const answer of [
+    { result: { content: [] }, error: null },
+    { result: null },
+    { result: { _meta: [] } },
+  ])
+    t.same(await call(mcp, child('good'), 'broken', answer), ran, JSON.stringify(answer))
+  const failed = { kind: 'protocol', rpcCode: -32603, message: 'child: no such table' }
+  await fails(t, call(mcp, child('good'), 'broken', { result: null, error: 'no such table' }), failed)
 })
 
 t.test('a server of an unknown revision is reported with that revision', async (t) => {
