@@ -16,7 +16,11 @@ interface Family {
   reasoning: boolean
   /** Efforts from least to most; empty: none may be named. */
   efforts: readonly Effort[]
-  /** Takes temperature and top_p while its effort is none (gettranslatebot/translatebot-django#135, BerriAI/litellm#34599) */
+  /**
+   * Its effort is none unless it is asked for more, and meanwhile it takes temperature and top_p (BerriAI/litellm#17011,
+   * langchain-ai/langchain#35424, pydantic-ai's table of what the API answered; not the families after it:
+   * gettranslatebot/translatebot-django#135, BerriAI/litellm#34599).
+   */
   samplesAtNone?: true
   /** Takes images (and pages of PDF files) */
   vision: boolean

@@ -93,7 +93,7 @@ export function publicBody(request: ModelRequest): Draft<PublicBody> {
   for (const field of ['temperature', 'top_p'] as const) {
     const value = settings[field]
     if (value === undefined || !takes(field, request, notes)) continue
-    if (!reasoning || (samplesAtNone && body.reasoning?.effort === 'none')) body[field] = value
+    if (!reasoning || (samplesAtNone && (body.reasoning?.effort ?? 'none') === 'none')) body[field] = value
     else
       notes.push(
         `${field}: not accepted by ${request.model}${samplesAtNone ? ' unless its effort is none' : ''}`,

@@ -88,7 +88,7 @@ function checkSettings(body: Json, asked: Asked): void {
       field,
       'unsupported_parameter',
     )
-  const effort = isObject(body.reasoning) ? body.reasoning.effort : undefined
+  const { effort = 'none' } = isObject(body.reasoning) ? body.reasoning : {}
   const samples = !reasons(model) || (effort === 'none' && /^gpt-5\.[1-4](-mini|-nano|-\d{4}|$)/.test(model))
   for (const field of ['temperature', 'top_p']) {
     if (body[field] !== undefined && !samples) unsupported(field)

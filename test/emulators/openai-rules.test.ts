@@ -254,6 +254,7 @@ t.test('the emulator refuses what the services refuse', async (t) => {
       { tools: many.slice(1), tool_choice: 'required', parallel_tool_calls: false },
       { model: 'gpt-4.1', temperature: 0.5 },
       { model: 'gpt-5.1', temperature: 0.5, reasoning: { effort: 'none' } },
+      { model: 'gpt-5.1', temperature: 0.5, reasoning: { summary: 'auto' } },
       { model: 'gpt-5', reasoning: { effort: 'minimal' } },
       { tools: [{ type: 'mcp', server_label: 'x' }] },
       input({ ...call, id: 'fc_1', status: 'completed' }, output),

@@ -46,7 +46,7 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
   for (const model of ['gpt-5.1', 'gpt-5.2-2025-12-11', 'gpt-5.4-mini']) {
     t.same(unthinking(model, 'none'), [0.2, 0.5], `${model} samples while it does not think`)
     t.same(unthinking(model, 'low'), [undefined, undefined], model)
-    t.same(unthinking(model, null), [undefined, undefined], model)
+    t.same(unthinking(model, null), [0.2, 0.5], `${model} does not think unless it is asked to`)
   }
   for (const model of [
     'gpt-5.5',
@@ -56,7 +56,8 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
     'gpt-5.2-pro',
     'gpt-5.2-chat-latest',
   ])
-    t.same(unthinking(model, 'none'), [undefined, undefined], model)
+    for (const effort of ['none', null] as const)
+      t.same(unthinking(model, effort), [undefined, undefined], model)
   t.same([openai.toolLimit, chatgpt.toolLimit], [128, null])
   t.equal(kinds(chatgpt, MODEL), 'image')
   t.equal(kinds(chatgpt, 'o3-mini'), '')
