@@ -15,7 +15,11 @@ interface Form {
   bothSpellings: boolean
 }
 
-/** What Gemini reads of `parametersJsonSchema` (wire/gemini.md 5.1); it ignores other keywords. */
+/**
+ * What Gemini reads of `parametersJsonSchema` (wire/gemini.md 5.1); it ignores other keywords. It reads `title`, too, but
+ * takes the titles that pydantic writes for names of functions: 2.5 Flash then ends every call of such a tool with
+ * MALFORMED_FUNCTION_CALL (googleapis/python-genai#1732, PrefectHQ/fastmcp#3860).
+ */
 export const SCHEMA: SchemaProfile = {
   const: false,
   tuples: true,
@@ -25,7 +29,6 @@ export const SCHEMA: SchemaProfile = {
   keywords: new Set([
     'type',
     'format',
-    'title',
     'description',
     'enum',
     'items',

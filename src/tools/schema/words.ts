@@ -13,17 +13,25 @@ export class Words {
 
   /** The node in these words. Its subschemas are left as they are. */
   of(node: JsonSchema): JsonSchema {
-    return this.#known(this.#objects(this.#arrays(this.#patterns(this.#listed(this.#choices(node))))))
+    const worded = this.#listed(this.#choices(this.#titled(node)))
+    return this.#known(this.#objects(this.#arrays(this.#patterns(worded))))
   }
 
   /** Whether the target has words for all that the node itself says. */
   areEnoughFor(node: JsonSchema): boolean {
     const isOut = node.$ref !== undefined && !this.#profile.refs
-    return !isOut && isDeepStrictEqual(this.of(node), this.#listed(node))
+    return !isOut && isDeepStrictEqual(this.of(node), this.#listed(this.#titled(node)))
   }
 
   #has(keyword: string): boolean {
     return this.#profile.keywords?.has(keyword) ?? true
+  }
+
+  /** For a target without `title`, a title of several words is the description where there is no other. */
+  #titled(node: JsonSchema): JsonSchema {
+    if (node.title === undefined || this.#has('title')) return node
+    const { title, ...rest } = node
+    return rest.description === undefined && /\s/.test(String(title)) ? { ...rest, description: title } : rest
   }
 
   #choices(node: JsonSchema): JsonSchema {

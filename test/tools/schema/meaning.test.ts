@@ -333,6 +333,39 @@ t.test('a constant is the only value for every provider, in the keyword that it 
   }
 })
 
+t.test('a title goes to the providers that read it as one, and its words to Gemini', async (t) => {
+  // As pydantic writes it, with a property of that name.
+  const page = {
+    title: 'Page',
+    type: 'object',
+    properties: {
+      title: { title: 'Title', type: 'string' },
+      size: { title: 'Size in pixels', type: 'integer' },
+    },
+  }
+  const raw = {
+    title: 'addArguments',
+    type: 'object',
+    properties: {
+      page: { $ref: '#/$defs/Page' },
+      old: { title: 'Old name', description: 'Said', type: 'string' },
+    },
+    $defs: { Page: page },
+  }
+  t.match(fitted(raw, profile('openai')).schema, { title: 'addArguments', $defs: { Page: page } })
+  t.match(fitted(raw, profile('anthropic')).schema, { title: 'addArguments', $defs: { Page: page } })
+  t.strictSame(fitted(raw, profile('gemini')).schema, {
+    type: 'object',
+    properties: {
+      page: {
+        type: 'object',
+        properties: { title: { type: 'string' }, size: { type: 'integer', description: 'Size in pixels' } },
+      },
+      old: { type: 'string', description: 'Said' },
+    },
+  })
+})
+
 t.test('every provider can take a recursive schema', async (t) => {
   const node = {
     type: 'object',

@@ -19,7 +19,7 @@ export const PROFILES: Record<string, SchemaProfile> = {
     refs: false,
     propertyPattern: LETTERS,
     keywords: new Set(
-      'type format title description enum items minItems maxItems minimum maximum anyOf properties additionalProperties required'.split(
+      'type format description enum items minItems maxItems minimum maximum anyOf properties additionalProperties required'.split(
         ' ',
       ),
     ),
@@ -100,11 +100,14 @@ function* anthropicFaults(root: JsonSchema): Generator<string> {
   }
 }
 
-/** wire/gemini.md 5.1: no references, no const, names of letters; arrays have items or a tuple. */
+/**
+ * wire/gemini.md 5.1: no references, no const, names of letters; arrays have items or a tuple. No titles, which it takes
+ * for functions (googleapis/python-genai#1732).
+ */
 function* geminiFaults(root: JsonSchema): Generator<string> {
   yield* commonFaults(root)
   for (const sub of subschemas(root)) {
-    for (const keyword of ['$ref', '$defs', 'const']) if (keyword in sub) yield keyword
+    for (const keyword of ['$ref', '$defs', 'const', 'title']) if (keyword in sub) yield keyword
     for (const key of Object.keys(sub.properties ?? {})) if (!LETTERS.test(key)) yield `property ${key}`
   }
 }
