@@ -42,6 +42,8 @@ export interface SchemaProfile {
   tuples: boolean
   /** `$ref` into local `$defs`; otherwise references are inlined to a bounded depth */
   refs: boolean
+  /** Each argument says of which types it may be; one that may be anything names all of them */
+  typedArguments?: true
   /** What a property name must match; others are renamed reversibly */
   propertyPattern: RegExp
   /** A regular expression that holds this is left out: the vendor cannot read it. Absent: none is left out for that */

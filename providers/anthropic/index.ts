@@ -12,12 +12,14 @@ import { declareTools, OAUTH_BETA, renderRequest, VERSION_HEADER } from './rende
 /**
  * JSON Schema 2020-12 with an object at the root and nothing beside it (wire/anthropic.md 5). The whole request is refused
  * for property names of another form (anthropics/claude-code#79418), and for the tuple of older drafts, `items: [..]`
- * (openclaw/openclaw#98588).
+ * (openclaw/openclaw#98588). An argument that names no type arrives as a text, whatever Claude meant: the JSON of an
+ * object, say (anthropics/claude-code#82652, ablative-io/aion#82, inkeep/agents#1285).
  */
 const SCHEMA: SchemaProfile = {
   const: true,
   tuples: true,
   refs: true,
+  typedArguments: true,
   propertyPattern: /^[a-zA-Z0-9_.-]{1,64}$/,
 }
 

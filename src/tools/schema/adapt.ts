@@ -14,6 +14,7 @@ import {
   MAX_SCHEMA_BYTES,
   mapSubschemas,
   nodesOf,
+  ordered,
   withDefinitions,
 } from './keywords.ts'
 import { intersect, unite } from './merge.ts'
@@ -46,9 +47,28 @@ export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
   const root = withoutRootCombinators(plain)
   const fitted = new Fitter(profile, words, root, rename).fit(root)
   const complete = withDefinitions(fitted, definitionsOf(fitted))
-  const small = shrink(complete)
+  const small = shrink(profile.typedArguments ? withTypedArguments(complete) : complete)
   if (!small) return { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
   return { schema: small, rename: rename.size > 0 ? rename : null }
+}
+
+/** Keywords that say of which types a value may be */
+const TELLING = ['type', 'enum', 'const', '$ref', 'anyOf', 'oneOf']
+const ANYTHING: readonly JsonSchema[] = [
+  { type: 'string' },
+  { type: 'number' },
+  { type: 'boolean' },
+  { type: 'object', properties: {} },
+  { type: 'array', items: {} },
+  { type: 'null' },
+]
+
+function withTypedArguments(root: JsonSchema): JsonSchema {
+  const typed = Object.entries((root.properties ?? {}) as Record<string, JsonSchema>).map(([key, sub]) => [
+    key,
+    TELLING.some((keyword) => keyword in sub) ? sub : ordered({ ...sub, anyOf: ANYTHING }),
+  ])
+  return { ...root, properties: Object.fromEntries(typed) }
 }
 
 type Arguments = Record<string, unknown>

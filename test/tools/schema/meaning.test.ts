@@ -366,6 +366,38 @@ t.test('a title goes to the providers that read it as one, and its words to Gemi
   })
 })
 
+t.test('Claude is told all types of an argument that may be anything', async (t) => {
+  const raw = {
+    type: 'object',
+    properties: {
+      any: true,
+      said: { description: 'Any JSON', default: null },
+      open: { anyOf: [{}, { type: 'null' }] },
+      text: { type: 'string' },
+      one: { const: 1 },
+      deep: { type: 'object', properties: { any: {} } },
+    },
+  }
+  const { properties } = fitted(raw, profile('anthropic')).schema as {
+    properties: Record<string, JsonSchema>
+  }
+  const { any, said, open, ...typed } = properties
+  const types = ['string', 'number', 'boolean', 'object', 'array', 'null']
+  for (const sub of [any, said, open]) {
+    t.strictSame(
+      ((sub?.anyOf ?? []) as JsonSchema[]).map(({ type }) => type),
+      types,
+    )
+  }
+  t.match(said, { description: 'Any JSON', default: null })
+  t.strictSame(typed, {
+    text: { type: 'string' },
+    one: { type: 'integer', const: 1 },
+    deep: { type: 'object', properties: { any: {} } },
+  })
+  t.match(fitted(raw, profile('openai')).schema.properties, { any: {} })
+})
+
 t.test('every provider can take a recursive schema', async (t) => {
   const node = {
     type: 'object',
@@ -596,8 +628,10 @@ t.test('a test of which a target reads no keyword is left out', async (t) => {
   }
   const plain = { type: 'object', properties: { a, b } }
   for (const name of ['openai', 'anthropic']) {
-    const { schema } = fitted({ type: 'object', properties: { ...nodes, never } }, profile(name))
-    t.strictSame(schema.properties, { both: plain, none: plain, given: { ...plain, then }, never }, name)
+    const all = { type: 'object', properties: { ...nodes, never } }
+    const { schema } = fitted({ type: 'object', properties: { all } }, profile(name))
+    const left = { both: plain, none: plain, given: { ...plain, then }, never }
+    t.strictSame(schema.properties, { all: { type: 'object', properties: left } }, name)
   }
 })
 
@@ -626,8 +660,10 @@ t.test('a test with a part that was relaxed anywhere is left out', async (t) => 
   const unread = { type: 'string', pattern: '(?=b)' }
   const unknown = { type: 'object', unevaluatedProperties: false }
   const lost = (sub: object, name: string, definition: object = {}) => {
-    const raw = { type: 'object', properties: { p: sub }, $defs: { D: definition } }
-    return (fitted(raw, profile(name)).schema.properties as Record<string, JsonSchema>).p
+    const at = { type: 'object', properties: { p: sub } }
+    const { schema } = fitted({ type: 'object', properties: { at }, $defs: { D: definition } }, profile(name))
+    const properties = schema.properties as Record<string, { properties: Record<string, JsonSchema> }>
+    return properties.at?.properties.p
   }
   t.strictSame(Object.keys(lost({ oneOf: [unread, { type: 'string' }] }, 'openai') ?? {}), ['anyOf'])
   t.strictSame(lost({ not: { $ref: '#/$defs/D' } }, 'openai', unread), {})
@@ -758,9 +794,10 @@ t.test('any JSON is refused with a reason, or normalised so that it fits every p
 })
 
 t.test('a renamed property is renamed wherever its name stands', async (t) => {
+  const c = { type: 'integer' }
   const raw = {
     type: 'object',
-    properties: { 'a b': { type: 'string', description: 'theirs' }, '1 c': {}, c: {} },
+    properties: { 'a b': { type: 'string', description: 'theirs' }, '1 c': c, c },
     required: ['a b', 'c'],
     dependentRequired: { 'a b': ['1 c', 'c'], c: ['a b'] },
   }
@@ -772,8 +809,8 @@ t.test('a renamed property is renamed wherever its name stands', async (t) => {
     type: 'object',
     properties: {
       [sent]: { type: 'string', description: 'theirs\nOriginal name: a b' },
-      [other]: { description: 'Original name: 1 c' },
-      c: {},
+      [other]: { type: 'integer', description: 'Original name: 1 c' },
+      c,
     },
     required: [sent, 'c'],
     dependentRequired: { [sent]: [other, 'c'], c: [sent] },

@@ -84,9 +84,16 @@ function* openaiFaults(root: JsonSchema): Generator<string> {
 
 const draft2020 = new Ajv2020({ strict: false, validateFormats: false })
 
-/** wire/anthropic.md 5: a valid 2020-12 schema with legal property names and references that lead somewhere. */
+/**
+ * wire/anthropic.md 5: a valid 2020-12 schema with legal property names and references that lead somewhere. Arguments
+ * without a type arrive as texts (anthropics/claude-code#82652).
+ */
 function* anthropicFaults(root: JsonSchema): Generator<string> {
   yield* commonFaults(root)
+  for (const [key, sub] of Object.entries((root.properties ?? {}) as Record<string, object>)) {
+    if (!['type', 'anyOf', 'oneOf', 'enum', 'const', '$ref'].some((word) => word in sub))
+      yield `untyped ${key}`
+  }
   if (!draft2020.validateSchema(root)) yield `metaschema: ${draft2020.errorsText()}`
   for (const sub of subschemas(root)) {
     for (const key of Object.keys(sub.properties ?? {})) {
