@@ -44,6 +44,8 @@ export interface SchemaProfile {
   refs: boolean
   /** Each argument says of which types it may be; one that may be anything names all of them */
   typedArguments?: true
+  /** Below the root, an object that names no property says that it may have any */
+  openObjects?: true
   /** What a property name must match; others are renamed reversibly */
   propertyPattern: RegExp
   /** A regular expression that holds this is left out: the vendor cannot read it. Absent: none is left out for that */

@@ -18,13 +18,15 @@ interface Form {
 /**
  * What Gemini reads of `parametersJsonSchema` (wire/gemini.md 5.1); it ignores other keywords. It reads `title`, too, but
  * takes the titles that pydantic writes for names of functions: 2.5 Flash then ends every call of such a tool with
- * MALFORMED_FUNCTION_CALL (googleapis/python-genai#1732, PrefectHQ/fastmcp#3860).
+ * MALFORMED_FUNCTION_CALL (googleapis/python-genai#1732, PrefectHQ/fastmcp#3860). An object that names no properties
+ * comes back empty unless `additionalProperties` allows some (livekit/agents#7312).
  */
 export const SCHEMA: SchemaProfile = {
   const: false,
   tuples: true,
   // Gemini refuses cycles, and keywords beside a `$ref`.
   refs: false,
+  openObjects: true,
   propertyPattern: /^[A-Za-z_][A-Za-z0-9_]{0,63}$/,
   keywords: new Set([
     'type',

@@ -15,6 +15,7 @@ import {
   mapSubschemas,
   nodesOf,
   ordered,
+  typesOf,
   withDefinitions,
 } from './keywords.ts'
 import { intersect, unite } from './merge.ts'
@@ -47,7 +48,8 @@ export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
   const root = withoutRootCombinators(plain)
   const fitted = new Fitter(profile, words, root, rename).fit(root)
   const complete = withDefinitions(fitted, definitionsOf(fitted))
-  const small = shrink(profile.typedArguments ? withTypedArguments(complete) : complete)
+  const typed = profile.typedArguments ? withTypedArguments(complete) : complete
+  const small = shrink(profile.openObjects ? withOpenObjects(typed) : typed)
   if (!small) return { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
   return { schema: small, rename: rename.size > 0 ? rename : null }
 }
@@ -69,6 +71,17 @@ function withTypedArguments(root: JsonSchema): JsonSchema {
     TELLING.some((keyword) => keyword in sub) ? sub : ordered({ ...sub, anyOf: ANYTHING }),
   ])
   return { ...root, properties: Object.fromEntries(typed) }
+}
+
+/** The root stays as it is: without properties, it is that of a tool that takes no arguments. */
+const withOpenObjects = (root: JsonSchema): JsonSchema =>
+  mapSubschemas(root, (sub) => (isRecord(sub) ? opened(withOpenObjects(sub)) : sub))
+
+function opened(node: JsonSchema): JsonSchema {
+  const isObject = typesOf(node)?.includes('object') && Object.keys(node.properties ?? {}).length === 0
+  return isObject && node.additionalProperties === undefined
+    ? ordered({ ...node, additionalProperties: true })
+    : node
 }
 
 type Arguments = Record<string, unknown>

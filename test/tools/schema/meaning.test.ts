@@ -398,6 +398,25 @@ t.test('Claude is told all types of an argument that may be anything', async (t)
   t.match(fitted(raw, profile('openai')).schema.properties, { any: {} })
 })
 
+t.test('Gemini is told that an object without named properties may have any', async (t) => {
+  const free = { type: 'object' }
+  const map = { type: 'object', additionalProperties: { type: 'string' } }
+  const none = { type: 'object', additionalProperties: false }
+  const raw = {
+    type: 'object',
+    properties: { free, map, none, list: { type: 'array', items: { type: ['object', 'null'] } } },
+  }
+  const open = { type: 'object', properties: {}, additionalProperties: true }
+  t.strictSame(fitted(raw, profile('gemini')).schema.properties, {
+    free: open,
+    map: { ...map, properties: {} },
+    none: { ...none, properties: {} },
+    list: { type: 'array', items: { ...open, type: ['object', 'null'] } },
+  })
+  t.strictSame(fitted(free, profile('gemini')).schema, { type: 'object', properties: {} }, 'no arguments')
+  t.match(fitted(raw, profile('openai')).schema.properties, { free: { type: 'object', properties: {} } })
+})
+
 t.test('every provider can take a recursive schema', async (t) => {
   const node = {
     type: 'object',
@@ -715,9 +734,10 @@ t.test('other names are not forbidden if a target cannot read the pattern of nam
     patternProperties: { [pattern]: { type: 'string' } },
     additionalProperties: false,
   })
-  for (const name of ['gemini', 'narrow']) {
+  const open = { ...free, additionalProperties: true }
+  for (const [name, p] of [['gemini', open] as const, ['narrow', free] as const]) {
     const { schema } = fitted({ type: 'object', properties: { p: map('^\\d+$') } }, profile(name))
-    t.strictSame(schema.properties, { p: free }, name)
+    t.strictSame(schema.properties, { p }, name)
   }
   t.match(property(map('^\\d+$')), { additionalProperties: false })
   // Many write this pattern, without the `u` flag in mind.

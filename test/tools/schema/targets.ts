@@ -112,6 +112,15 @@ function* anthropicFaults(root: JsonSchema): Generator<string> {
  * for functions (googleapis/python-genai#1732).
  */
 function* geminiFaults(root: JsonSchema): Generator<string> {
+  yield* narrowRules(root)
+  // livekit/agents#7312
+  for (const sub of subschemas(root)) {
+    const isFree = typesOf(sub).includes('object') && Object.keys(sub.properties ?? {}).length === 0
+    if (sub !== root && isFree && sub.additionalProperties === undefined) yield 'object without a key to fill'
+  }
+}
+
+function* narrowRules(root: JsonSchema): Generator<string> {
   yield* commonFaults(root)
   for (const sub of subschemas(root)) {
     for (const keyword of ['$ref', '$defs', 'const', 'title']) if (keyword in sub) yield keyword
@@ -121,7 +130,7 @@ function* geminiFaults(root: JsonSchema): Generator<string> {
 
 /** Gemini's rules, and only the keywords that `narrow` knows. */
 export function* narrowFaults(root: JsonSchema): Generator<string> {
-  yield* geminiFaults(root)
+  yield* narrowRules(root)
   for (const sub of subschemas(root)) {
     for (const keyword of Object.keys(sub)) {
       if (!PROFILES.narrow?.keywords?.has(keyword)) yield `keyword ${keyword}`
