@@ -17,11 +17,11 @@ interface Family {
   /** Efforts from least to most; empty: none may be named. */
   efforts: readonly Effort[]
   /**
-   * Its effort is none unless it is asked for more, and meanwhile it takes temperature and top_p (BerriAI/litellm#17011,
-   * langchain-ai/langchain#35424, pydantic-ai's table of what the API answered; not the families after it:
-   * gettranslatebot/translatebot-django#135, BerriAI/litellm#34599).
+   * Takes temperature and top_p while its effort is none, which it is `unasked`, or only where it is `asked` for (as the
+   * API answered in UKGovernmentBEIS/inspect_ai#5242; the former were once taken for the latter in BerriAI/litellm#17011
+   * and langchain-ai/langchain#35424).
    */
-  samplesAtNone?: true
+  samplesAtNone?: 'unasked' | 'asked'
   /** Takes images (and pages of PDF files) */
   vision: boolean
 }
@@ -53,10 +53,12 @@ const FAMILIES: readonly Family[] = [
   { pattern: /^gpt-5(-|$)/, reasoning: true, efforts: ['minimal', ...UP_TO_HIGH], vision: true },
   { pattern: /^gpt-5\.1-codex-max/, reasoning: true, efforts: [...UP_TO_HIGH, 'xhigh'], vision: true },
   { pattern: /^gpt-5\.1-codex/, reasoning: true, efforts: UP_TO_HIGH, vision: true },
-  { ...NEWEST, pattern: /^gpt-5\.1/, efforts: ['none', ...UP_TO_HIGH], samplesAtNone: true },
+  { ...NEWEST, pattern: /^gpt-5\.1/, efforts: ['none', ...UP_TO_HIGH], samplesAtNone: 'unasked' },
   { pattern: /^gpt-5\.\d-pro/, reasoning: true, efforts: ['medium', 'high', 'xhigh'], vision: true },
-  { ...NEWEST, pattern: /^gpt-5\.[2-4](?!-codex)/, efforts: UP_TO_XHIGH, samplesAtNone: true },
-  { ...NEWEST, pattern: /^gpt-5\.[2-5]/, efforts: UP_TO_XHIGH },
+  { ...NEWEST, pattern: /^gpt-5\.[2-4](?!-codex)/, efforts: UP_TO_XHIGH, samplesAtNone: 'unasked' },
+  { ...NEWEST, pattern: /^gpt-5\.[2-4]/, efforts: UP_TO_XHIGH },
+  { ...NEWEST, pattern: /^gpt-5\.5/, efforts: UP_TO_XHIGH, samplesAtNone: 'asked' },
+  { ...NEWEST, pattern: /^gpt-5\.6/, samplesAtNone: 'asked' },
   { ...NEWEST, pattern: /^gpt-6(\.1-sol|-astra)/, efforts: [...UP_TO_HIGH, 'xhigh', 'max'] },
   NEWEST,
 ]

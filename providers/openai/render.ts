@@ -90,10 +90,11 @@ export function publicBody(request: ModelRequest): Draft<PublicBody> {
     body.parallel_tool_calls = parallel
   }
   const { reasoning, samplesAtNone } = familyOf(request.model)
+  const effort = body.reasoning?.effort ?? (samplesAtNone === 'unasked' ? 'none' : null)
   for (const field of ['temperature', 'top_p'] as const) {
     const value = settings[field]
     if (value === undefined || !takes(field, request, notes)) continue
-    if (!reasoning || (samplesAtNone && (body.reasoning?.effort ?? 'none') === 'none')) body[field] = value
+    if (!reasoning || (samplesAtNone && effort === 'none')) body[field] = value
     else
       notes.push(
         `${field}: not accepted by ${request.model}${samplesAtNone ? ' unless its effort is none' : ''}`,

@@ -88,8 +88,10 @@ function checkSettings(body: Json, asked: Asked): void {
       field,
       'unsupported_parameter',
     )
-  const { effort = 'none' } = isObject(body.reasoning) ? body.reasoning : {}
-  const samples = !reasons(model) || (effort === 'none' && /^gpt-5\.[1-4](-mini|-nano|-\d{4}|$)/.test(model))
+  const unasked = /^gpt-5\.[1-4](-mini|-nano|-\d{4}|$)/.test(model) ? 'none' : 'medium'
+  const { effort = unasked } = isObject(body.reasoning) ? body.reasoning : {}
+  const canStop = unasked === 'none' || /^gpt-5\.[56]/.test(model)
+  const samples = !reasons(model) || (effort === 'none' && canStop)
   for (const field of ['temperature', 'top_p']) {
     if (body[field] !== undefined && !samples) unsupported(field)
   }

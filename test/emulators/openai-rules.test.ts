@@ -255,6 +255,7 @@ t.test('the emulator refuses what the services refuse', async (t) => {
       { model: 'gpt-4.1', temperature: 0.5 },
       { model: 'gpt-5.1', temperature: 0.5, reasoning: { effort: 'none' } },
       { model: 'gpt-5.1', temperature: 0.5, reasoning: { summary: 'auto' } },
+      { model: 'gpt-5.6-sol', temperature: 0.5, reasoning: { effort: 'none' } },
       { model: 'gpt-5', reasoning: { effort: 'minimal' } },
       { tools: [{ type: 'mcp', server_label: 'x' }] },
       input({ ...call, id: 'fc_1', status: 'completed' }, output),
