@@ -5,24 +5,31 @@ import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../../oauth-vendor.t
 import type { ConfiguredVendor } from './vendors.ts'
 
 /**
- * What people bring back from a login page: the whole address that the browser ended at, `code#state`,
- * `code=…&state=…`, or the bare code.
+ * What people bring back from a login page: the whole address that the browser ended at, with or without `http://`,
+ * `code#state`, `code=…&state=…`, or the bare code.
  */
 export function readPasted(text: string): URLSearchParams {
   const pasted = text.trim().replace(/^["'<]+|(?<!["'>])["'>]+$/g, '')
-  if (/^https?:\/\//i.test(pasted)) {
-    if (!URL.canParse(pasted)) return new URLSearchParams()
-    const { searchParams, hash } = new URL(pasted)
+  if (/^[?#]?(code|error|state)=/.test(pasted)) return new URLSearchParams(pasted.replace(/^[?#]/, ''))
+  if (/^https?:\/\/|[?#&](code|error)=/i.test(pasted)) {
+    // Browsers show, and some copy, an address without its scheme.
+    if (!URL.canParse(pasted, ANY_PAGE)) return new URLSearchParams()
+    const { searchParams, hash } = new URL(pasted, ANY_PAGE)
     // Some pages put their answer behind the hash.
     const behind = new URLSearchParams(hash.slice(1))
     return !searchParams.has('code') && behind.has('code') ? behind : searchParams
   }
-  if (/^[?#]?(code|error|state)=/.test(pasted)) return new URLSearchParams(pasted.replace(/^[?#]/, ''))
   // Several words are no code, which is one word; the login stays open for a code.
   if (/\s/.test(pasted)) return new URLSearchParams()
   const [code = '', state] = pasted.split('#', 2)
-  return new URLSearchParams({ ...(code === '' ? {} : { code }), ...(state ? { state } : {}) })
+  return new URLSearchParams({ ...(code === '' ? {} : { code: decoded(code) }), ...(state ? { state } : {}) })
 }
+
+const ANY_PAGE = 'http://localhost'
+
+/** A code that was copied out of an address may be percent-encoded: Google's hold a slash. */
+const decoded = (code: string): string =>
+  new URLSearchParams(`code=${code.replaceAll('+', '%2B').replaceAll('&', '%26')}`).get('code') ?? code
 
 /** The code of an authorization response. Throws, in words, the error that the vendor answered with instead. */
 export function codeIn(
