@@ -113,9 +113,12 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
       const next = await renewedUnlessPaused(row, login, wasTried)
       return typeof next === 'string' ? rest(login, refused, next) : next
     } catch (failure) {
+      if (!(failure instanceof BatonError)) throw failure
       // A token that still holds will do while the login service is away.
-      if (lasts(login, refused, 0) && failure instanceof BatonError) return login
-      throw failure
+      if (lasts(login, refused, 0)) return login
+      // Some services have a code of their own for a dead refresh token, or say `invalid_request`. The token stays, in
+      // case that this was their mistake; but a person can help now.
+      throw failure.code === 'upstream_rejected' ? loginNeeded(row, failure.message) : failure
     }
   }
 

@@ -51,7 +51,13 @@ export const tokenFetch =
   (context: StepContext): StepContext['fetch'] =>
   async (url, init) => {
     const response = await context.fetch(url, init)
-    if (init?.method !== 'POST' || !response.ok) return response
+    if (init?.method !== 'POST') return response
+    if (response.status === 429) {
+      await response.body?.cancel()
+      // This passes, whatever code the body names.
+      throw new Error('HTTP 429')
+    }
+    if (!response.ok) return response
     const text = await response.text()
     const answer = parseRecord(text)
     // An answer that is not about tokens, or a refusal with status 200, is for the SDK to read.

@@ -272,6 +272,36 @@ t.test('a replica waits for another’s claim within a bound, and no longer when
   await asked
 })
 
+t.test(
+  'a renewal that is refused with any code asks for a login, and keeps what may still renew it',
+  async (t) => {
+    const guarded = await guardedServer(t, { expires_in: 600 })
+    const { replica, logIn, time } = await bench(t, guarded)
+    const auth = replica().authFor(await logIn())
+    const token = await auth.token()
+    const answer = (status: number, error: string) =>
+      guarded.instead('/token', { status, body: JSON.stringify({ error, error_description: 'refused' }) })
+    answer(400, 'invalid_request')
+    time.ahead = 590_000
+    t.equal(await auth.token(), token, 'a token that lasts serves')
+    time.ahead = 601_000
+    const needed = (code: string) => ({
+      ...NEEDED,
+      message: RegExp(`docs needs a login.*it answered ${code}`),
+    })
+    await t.rejects(auth.token(), needed('invalid_request'))
+    answer(200, 'bad_refresh_token')
+    time.ahead += 5_001
+    await t.rejects(auth.token(), needed('bad_refresh_token'))
+    answer(429, 'invalid_request')
+    time.ahead += 5_001
+    await t.rejects(auth.token(), { code: 'upstream_overloaded' }, 'too many requests are no refusal')
+    guarded.instead('/token', null)
+    time.ahead += 5_001
+    t.not(await auth.token(), token)
+  },
+)
+
 t.test('a login service that fails is asked by one replica, not by all that waited for it', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as' })
   const { replica, logIn, time } = await bench(t, guarded)
