@@ -9,12 +9,15 @@ import type { McpLogin, McpTokens, StepContext } from './oauth.ts'
 /**
  * Some services write null or an empty text for members that they leave out. Some answer a registration only with what
  * they add to it (RFC 7591 3.2.1 wants all of it). The SDK refuses both. Some show a web page for every path that they
- * do not know: the SDK would not look for metadata in the next place (typescript-sdk#2126).
+ * do not know: the SDK would not look for metadata in the next place (typescript-sdk#2126). `more`: what a registration
+ * says besides, asked for when the service's metadata are known.
  */
 export const leniently =
-  (context: StepContext): StepContext['fetch'] =>
+  (context: StepContext, more: () => object = () => ({})): StepContext['fetch'] =>
   async (url, init) => {
-    const response = await context.fetch(url, init)
+    const registration = typeof init?.body === 'string' ? parseRecord(init.body) : null
+    const asked = registration && { ...registration, ...more() }
+    const response = await context.fetch(url, asked ? { ...init, body: JSON.stringify(asked) } : init)
     if (!response.ok) return response
     const text = await response.text()
     const answer = parseRecord(text)
@@ -23,7 +26,6 @@ export const leniently =
       return new Response(text, { status: isPage ? 404 : response.status })
     }
     const said = Object.entries(answer).filter(([, value]) => value !== null && value !== '')
-    const asked = typeof init?.body === 'string' ? parseRecord(init.body) : null
     return Response.json({ ...asked, ...Object.fromEntries(said) }, { status: response.status })
   }
 

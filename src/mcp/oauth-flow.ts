@@ -58,7 +58,7 @@ export async function begin(
     auth(providerOver(desk, context), {
       serverUrl: target.url,
       forceReauthorization: true,
-      fetchFn: leniently(context),
+      fetchFn: leniently(context, () => authMethodAt(desk.discovery)),
       // `saveDiscoveryState` checks the issuer.
       skipIssuerMetadataValidation: true,
       ...(scope ? { scope } : {}),
@@ -301,6 +301,9 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
   }
 }
 
+const methodsAt = (found: OAuthDiscoveryState | undefined) =>
+  found?.authorizationServerMetadata?.token_endpoint_auth_methods_supported
+
 /**
  * Microsoft's v2.0 endpoints learn the resource from the scope, and refuse most requests that name it, too
  * (AADSTS9010010; mcp-remote#217).
@@ -324,7 +327,18 @@ async function unnamed(requestedResource: string | URL, configuredResource?: str
  * does not say what it takes may do so.
  */
 const takesNoSecret = (found: OAuthDiscoveryState | undefined): boolean =>
-  found?.authorizationServerMetadata?.token_endpoint_auth_methods_supported?.includes('none') ?? true
+  methodsAt(found)?.includes('none') ?? true
+
+/**
+ * How the client that is to be registered proves who it is. Left out, it is `client_secret_basic` (RFC 7591 2), which
+ * some services do not take.
+ */
+function authMethodAt(found: OAuthDiscoveryState | undefined): { token_endpoint_auth_method?: string } {
+  const methods = methodsAt(found)
+  if (!methods || methods.includes('client_secret_basic')) return {}
+  const method = ['client_secret_post', 'none'].find((known) => methods.includes(known))
+  return method === undefined ? {} : { token_endpoint_auth_method: method }
+}
 
 function withTokens(login: McpLogin, tokens: object, { now }: StepContext): McpLogin {
   // The SDK has checked the answer by its schema.

@@ -79,6 +79,23 @@ t.test(
   },
 )
 
+t.test('a registration asks for a way to prove the client that the service takes', async (t) => {
+  for (const [methods, asked] of [
+    [['none'], 'none'],
+    [['none', 'client_secret_post'], 'client_secret_post'],
+    [['none', 'client_secret_post', 'client_secret_basic'], undefined],
+  ] as const) {
+    const guarded = await guardedServer(t, { expires_in: 600, methods })
+    const { logIn, time, tokenNow } = await bench(t, guarded)
+    await logIn()
+    t.equal(guarded.clients[0]?.token_endpoint_auth_method, asked, `${methods}`)
+    time.ahead = 590_000
+    await tokenNow()
+    t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
+    await store.connectors.delete(ANN, 'con_1')
+  }
+})
+
 t.test('a token whose lifetime is zero, null or endless is not renewed for that', async (t) => {
   for (const expires_in of [0, null, '1e999']) {
     const guarded = await guardedServer(t)

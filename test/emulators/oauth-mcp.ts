@@ -72,11 +72,15 @@ export interface McpLoginsOptions {
   refreshless?: boolean
   /** What the service calls itself, if not by its address */
   named?(address: string): string
+  /** How clients may prove who they are: a registration that asks for another way is refused */
+  methods?: readonly string[]
   /** Changes the answers to registrations */
   registered?(answer: Record<string, unknown>): Record<string, unknown>
   /** The server's metadata are at this path, which only the refusal of a POST tells */
   hidden?: string
 }
+
+const METHODS = ['client_secret_post', 'client_secret_basic', 'none']
 
 export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLogins> {
   const codes = new Map<
@@ -105,7 +109,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   const { tenant = '' } = options
   const address = `${origin}${tenant}`
   const issuer = options.named?.(address) ?? address
-  const { hidden, registered = (answer) => answer } = options
+  const { hidden, methods = METHODS, registered = (answer) => answer } = options
   const resource = hidden ?? '/.well-known/oauth-protected-resource/mcp'
 
   const made: McpLogins = {
@@ -168,7 +172,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
         response_types_supported: ['code'],
         code_challenge_methods_supported: ['S256'],
         authorization_response_iss_parameter_supported: true,
-        token_endpoint_auth_methods_supported: ['client_secret_post', 'client_secret_basic', 'none'],
+        token_endpoint_auth_methods_supported: methods,
       }),
     '/register': register,
     '/authorize': authorize,
@@ -210,12 +214,18 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   }
 
   async function register(incoming: IncomingMessage, _: URL, response: ServerResponse): Promise<void> {
-    const asked = JSON.parse(await read(incoming)) as { redirect_uris: string[] }
+    const asked = JSON.parse(await read(incoming)) as {
+      redirect_uris: string[]
+      token_endpoint_auth_method?: string
+    }
+    const { redirect_uris, token_endpoint_auth_method: method = 'client_secret_basic' } = asked
+    if (!methods.includes(method)) return json(response, 400, { error: 'invalid_client_metadata' })
     const client_id = `client-${randomUUID()}`
-    const client_secret = secret('client-secret')
+    const client_secret = method === 'none' ? null : secret('client-secret')
     made.clients.push({ ...asked, client_id })
-    known.set(client_id, { redirect_uris: asked.redirect_uris, secret: client_secret })
-    json(response, 201, registered({ ...asked, client_id, client_secret, client_secret_expires_at: 0 }))
+    known.set(client_id, { redirect_uris, secret: client_secret })
+    const answer = client_secret === null ? {} : { client_secret, client_secret_expires_at: 0 }
+    json(response, 201, registered({ ...asked, client_id, ...answer }))
   }
 
   /**

@@ -41,10 +41,6 @@ t.test('a challenge is read in whatever form, and beside others', async (t) => {
   }
   const basic = new Response('', { status: 401, headers: { 'www-authenticate': 'Basic realm="bearer x"' } })
   t.same(challengeIn(basic), {})
-  const started = performance.now()
-  const blanks = `Bearer ${' '.repeat(16_000)}x='y`
-  challengeIn(new Response('', { status: 401, headers: { 'www-authenticate': blanks } }))
-  t.ok(performance.now() - started < 100, 'blanks cost little')
 })
 
 t.test('simultaneous exchanges are told apart until each one ends', async (t) => {
