@@ -228,9 +228,16 @@ function assertIssuer(
     throw new IssuerMismatchError('metadata', expected, issuer)
 }
 
-/** Compared as addresses: an issuer whose metadata is missing is known by its URL. */
-const isSame = (one: unknown, other: unknown): boolean =>
-  String(one).replace(/\/$/, '') === String(other).replace(/\/$/, '')
+/**
+ * Compared as addresses: an issuer whose metadata is missing is known by its URL, and one is told to people as a URL has
+ * it (Microsoft's holds `{tenantid}`).
+ */
+const isSame = (one: unknown, other: unknown): boolean => addressIn(one) === addressIn(other)
+
+const addressIn = (issuer: unknown): string => {
+  const text = String(issuer)
+  return (URL.canParse(text) ? new URL(text).href : text).replace(/\/$/, '')
+}
 
 const deskOf = (login: McpLogin, brought: Partial<Desk> = {}): Desk => ({
   login,

@@ -142,6 +142,25 @@ t.test('the issuer of a login service is the address of its metadata, or what th
   t.same(guarded.grants, { authorization_code: 2, refresh_token: 2 })
 })
 
+t.test(
+  'an issuer is taken as the refusal told it, though its name holds what an address encodes',
+  async (t) => {
+    const guarded = await guardedServer(t, {
+      expires_in: 600,
+      named: () => 'https://login.test/{tenantid}/v2.0',
+    })
+    const { logIn, time, read, tokenNow } = await bench(t, guarded)
+    const issuer = 'https://login.test/%7Btenantid%7D/v2.0'
+    await t.rejects(logIn(), { message: `is that of another issuer (${issuer})` })
+    const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { issuer } })
+    await store.connectors.update(ANN, await read(), { secret })
+    await logIn()
+    time.ahead = 590_000
+    t.ok(await tokenNow())
+    t.equal(guarded.grants.refresh_token, 1)
+  },
+)
+
 t.test('metadata that only a challenge names are found where the server knows no GET', async (t) => {
   const guarded = await guardedServer(t, { hidden: '/metadata', expires_in: 600 })
   const { logIn, tokenNow, time } = await bench(t, guarded)
