@@ -189,6 +189,7 @@ t.test('the gateway’s own callback serves vendors that take any address', asyn
   t.ok(await store.credentials.delete(ME, credential_id))
   const page = await two.logins.callback('gemini', answer)
   t.match(page, { status: 400, html: /complete already/ }, 'a second visit redeems nothing')
+  t.notMatch(page.html, /did not succeed/, 'nor does it say that the first one failed')
 })
 
 t.test('a device login ends once a person has granted it', async (t) => {

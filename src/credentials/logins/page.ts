@@ -23,7 +23,10 @@ export async function pageOf(finishing: Promise<unknown>): Promise<LoginPage> {
     return page(200, 'You are logged in', 'This page can be closed.')
   } catch (thrown) {
     if (!(thrown instanceof BatonError)) throw thrown
-    return page(400, 'The login did not succeed', thrown.message)
+    // Browsers and virus scanners open an address twice: the second page must not deny the login that the first finished.
+    const isFailed = thrown.param !== 'state'
+    const title = isFailed ? 'The login did not succeed' : 'No login was finished here'
+    return page(400, title, thrown.message)
   }
 }
 
