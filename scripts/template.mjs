@@ -27,7 +27,12 @@ if (!isCurrent) {
     query: async (text, params) => (await pglite.query(text, params)).rows,
     script: async (text) => void (await pglite.exec(text)),
   }
-  await migrate({ ...queries, transaction: (work) => inTransaction(queries, work) }, migrations)
+  const db = { ...queries, transaction: (work) => inTransaction(queries, work) }
+  await migrate(db, migrations).catch(({ message }) => {
+    // Not thrown: Node would show the place, a line of PGlite that is 16 kB long.
+    console.error(message)
+    process.exit(1)
+  })
   // No database is ever made from these: they are two thirds of the files that a first start would have to write.
   for (const name of ['template0', 'template1']) {
     await pglite.exec(`alter database ${name} is_template false`)

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { sha256 } from '../chat/json.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, inFull } from '../errors.ts'
 import { type Db, LOCK_NOT_AVAILABLE, type Queries, value, values } from './db.ts'
 
 /** One file of migrations/; the hash of its text tells whether it was edited after it ran. */
@@ -39,7 +39,7 @@ const PATIENCE = { lockMs: 500, pauseMs: 2_500, tries: 30 }
 /**
  * Applies what is missing and returns its names. Replicas that start at once take turns. Throws a BatonError
  * `internal` in plain words where the database has a newer schema or another history than this code, is not
- * UTF-8, or has a table that something else holds for more than a minute.
+ * UTF-8, refuses a migration, or has a table that something else holds for more than a minute.
  */
 export async function migrate(
   db: Db,
@@ -83,7 +83,11 @@ async function applyMissing(
   const missing = await pending(queries, migrations)
   await queries.script(`set local lock_timeout = ${lockMs}`)
   for (const { name, sha256, sql } of missing) {
-    await queries.script(sql)
+    await queries.script(sql).catch((cause: unknown) => {
+      // What may pass, a held table among it, is no fault of the migration.
+      if (cause instanceof BatonError) throw cause
+      throw new BatonError('internal', `Migration ${name} failed: ${inFull(cause)}.`, { cause })
+    })
     await queries.query('insert into schema_migration (name, sha256) values ($1, $2)', [name, sha256])
   }
   return missing.map(({ name }) => name)
