@@ -17,7 +17,8 @@ import type { Json } from './client.ts'
 import { openWorld } from './harness.ts'
 
 const DEMO = fileURLToPath(new URL('../../demo/demo.js', import.meta.url))
-const README = fileURLToPath(new URL('../../../README.md', import.meta.url))
+const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
+const README = join(ROOT, 'README.md')
 
 const hasCurl = spawnSync('curl', ['--version']).status === 0 || process.env.CI === 'true'
 
@@ -133,7 +134,8 @@ t.test('the demo shows what it promises, whatever the shell is set to', async (t
 t.test('a demo that is told to end while it starts leaves nothing behind', async (t) => {
   const folder = scratch(t)
   const env = { ...process.env, TMPDIR: folder }
-  const demo = spawn(process.execPath, [DEMO], { env, stdio: ['ignore', 'pipe', 'inherit'] })
+  // By npm, as the README has it: npm passes signals to its own child alone, which must not be a shell.
+  const demo = spawn('npm', ['run', '-s', 'demo'], { cwd: ROOT, env, stdio: ['ignore', 'pipe', 'inherit'] })
   t.teardown(() => demo.kill('SIGKILL'))
   // One level at a time: folders that the demo makes and removes meanwhile would break a walk through all of them.
   await eventually(() => readdirSync(folder).some((name) => existsSync(join(folder, name, 'data'))))
