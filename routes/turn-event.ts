@@ -80,7 +80,8 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   'turn.cancelled': [{}, OVER],
   gap: [
     { snapshot: Type.Object({ turn: TurnOrNone, messages: Type.Array(Message) }) },
-    'What came after your cursor is no longer kept: start from the snapshot. It lacks what a step under way has streamed: ' +
+    "What came after your cursor is no longer kept: start from the snapshot. Its messages are the turn's, or, in a session's stream, the " +
+      "session's (the turn's, if those are more than 128 MiB). It lacks what a step under way has streamed: " +
       'that follows from its `step.started`, or, where this is not kept either, whole with its `message`. If its turn is `awaiting_input`, ask ' +
       '`GET /v1/tool-executions?turn_id=` which calls wait (`state: awaiting_approval`)',
   ],

@@ -84,9 +84,9 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
     })
     return answer.body ? new Response(answer.body.pipeThrough(cut), answer) : answer
   }
-  const module = `export default (fetch, baton, key) => {${code}; return ask}`
+  const module = `export default (fetch, baton, key) => {${code}; return { ask, follow }}`
   const client = await import(`data:text/javascript,${encodeURIComponent(module)}`)
-  const ask = client.default(unsteady, world.api.url, 'none')
+  const { ask, follow } = client.default(unsteady, world.api.url, 'none')
   const session = await world.session('openai key')
   const events: Json[] = []
   await ask(session, 'slow 60 5', (event: Json) => events.push(event))
@@ -103,6 +103,9 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
   )
   t.ok(requests.filter((one) => one === 'GET 200').length > 1, 'the stream was cut off more than once')
   t.equal(requests.at(-1), 'GET 204')
+  const again: Json[] = []
+  await follow(events[0].turn_id, (event: Json) => again.push(event))
+  t.same(again, events, 'a page that was reloaded gets the whole turn')
   const broken = 'one\u2028two\u2029three'
   const told: Json[] = []
   await ask(await world.session('openai key'), broken, (event: Json) => told.push(event))
