@@ -1,6 +1,6 @@
 /**
  * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided there,
- * under its locks. Only `open` takes several, where a history is to be looked at.
+ * under its locks. Only `open` takes several, where a history is to be looked at, and `commit`, where it is made again.
  */
 import { answeredCalls } from '../chat/message.ts'
 import { BOUND } from './bindings.ts'

@@ -15,7 +15,7 @@ export const TOOL_REMOVED = Symbol('tool removed')
  * `preparing`: no request has left, and the newest tools are read anyway · `model`: a request is out · `committing`,
  * `tools`: nothing to restart
  */
-export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools'
+type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools'
 
 /** How this process came to own a turn. `announce`: events that its former owner committed and may not have said. */
 export type Entry =
