@@ -2,7 +2,12 @@
  * A tap between a transport and the SDK's client: it reads results before the SDK's strict schemas can
  * throw them away, and answers a pending request itself when its answer can no longer come.
  */
-import type { JSONRPCMessage, JSONRPCRequest, Transport } from '@modelcontextprotocol/client'
+import {
+  type JSONRPCMessage,
+  type JSONRPCRequest,
+  SdkHttpError,
+  type Transport,
+} from '@modelcontextprotocol/client'
 import { ATTEMPT_MS, type McpErrorKind } from './contract.ts'
 import { createExchange, exchanges, inExchange } from './http.ts'
 
@@ -82,6 +87,16 @@ function createQuestions(give: Deliver) {
   }
 }
 
+/**
+ * Some servers refuse to be told that the client is ready, and then answer its requests (hyperdx#2686): if not, the first
+ * request shows that.
+ */
+function unlessRefused(error: unknown): void {
+  const status = error instanceof SdkHttpError ? error.status : 0
+  const isRefused = status >= 400 && status < 500 && status !== 401 && status !== 403
+  if (!isRefused) throw error
+}
+
 /** Puts itself between the transport and the client, which sets `onmessage` afterwards. */
 export function tap(transport: Transport, options: TapOptions): Tap {
   const pending = new Map<string | number, JSONRPCRequest>()
@@ -152,7 +167,7 @@ export function tap(transport: Transport, options: TapOptions): Tap {
     const leave = () => inExchange(own, () => send(message, sendOptions))
     if (!('method' in message)) return questions.answered(message.id, leave)
     if (message.method === 'notifications/cancelled') forget(message.params?.requestId)
-    return leave()
+    return message.method === 'notifications/initialized' ? leave().catch(unlessRefused) : leave()
   }
   return { size: () => pending.size, deliver, fail }
 }

@@ -384,6 +384,22 @@ t.test('a server that denies access in either revision is reported by that denia
   t.equal(rig.count('initialize'), 2, 'a login is not asked for another token in each revision')
 })
 
+t.test('a server that refuses to hear that the client is ready is used all the same', async (t) => {
+  for (const refusal of [400, 404, 405]) {
+    const rig = await startRig(t)
+    rig.on('notifications/initialized', ({ status }) => status(refusal))
+    t.same(await call(door(t), specOf(rig)), RAN, `${refusal}`)
+  }
+  for (const [refusal, kind] of [
+    [401, 'auth_required'],
+    [503, 'unavailable'],
+  ] as const) {
+    const rig = await startRig(t)
+    rig.on('notifications/initialized', ({ status }) => status(refusal))
+    await fails(t, call(door(t), specOf(rig)), { kind, sent: false }, `${refusal}`)
+  }
+})
+
 t.test('a server that speaks none of our revisions is reported as such', async (t) => {
   const rig = await startRig(t)
   rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
