@@ -18,7 +18,7 @@ import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
 import { say, sayAll } from './events.ts'
 import type { LoopDeps } from './loop-deps.ts'
 import { commit, committedSteps, connectorsIn, endedStep, type Run } from './run.ts'
-import { discard, modelStep } from './step.ts'
+import { discard, discardLost, modelStep } from './step.ts'
 
 /**
  * Whatever happens to the turn is written down, or left to its next owner. Rejects only with Unreadable, when the turn
@@ -193,8 +193,7 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
   // handed the turn over has said so itself. Two kinds of owner have not: one that took the turn from a lost owner and
   // could not read it, and one from which a cancel took it.
   const { recoveries, cancel_requested } = active.turn
-  if (!entry.was_handed_over || recoveries > 0 || cancel_requested)
-    say(run, { type: 'step.discarded', reason: 'owner_lost' })
+  if (!entry.was_handed_over || recoveries > 0 || cancel_requested) await discardLost(run)
 }
 
 /** Says what the turn's last owner committed and may not have said. */

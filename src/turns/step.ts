@@ -9,7 +9,7 @@ import { newId } from '../chat/ids.ts'
 import { addUsage, NO_USAGE, type Part, toolCalls } from '../chat/message.ts'
 import { LlmStale } from '../llm.ts'
 import type { Commit, Step } from '../store/store.ts'
-import { ownPart } from '../tools/overlay.ts'
+import { type Overlay, ownPart } from '../tools/overlay.ts'
 import { CANCELLED, RESTART, requestStop } from './active.ts'
 import { planCalls } from './calls.ts'
 import { announced, now, say } from './events.ts'
@@ -24,7 +24,7 @@ const INVALID_CALL_LIMIT = 2
 export async function modelStep(run: Run): Promise<Job[] | null> {
   while (true) {
     const prepared = await refresh(run)
-    const attempt = { step: newStep(run, prepared), folding: createFold() }
+    const attempt = { step: newStep(run, prepared.overlay), folding: createFold() }
     const again = await streamStep(run, prepared, attempt)
     if (again !== null) {
       await discard(run, again)
@@ -63,14 +63,14 @@ async function readNew(run: Run): Promise<void> {
   if (read.cancel_requested) requestStop(active, CANCELLED)
 }
 
-function newStep(run: Run, prepared: Prepared): Step {
+function newStep(run: Run, overlay: Overlay): Step {
   return {
     index: run.index,
     attempt: run.active.turn.attempt,
     provider: run.provider,
     model: run.model,
-    tools_revision: prepared.overlay.revision,
-    tool_count: prepared.overlay.tools.length,
+    tools_revision: overlay.revision,
+    tool_count: overlay.tools.length,
     finish_reason: null,
     usage: NO_USAGE,
     started_at: now(),
@@ -197,6 +197,19 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
   await catchUp(run)
   const tools_revision = deps.tools.latestRevision(active.session.id)
   say(run, { type: 'turn.restarted', attempt: turn.attempt, tools_revision })
+}
+
+/**
+ * Gives up the attempt that was under way when the turn lost its owner. Only that owner knew more of it than that it
+ * followed the last message: its record has the tools of now, and no usage.
+ */
+export async function discardLost(run: Run): Promise<void> {
+  const { deps } = run
+  const registry = await deps.tools.newest(run.active.session.id)
+  const overlay = deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
+  const started_at = run.history.at(-1)?.created_at ?? now()
+  run.inFlight = { step: { ...newStep(run, overlay), started_at }, folding: createFold() }
+  await discard(run, 'owner_lost')
 }
 
 /**

@@ -74,6 +74,15 @@ async function killed(
       ['user', 'assistant'],
       'nothing of the lost answer is kept',
     )
+    t.match(
+      turn.steps,
+      [
+        { index: 0, attempt: 1, model: String, finish_reason: null, ended_at: String, discarded: true },
+        { index: 0, attempt: 2, finish_reason: 'stop', discarded: undefined },
+      ],
+      'the step that was lost is told of',
+    )
+    t.match(turn, { attempt: 2, usage: turn.steps[1].usage }, 'what it cost is not known')
     t.match(await world.api.get(`/v1/turns/${waiting}?wait=60`), {
       state: 'completed',
       output_text: 'I wait',
