@@ -48,24 +48,42 @@ export class TokenlessError extends Error {
 const TEXTS = new Set(['access_token', 'refresh_token', 'token_type', 'scope', 'id_token'])
 const isMember = (name: string): boolean => TEXTS.has(name) || name === 'expires_in'
 
+/** With these a service refuses what was sent: as OAuth has it (RFC 6749 5.2), or as its framework does. */
+const REFUSALS = new Set([400, 401, 422])
+
+/**
+ * The code of a refusal; null: it is none. Some services have words of their own, as Supabase's
+ * `{"code": 400, "error_code": "refresh_token_not_found"}`, or null for a member: the SDK takes both for an outage.
+ */
+function refusalIn({ error, error_code, code }: Record<string, unknown>, status: number): string | null {
+  if (typeof error === 'string') return error
+  if (!REFUSALS.has(status)) return null
+  const named = [error_code, code].find((text) => typeof text === 'string')
+  return typeof named === 'string' ? named : `http_${status}`
+}
+
 /** Some token endpoints send null for members that they leave out, or no token_type. */
 export const tokenFetch =
   (context: StepContext): StepContext['fetch'] =>
   async (url, init) => {
     const response = await context.fetch(url, init)
-    if (init?.method !== 'POST') return response
-    if (response.status === 429) {
+    const { status } = response
+    if (init?.method !== 'POST' || (status >= 300 && status < 400)) return response
+    if (status === 429) {
       await response.body?.cancel()
       // This passes, whatever code the body names.
       throw new Error('HTTP 429')
     }
-    if (!response.ok) return response
     const text = await response.text()
     const answer = parseRecord(text)
+    if (!response.ok) {
+      const error = answer && refusalIn(answer, status)
+      return error === null ? new Response(text, { status }) : Response.json({ error }, { status })
+    }
     // An answer that is not about tokens, or a refusal with status 200, is for the SDK to read.
     const isOfTokens =
       answer !== null && Object.keys(answer).some(isMember) && typeof answer.error !== 'string'
-    if (!isOfTokens) return new Response(text, { status: response.status })
+    if (!isOfTokens) return new Response(text, { status })
     const known = Object.entries(answer).filter(([name, value]) => {
       if (TEXTS.has(name)) return typeof value === 'string' && value !== ''
       return name === 'expires_in' ? secondsIn(value) !== undefined : value !== null

@@ -302,6 +302,29 @@ t.test(
   },
 )
 
+t.test('a refusal in words of the service’s own is told from an outage', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time } = await bench(t, guarded)
+  const auth = replica().authFor(await logIn())
+  time.ahead = 601_000
+  for (const [status, body, code] of [
+    [400, '{"code":400,"error_code":"refresh_token_not_found","msg":"Not Found"}', 'refresh_token_not_found'],
+    [401, '{"code":"bad_token"}', 'bad_token'],
+    [422, '{"message":"Unrecognized client_id"}', 'http_422'],
+    [400, '{"error":"invalid_target","error_description":null}', 'invalid_target'],
+    [400, '<html>Bad Request</html>', null],
+    [403, '{"message":"Forbidden"}', null],
+    [502, '{"message":"Bad Gateway"}', null],
+  ] as const) {
+    guarded.instead('/token', { status, body })
+    const refused = { ...NEEDED, message: RegExp(`docs needs a login.*it answered ${code}`) }
+    await t.rejects(auth.token(), code === null ? { code: 'upstream_overloaded' } : refused, body)
+    time.ahead += 5_001
+  }
+  guarded.instead('/token', null)
+  t.ok(await auth.token())
+})
+
 t.test('a login service that fails is asked by one replica, not by all that waited for it', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as' })
   const { replica, logIn, time } = await bench(t, guarded)
