@@ -71,7 +71,7 @@ export interface Bus {
   append(session: string, events: BusEvent[]): Promise<void>
   /**
    * Subscribes first, then reads the backlog, and drops what it has seen. Throws `invalid_cursor` at once;
-   * everything else starts with the first `next`, which throws `unavailable` while Redis is away.
+   * everything else starts with the first `next`. While Redis is away it waits.
    */
   read(session: string, options: ReadOptions): AsyncIterable<ReadItem>
   /**

@@ -5,14 +5,14 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isTerminal } from '../../chat/event.ts'
-import { BatonError } from '../../errors.ts'
+import { BatonError, isUnavailable } from '../../errors.ts'
 import { type LoggedEvent, MAX_BUFFER, type ReadItem, type ReadOptions } from '../bus.ts'
 import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
 import { clear, type Inbox, type Inboxes } from './inboxes.ts'
 import type { Link } from './link.ts'
 import type { Page, Published, ReadFrom, Scripts } from './scripts.ts'
 
-/** Between the tries of a reader that has begun already: it waits for Redis as long as its client does. */
+/** Between the tries of a reader while Redis is away: it waits as long as its client does. */
 const AWAY_MS = 500
 /**
  * Between the tries to find a turn's first event: its owner says it a moment after the store knows that the turn began.
@@ -49,10 +49,15 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     return null
   }
 
-  return async function* read(
+  /**
+   * Throws `unavailable` where Redis is away before the first item, never after. `hasWaited`: it was; what was said
+   * meanwhile may be lost, or in the log already.
+   */
+  async function* readOn(
     session: string,
     from: Position | null,
     options: ReadOptions,
+    hasWaited: boolean,
   ): AsyncGenerator<ReadItem> {
     const { signal, turn, after, maxBuffer = MAX_BUFFER } = options
     const { inbox, begun, leave } = inboxes.join(session, maxBuffer)
@@ -69,9 +74,10 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
             ? await askAgain(session, position, options)
             : await askFirst(session, position ?? (after === 'now' ? 'now' : 'start'), options)
         if (!page || signal.aborted) return
+        const isLate = hasWaited && !position && after === 'now'
         hasBegun = true
         position = page.position
-        if (page.isGap) yield { gap: true, cursor: formatCursor(sessionTag(session), position) }
+        if (page.isGap || isLate) yield { gap: true, cursor: formatCursor(sessionTag(session), position) }
         const events = ofTurn(page.events, turn)
         if (events.length > 0) yield { events }
         if (page.isOver) return
@@ -82,6 +88,24 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     } finally {
       signal.removeEventListener('abort', inbox.wake)
       leave()
+    }
+  }
+
+  /** A stream that ended at once would be asked for again at once, by all clients for as long as Redis is away. */
+  return async function* read(
+    session: string,
+    from: Position | null,
+    options: ReadOptions,
+  ): AsyncGenerator<ReadItem> {
+    for (let hasWaited = false; !options.signal.aborted && !inboxes.isClosed(); hasWaited = true) {
+      try {
+        // A turn that had not begun when the reader came may be over by now.
+        const now = hasWaited ? { ...options, begun: true } : options
+        return yield* readOn(session, from, now, hasWaited)
+      } catch (thrown) {
+        if (!isUnavailable(thrown)) throw thrown
+        await sleep(AWAY_MS, undefined, { signal: options.signal }).catch(() => {})
+      }
     }
   }
 }
