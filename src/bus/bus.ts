@@ -71,7 +71,8 @@ export interface Bus {
   append(session: string, events: BusEvent[]): Promise<void>
   /**
    * Subscribes first, then reads the backlog, and drops what it has seen. Throws `invalid_cursor` at once;
-   * everything else starts with the first `next`. While Redis is away it waits.
+   * everything else starts with the first `next`. While Redis is away it waits; for the first item ten seconds at
+   * most, then it throws `unavailable`.
    */
   read(session: string, options: ReadOptions): AsyncIterable<ReadItem>
   /**

@@ -286,6 +286,17 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.same(texts(await later.events(1)), ['other'], 'a session that a reader waited for can be read again')
   })
 
+  t.test('a reader that waited ten seconds for its first event may try another replica', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    proxy.cut()
+    const reading = start(t, bus)
+    const real = performance.now.bind(performance)
+    const { mock: late } = mock.method(performance, 'now', () => real() + 10_000)
+    t.teardown(() => late.restore())
+    await t.rejects(reading.ended, { code: 'unavailable' })
+  })
+
   t.test('a connection that falls silent is given up', async (t) => {
     const proxy = await proxied(t, await freshUrl())
     const bus = await openAt(t, { url: proxy.url })

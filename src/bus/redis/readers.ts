@@ -12,8 +12,10 @@ import { clear, type Inbox, type Inboxes } from './inboxes.ts'
 import type { Link } from './link.ts'
 import type { Page, Published, ReadFrom, Scripts } from './scripts.ts'
 
-/** Between the tries of a reader while Redis is away: it waits as long as its client does. */
+/** Between the tries of a reader while Redis is away: one that has begun waits as long as its client does. */
 const AWAY_MS = 500
+/** So long a reader waits for its first page: the client may find a replica that reaches Redis. */
+const FIRST_MS = 10_000
 /**
  * Between the tries to find a turn's first event: its owner says it a moment after the store knows that the turn began.
  */
@@ -97,13 +99,14 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     from: Position | null,
     options: ReadOptions,
   ): AsyncGenerator<ReadItem> {
+    const until = performance.now() + FIRST_MS
     for (let hasWaited = false; !options.signal.aborted && !inboxes.isClosed(); hasWaited = true) {
       try {
         // A turn that had not begun when the reader came may be over by now.
         const now = hasWaited ? { ...options, begun: true } : options
         return yield* readOn(session, from, now, hasWaited)
       } catch (thrown) {
-        if (!isUnavailable(thrown)) throw thrown
+        if (!isUnavailable(thrown) || performance.now() >= until) throw thrown
         await sleep(AWAY_MS, undefined, { signal: options.signal }).catch(() => {})
       }
     }
