@@ -7,15 +7,20 @@ import { isRecord } from '../chat/json.ts'
 /** JSON-RPC 5.1 */
 const INTERNAL_ERROR = -32603
 
-/** An answer as the SDK takes it; anything else as it is. */
+/** Whether a message answers a request, in whatever form. */
+export function isAnswer(message: unknown): message is Record<string, unknown> {
+  if (!isRecord(message)) return false
+  return message.method == null && message.id != null && ('error' in message || 'result' in message)
+}
+
+/** An answer as the SDK takes it; anything else, and a result that needs no mending, as it is. */
 export function mendAnswer(message: unknown): unknown {
-  if (!isRecord(message)) return message
-  const { method, error, result, ...envelope } = message
-  const isAnswer = method == null && envelope.id != null && ('error' in message || 'result' in message)
-  if (!isAnswer) return message
-  return error == null
-    ? { ...envelope, result: mendResult(result) }
-    : { ...envelope, error: mendError(error) }
+  if (!isAnswer(message)) return message
+  const { method: _, error, result, ...envelope } = message
+  if (error != null) return { ...envelope, error: mendError(error) }
+  const mended = mendResult(result)
+  const isSound = mended === result && !('error' in message) && !('method' in message)
+  return isSound ? message : { ...envelope, result: mended }
 }
 
 /** A result that is no object is taken for its content, as content.ts takes it. */

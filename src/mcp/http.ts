@@ -8,6 +8,7 @@ import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
 import { mendAnswer } from './answer.ts'
+import { mendStream } from './stream.ts'
 
 /** What one call's HTTP requests have shown so far; the call reads it when it has to explain a failure. */
 export interface Exchange {
@@ -125,8 +126,8 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
 const PIECE = 16 * 1024
 
 /**
- * Limits the body to a number of bytes (capBody), and reads an event stream in pieces: a flood of messages must not
- * hold up everybody else.
+ * Limits the body to a number of bytes (capBody), and reads an event stream in pieces, with its answers mended: a flood
+ * of messages must not hold up everybody else.
  */
 function bounded(response: Response, maxBytes: number, onExceeded?: () => void): Response {
   const capped = capBody(response, maxBytes, onExceeded)
@@ -142,7 +143,11 @@ function bounded(response: Response, maxBytes: number, onExceeded?: () => void):
     },
   })
   const { status, statusText, headers } = capped
-  return new Response(capped.body.pipeThrough(pieces), { status, statusText, headers: [...headers] })
+  return new Response(capped.body.pipeThrough(pieces).pipeThrough(mendStream()), {
+    status,
+    statusText,
+    headers: [...headers],
+  })
 }
 
 /** Some servers name no type for their JSON, or call it text (helidon-mcp#97, zilla#2214). */

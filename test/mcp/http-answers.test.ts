@@ -7,6 +7,13 @@ import { startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
+/** Answers for which the SDK refuses a result */
+const ODD = [
+  { result: { content: [{ type: 'text', text: 'ran' }] }, error: null },
+  { result: 'ran', method: null },
+  { result: { content: [{ type: 'text', text: 'ran' }], _meta: null } },
+]
+
 t.test('a result that the SDK would reject arrives', async (t) => {
   for (const era of ['legacy', 'modern'] as const) {
     const rig = await startRig(t, era)
@@ -58,11 +65,7 @@ t.test(
           status(200, headers, JSON.stringify({ jsonrpc: '2.0', id: rpc.id, ...body }))
         })
       const content = [{ type: 'text', text: 'ran' }]
-      for (const body of [
-        { result: { content }, error: null },
-        { result: 'ran' },
-        { result: { content, _meta: null } },
-      ]) {
+      for (const body of ODD) {
         answer(body)
         t.same(await call(mcp, specOf(rig)), RAN, JSON.stringify(body))
       }
@@ -76,6 +79,73 @@ t.test(
     }
   },
 )
+
+t.test('an answer in an event stream whose members are null is read as far as it goes', async (t) => {
+  for (const era of ['legacy', 'modern'] as const) {
+    const rig = await startRig(t, era)
+    const mcp = door(t)
+    await list(mcp, specOf(rig))
+    for (const body of ODD) {
+      rig.on('tools/call', ({ rpc, stream, response }) => {
+        stream().send({ id: rpc.id, ...body })
+        response.end()
+      })
+      t.same(await call(mcp, specOf(rig)), RAN, JSON.stringify(body))
+    }
+    rig.on('tools/call', ({ rpc, stream }) =>
+      stream().send({ id: rpc.id, result: null, error: 'No such table' }),
+    )
+    const failed = { kind: 'protocol', sent: true, rpcCode: -32603, message: 'rig: No such table' }
+    await fails(t, call(mcp, specOf(rig)), failed)
+  }
+})
+
+t.test('so it is in the stream of the old SSE transport', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  let say = (_: object): void => {}
+  rig.on('GET', ({ stream }) => {
+    const events = stream()
+    events.raw('event: endpoint\r\ndata: /messages\r\n\r\n')
+    say = events.send
+  })
+  const answer = (method: string, body: object) =>
+    rig.on(method, ({ rpc, status }) => {
+      status(202)
+      say({ id: rpc.id, ...body })
+    })
+  const serverInfo = { name: 'rig', version: '1' }
+  answer('initialize', {
+    result: { protocolVersion: '2024-11-05', capabilities: {}, serverInfo },
+    error: null,
+  })
+  for (const body of ODD) {
+    answer('tools/call', body)
+    t.same(await call(mcp, specOf(rig, { transport: 'sse' })), RAN, JSON.stringify(body))
+  }
+})
+
+t.test('an answer whose event has no end is read, and no part of one is', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  await list(mcp, specOf(rig))
+  const sends = (isOver: boolean, written: (json: string) => string) =>
+    rig.on('tools/call', ({ rpc, stream, response }) => {
+      stream().raw(written(JSON.stringify({ jsonrpc: '2.0', id: rpc.id, result: RAN })))
+      if (isOver) response.end()
+    })
+  for (const isOver of [true, false])
+    for (const end of ['\n', '\r\n', '\nid: 7\n', '\n\n']) {
+      sends(isOver, (json) => `event: message\ndata:${json}${end}`)
+      t.same(await call(mcp, specOf(rig)), RAN, JSON.stringify(end))
+    }
+  sends(true, (json) => `data: ${json}`)
+  t.same(await call(mcp, specOf(rig)), RAN, 'the last line has no end')
+  sends(true, (json) => `data: ${json.slice(0, -1)}\ndata: }\n\n`)
+  t.same(await call(mcp, specOf(rig)), RAN, 'an answer over two lines')
+  sends(true, (json) => `data: ${json.slice(0, -1)}`)
+  await fails(t, call(mcp, specOf(rig)), { kind: 'disconnected', sent: true })
+})
 
 t.test('a server of an older revision may name any resultType', async (t) => {
   const rig = await startRig(t)

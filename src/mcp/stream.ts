@@ -1,0 +1,57 @@
+/**
+ * Mends the answers in a server's event stream, line by line, before the SDK reads them: for one odd member of an
+ * answer, or a missing empty line, the result of a tool that has run would be lost.
+ */
+import { isAnswer, mendAnswer } from './answer.ts'
+
+/** A stream with the same events; each answer is mended, and its event ends with its line. */
+export function mendStream(): TransformStream<Uint8Array, Uint8Array> {
+  const decoder = new TextDecoder()
+  const encoder = new TextEncoder()
+  const mendLine = createLineMender()
+  let begun = ''
+  let isAfterCr = false
+  return new TransformStream({
+    transform(chunk, controller) {
+      const text = decoder.decode(chunk, { stream: true })
+      const rest = isAfterCr && text.startsWith('\n') ? text.slice(1) : text
+      if (text !== '') isAfterCr = text.endsWith('\r')
+      const [first = '', ...more] = rest.split(/\r\n?|\n/)
+      begun += first
+      const last = more.pop()
+      if (last === undefined) return
+      const lines = [begun, ...more]
+      begun = last
+      controller.enqueue(encoder.encode(lines.map(mendLine).join('')))
+    },
+    // The standard drops a line without its end. It may be a part of one, but an answer that can be read is whole.
+    flush(controller) {
+      const line = begun + decoder.decode()
+      if (line !== '') controller.enqueue(encoder.encode(mendLine(line)))
+    },
+  })
+}
+
+/** Puts a line's end to each line, and an empty line after an answer. */
+function createLineMender(): (line: string) => string {
+  let isInside = false
+  return (line) => {
+    const isData = line.startsWith('data:')
+    // Some servers send no empty line after an answer, and some of those keep the stream open (vercel/ai#16865).
+    const answer = isData && !isInside ? answerIn(line.slice('data:'.length)) : null
+    isInside = line !== '' && answer === null && (isInside || isData)
+    return answer === null ? `${line}\n` : `data:${answer}\n\n`
+  }
+}
+
+/** The answer's JSON; null if there is none, or one nested more deeply than JSON can be written. */
+function answerIn(data: string): string | null {
+  try {
+    const message: unknown = JSON.parse(data)
+    if (!isAnswer(message)) return null
+    const mended = mendAnswer(message)
+    return mended === message ? data : JSON.stringify(mended)
+  } catch {
+    return null
+  }
+}
