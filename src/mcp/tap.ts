@@ -8,6 +8,7 @@ import {
   SdkHttpError,
   type Transport,
 } from '@modelcontextprotocol/client'
+import { within } from '../within.ts'
 import { ATTEMPT_MS, type McpErrorKind } from './contract.ts'
 import { createExchange, exchanges, inExchange } from './http.ts'
 
@@ -86,6 +87,9 @@ function createQuestions(give: Deliver) {
     },
   }
 }
+
+/** How long a server may take to hear that the client is ready: a strict one answers no request before that. */
+const READY_MS = 2_000
 
 /**
  * Some servers refuse to be told that the client is ready, and then answer its requests (hyperdx#2686): if not, the first
@@ -167,7 +171,9 @@ export function tap(transport: Transport, options: TapOptions): Tap {
     const leave = () => inExchange(own, () => send(message, sendOptions))
     if (!('method' in message)) return questions.answered(message.id, leave)
     if (message.method === 'notifications/cancelled') forget(message.params?.requestId)
-    return message.method === 'notifications/initialized' ? leave().catch(unlessRefused) : leave()
+    if (message.method !== 'notifications/initialized') return leave()
+    // Some servers never answer, or open a stream that they do not end (vocs#484), and then answer requests.
+    await within(READY_MS, leave().catch(unlessRefused))
   }
   return { size: () => pending.size, deliver, fail }
 }

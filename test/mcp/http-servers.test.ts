@@ -4,7 +4,7 @@ import { collect, held } from '../memory.ts'
 import { NONE } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
-import { modernAnswers, startRig, TOOL } from './servers/rig.ts'
+import { type Exchange, modernAnswers, startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
@@ -399,6 +399,17 @@ t.test('a server that refuses to hear that the client is ready is used all the s
     await fails(t, call(door(t), specOf(rig)), { kind, sent: false }, `${refusal}`)
   }
 })
+
+t.test(
+  'a server that never ends its answer to hearing that the client is ready is used all the same',
+  async (t) => {
+    const rig = await startRig(t)
+    for (const answer of [() => {}, ({ stream }: Exchange) => void stream()]) {
+      rig.on('notifications/initialized', answer)
+      t.same(await call(door(t), specOf(rig)), RAN)
+    }
+  },
+)
 
 t.test('a server that speaks none of our revisions is reported as such', async (t) => {
   const rig = await startRig(t)
