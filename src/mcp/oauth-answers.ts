@@ -4,6 +4,7 @@
  */
 import { parseRecord } from '../chat/json.ts'
 import { secondsIn } from '../oauth-vendor.ts'
+import type { McpChallenge } from './contract.ts'
 import type { McpLogin, McpTokens, StepContext } from './oauth.ts'
 
 /**
@@ -28,6 +29,29 @@ export const leniently =
     const said = Object.entries(answer).filter(([, value]) => value !== null && value !== '')
     return Response.json({ ...asked, ...Object.fromEntries(said) }, { status: response.status })
   }
+
+type Named = Pick<McpChallenge, 'resource_metadata'> | null
+
+/** Where a server's metadata are, as its refusal names the place. */
+export const metadataUrl = (named: Named): { resourceMetadataUrl?: URL } => {
+  const url = named?.resource_metadata
+  return url !== undefined && URL.canParse(url) ? { resourceMetadataUrl: new URL(url) } : {}
+}
+
+/**
+ * The named place, unless nothing is there: some servers name a wrong one (Logfire: zed#53502), and the SDK then looks
+ * nowhere else. It knows the places that the standard names if it is given none.
+ */
+export async function namedMetadata(
+  named: Named,
+  context: StepContext,
+): Promise<{ resourceMetadataUrl?: URL }> {
+  const { resourceMetadataUrl: url } = metadataUrl(named)
+  const response = url && (await leniently(context)(url).catch(() => null))
+  if (!response) return metadataUrl(named)
+  await response.body?.cancel()
+  return response.status >= 400 && response.status < 500 ? {} : metadataUrl(named)
+}
 
 /** An answer without an access token. */
 export class TokenlessError extends Error {

@@ -28,7 +28,7 @@ import {
   type McpTokens,
   type StepContext,
 } from './oauth.ts'
-import { leniently, TokenlessError, tokenFetch } from './oauth-answers.ts'
+import { leniently, metadataUrl, namedMetadata, TokenlessError, tokenFetch } from './oauth-answers.ts'
 import { away, errorCodeIn, rejected, step } from './oauth-failures.ts'
 
 /** What one step reads and writes. */
@@ -62,7 +62,7 @@ export async function begin(
       // `saveDiscoveryState` checks the issuer.
       skipIssuerMetadataValidation: true,
       ...(scope ? { scope } : {}),
-      ...metadataUrl(known),
+      ...(await namedMetadata(known, context)),
     }),
   )
   const url = desk.authorization_url
@@ -358,11 +358,6 @@ function withTokens(login: McpLogin, tokens: object, { now }: StepContext): McpL
 const scopeIn = (login: McpLogin | null): string | undefined => {
   const scope = login?.tokens?.scope
   return typeof scope === 'string' ? scope : undefined
-}
-
-const metadataUrl = (challenge: Pick<McpChallenge, 'resource_metadata'> | null) => {
-  const url = challenge?.resource_metadata
-  return url !== undefined && URL.canParse(url) ? { resourceMetadataUrl: new URL(url) } : {}
 }
 
 /**

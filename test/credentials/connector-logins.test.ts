@@ -288,6 +288,18 @@ t.test('where no client can register itself, the client that was given is used',
   t.match(await replica().authFor(connector).token(), /^mcp-access-/)
 })
 
+t.test('metadata are found where they belong if nothing is where the refusal says', async (t) => {
+  const [guarded, service] = [await guardedServer(t), await guardedServer(t)]
+  guarded.metadata({ resource: guarded.url, authorization_servers: [service.origin] })
+  const oauth = createMcpOAuth()
+  t.teardown(() => oauth.close())
+  const challenge = { resource_metadata: `${guarded.url}/mcp` }
+  const begun = { login: null, redirect_url: 'http://127.0.0.1:1/cb', client_metadata_url: '', state: 's' }
+  const { authorization_url } = await oauth.begin(target(guarded), { ...begun, challenge })
+  t.match(authorization_url, service.origin)
+  t.match(new URL(authorization_url).searchParams.get('resource'), guarded.url)
+})
+
 t.test('an address of a login is refused where a connector may not go there', async (t) => {
   const guarded = await guardedServer(t)
   const closed = createMcpOAuth({
