@@ -153,13 +153,20 @@ function bounded(response: Response, maxBytes: number, onExceeded?: () => void):
 /** Some servers name no type for their JSON, or call it text (helidon-mcp#97, zilla#2214). */
 const UNTYPED = /^(?:$|text\/plain\b)/i
 
-/** The answer to a request with the type and the members that the SDK wants; it reads JSON with `json` alone. */
+/**
+ * The answer to a request with the status, the type and the members that the SDK wants: it reads JSON with `json` alone,
+ * and nothing under a 202. Servers made with mcp-go before 0.33 stream a tool's answer under one once the tool has sent a
+ * notification (mcp-go#473).
+ */
 function readable(response: Response): Response {
-  const { status, statusText, headers, body } = response
-  const isUntyped = status === 200 && UNTYPED.test(headers.get('content-type') ?? '')
+  const { statusText, headers, body } = response
+  const isStream = response.status === 202 && isEventStream(response)
+  const isUntyped = response.status === 200 && UNTYPED.test(headers.get('content-type') ?? '')
+  const status = isStream ? 200 : response.status
   const typed = new Headers(headers)
   if (isUntyped) typed.set('content-type', 'application/json')
-  const answer = isUntyped ? new Response(body, { status, statusText, headers: typed }) : response
+  const isOdd = isUntyped || isStream
+  const answer = isOdd ? new Response(body, { status, statusText, headers: typed }) : response
   const json = answer.json.bind(answer)
   return Object.assign(answer, {
     async json() {

@@ -147,6 +147,20 @@ t.test('an answer whose event has no end is read, and no part of one is', async 
   await fails(t, call(mcp, specOf(rig)), { kind: 'disconnected', sent: true })
 })
 
+t.test('an event stream that comes with status 202 is read', async (t) => {
+  for (const era of ['legacy', 'modern'] as const) {
+    const rig = await startRig(t, era)
+    const mcp = door(t)
+    await list(mcp, specOf(rig))
+    rig.on('tools/call', ({ rpc, response }) => {
+      response.writeHead(202, { 'content-type': 'text/event-stream' })
+      const answer = { jsonrpc: '2.0', id: rpc.id, result: { ...RAN, resultType: 'complete' } }
+      response.end(`event: message\ndata: ${JSON.stringify(answer)}\n\n`)
+    })
+    t.same(await call(mcp, specOf(rig)), RAN, era)
+  }
+})
+
 t.test('a server of an older revision may name any resultType', async (t) => {
   const rig = await startRig(t)
   for (const resultType of ['complete', 'task', 'input_required']) {
