@@ -191,13 +191,15 @@ const ALIASES: Readonly<Record<string, string>> = {
   none: 'null',
 }
 
-/** A node's types; null: any. An unknown one becomes string, and is reported. */
+/** A node's types; null: any. An unknown one becomes string, and is reported, unless the node names its values. */
 export function knownTypes(node: Map<string, unknown>): { types: string[] | null; isUnknown: boolean } {
   const given = [node.get('type') ?? []].flat().map((type) => String(type).toLowerCase())
   if (given.includes('any')) return { types: null, isUnknown: false }
   const types = [...new Set(given.map((type) => ALIASES[type] ?? type))].filter((type) => TYPES.has(type))
   if (types.length > 0) return { types: withoutOverlap(types), isUnknown: false }
-  if (given.length > 0) return { types: ['string'], isUnknown: true }
+  // As in `{ type: 'enum', enum: [...] }` (mcp-server-esa#25): the values tell their types.
+  const isListed = node.has('enum') || node.has('const')
+  if (given.length > 0 && !isListed) return { types: ['string'], isUnknown: true }
   const inferred = inferredType(node)
   return { types: inferred ? [inferred] : null, isUnknown: false }
 }

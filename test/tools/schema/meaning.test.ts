@@ -34,6 +34,9 @@ t.test('older drafts and odd shapes keep their meaning', async (t) => {
   t.strictSame(property({ type: 'any' }), {})
   t.strictSame(property({ type: 'Integer' }), { type: 'integer' })
   t.strictSame(property({ type: 'file' }), undefined, 'an optional field of an unknown type is left out')
+  t.strictSame(property({ type: 'enum', enum: ['a', 1] }), { type: ['string', 'integer'], enum: ['a', 1] })
+  t.strictSame(property({ type: 'uuid', const: 'x' }), { type: 'string', const: 'x' })
+  t.strictSame(property({ type: 'enum', enum: [] }), undefined)
   t.strictSame(property({ properties: { a: { type: 'string' } } }), {
     type: 'object',
     properties: { a: { type: 'string' } },
