@@ -21,16 +21,33 @@ export function parseRecord(text: string): Record<string, unknown> | null {
  * one, and ids are such numbers (anthropics/claude-code#78762). The text must be valid JSON.
  */
 export function isExact(json: string): boolean {
-  if (!/\d{16}/.test(json)) return true
-  const outsideOfTexts = json
-    .replace(/\\./g, '')
-    .split('"')
-    .filter((_, i) => i % 2 === 0)
-  const long = outsideOfTexts.join(' ').match(/(?<![\d.])\d{16,}/g) ?? []
-  return long.every((digits) => {
+  if (!/(?<!\d)\d{16}/.test(json)) return true
+  for (let at = 0; at < json.length; ) {
+    const quote = json.indexOf('"', at)
+    const end = quote < 0 ? json.length : quote
+    if (end - at >= 16 && !holdsExact(json.slice(at, end))) return false
+    at = endOfString(json, end)
+  }
+  return true
+}
+
+/** Whether all numbers of a JSON text without strings are exact. No double has more than 309 digits before its point. */
+function holdsExact(json: string): boolean {
+  for (const [digits] of json.matchAll(/(?<![\d.])\d{16,310}/g)) {
     const read = Number(digits)
-    return Number.isFinite(read) && significant(String(read)) === significant(digits)
-  })
+    if (!Number.isFinite(read) || significant(String(read)) !== significant(digits)) return false
+  }
+  return true
+}
+
+/** The place behind the string that begins at the quote there. */
+function endOfString(json: string, quote: number): number {
+  for (let at = json.indexOf('"', quote + 1); at >= 0; at = json.indexOf('"', at + 1)) {
+    let start = at
+    while (json[start - 1] === '\\') start--
+    if ((at - start) % 2 === 0) return at + 1
+  }
+  return json.length
 }
 
 /** The digits of a number, however large it is. */

@@ -10,6 +10,7 @@ import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import type { App } from '../../routes/app.ts'
+import { isExact } from '../chat/json.ts'
 import { BatonError, invalid } from '../errors.ts'
 import { createAjv, deepest, problemOf } from '../validation.ts'
 
@@ -133,6 +134,9 @@ function useBodies(app: App): void {
     if (excess) return done(new BatonError('invalid_request', excess))
     void parseJson(request, text, (error, value) => {
       if (error) return done(unparsed(text))
+      // It would be stored, and tools be called with it, as another number.
+      const rounded = isExact(text) ? null : pathTo(value, isRounded)
+      if (rounded !== null) return done(tooLong(rounded))
       done(null, value)
     })
   })
@@ -146,26 +150,36 @@ function useBodies(app: App): void {
 
 /** The parser also refuses JSON that has a key such as `__proto__`: the error names that key. */
 function unparsed(text: string): BatonError {
-  let path: string | null = null
+  let param: string | null = null
   try {
-    path = prototypeIn(JSON.parse(text))
+    param = pathTo(JSON.parse(text), isPrototype)
   } catch {}
-  if (path === null) return new BatonError('invalid_request', 'The body is not valid JSON.')
-  const param = path.replace(/^\./, '')
+  if (param === null) return new BatonError('invalid_request', 'The body is not valid JSON.')
   const words = `${param} has a name that no object may have here; leave it out, or give it another name.`
   return invalid(param, words)
 }
 
+const tooLong = (param: string) =>
+  invalid(param, `${param} is a number with more digits than a number here keeps; send it as text.`)
+
+/** Whether this is a member: its value, its key, and the key of the object that it is in. */
+type Test = (value: unknown, key: string, name: string) => boolean
+const isPrototype: Test = (_, key, name) =>
+  key === '__proto__' || (key === 'prototype' && name === 'constructor')
+const isRounded: Test = (value) => typeof value === 'number' && Math.abs(value) > Number.MAX_SAFE_INTEGER
+
+/** The path to the first such member, or null. */
+const pathTo = (value: unknown, test: Test): string | null =>
+  pathBelow(value, test, '')?.replace(/^\./, '') ?? null
+
 /**
- * The path to such a key, or null. It is put together on the way back: most members have no such key, and names may be
- * megabytes long.
+ * The path is put together on the way back: most members are no such member, and names may be megabytes long.
  */
-function prototypeIn(value: unknown, name = ''): string | null {
+function pathBelow(value: unknown, test: Test, name: string): string | null {
   if (typeof value !== 'object' || value === null) return null
   const isList = Array.isArray(value)
   for (const [key, item] of Object.entries(value)) {
-    const isPrototype = key === '__proto__' || (key === 'prototype' && name === 'constructor')
-    const below = isPrototype ? '' : prototypeIn(item, key)
+    const below = test(item, key, name) ? '' : pathBelow(item, test, key)
     if (below !== null) return `${isList ? `[${key}]` : `.${key}`}${below}`
   }
   return null

@@ -226,6 +226,34 @@ t.test('a body that is no JSON object, packed, too large or too deep is refused'
   )
 })
 
+t.test(
+  'a body whose number would become another one is refused, and one that says the same is not',
+  async (t) => {
+    const url = '/v1/sessions'
+    const holding = (text: string) => `{"provider":"openai","model":"m","metadata":{"a":[{"b":${text}}]}}`
+    for (const number of [
+      '1234567890123456789',
+      '-9007199254740993',
+      '12345678901234567.5',
+      '9'.repeat(50_000),
+    ]) {
+      const answer = await raw('POST', url, holding(number))
+      t.match(answer, refused('invalid_request', 400, 'metadata.a[0].b'), number.slice(0, 30))
+      t.match(answer.body.error.message, /send it as text/)
+    }
+    for (const same of [
+      '9007199254740992',
+      '12345678901234567000',
+      '1e300',
+      '0.1234567890123456789',
+      '"1234567890123456789"',
+      '"\\\\\\"1234567890123456789"',
+    ]) {
+      t.match(await raw('POST', url, holding(same)), { status: 201 }, same)
+    }
+  },
+)
+
 t.test('a body of very many values is refused before it is parsed', async (t) => {
   const other = await gateway(store, { BATON_BODY_LIMIT: '8MiB' })
   t.teardown(() => other.close())
