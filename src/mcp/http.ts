@@ -3,6 +3,7 @@
  * after a 429, and the facts of an exchange that the SDK hides (status, Retry-After, kind of body).
  */
 import { AsyncLocalStorage } from 'node:async_hooks'
+import { setMaxListeners } from 'node:events'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
@@ -81,7 +82,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
   const send = async (url: string | URL, init: RequestInit): Promise<Response> => {
     const exchange = exchanges.getStore()
     if (!exchange) return readable(bounded(await options.fetch(url, init), options.maxBytes))
-    const signal = init.signal ? AbortSignal.any([init.signal, exchange.signal]) : exchange.signal
+    const signal = init.signal ? either(init.signal, exchange.signal) : exchange.signal
     const isPost = init.method === 'POST'
     if (isPost) exchange.request = 'sent'
     const response = await options.fetch(url, { ...init, signal })
@@ -120,6 +121,26 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     await sleep(patience, undefined, init.signal ? { signal: init.signal } : {})
     return ask()
   }
+}
+
+/**
+ * Aborts with the first of the two. The SDK hands in its connection's signal, which may live for weeks, and on Node 20
+ * such a signal keeps an entry for each that AbortSignal.any ever made of it (nodejs/node#55351). So do listeners that
+ * an option `signal` removes.
+ */
+function either(lasting: AbortSignal, ending: AbortSignal): AbortSignal {
+  const both = [lasting, ending]
+  const over = new AbortController()
+  const end = () => {
+    for (const signal of both) signal.removeEventListener('abort', end)
+    over.abort(both.find(({ aborted }) => aborted)?.reason)
+  }
+  // Node warns of more than ten listeners, and any number of requests may be under way. With 0, which means the same,
+  // Node's getMaxListeners fails, and undici calls that.
+  setMaxListeners(Number.POSITIVE_INFINITY, ...both)
+  for (const signal of both) signal.addEventListener('abort', end)
+  if (both.some(({ aborted }) => aborted)) end()
+  return over.signal
 }
 
 /** Bytes of an event stream that are read in one turn of the event loop: short lines may be thousands of messages. */

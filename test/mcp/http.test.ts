@@ -1,4 +1,5 @@
 /** What is noted of a server's answers beside their bodies. */
+import { getEventListeners, getMaxListeners } from 'node:events'
 import t from 'tap'
 import { challengeIn } from '../../src/mcp/challenge.ts'
 import { createMcpFetch, type Exchange, exchanges, inExchange } from '../../src/mcp/http.ts'
@@ -63,6 +64,39 @@ t.test('an answer larger than the size limit ends its exchange, which keeps the 
   })
   t.match(own.failure, { message: /larger than 10 bytes/ })
   t.ok(own.signal.aborted, 'the exchange is aborted, so that the same body is not fetched again')
+})
+
+t.test('a request ends with its exchange or its connection, whose signal keeps nothing of it', async (t) => {
+  const given: AbortSignal[] = []
+  const fetch = createMcpFetch({
+    async fetch(_, init) {
+      if (init?.signal) given.push(init.signal)
+      return new Response('{}')
+    },
+    userAgent: 'baton/0',
+    maxBytes: 1_000,
+    keepsGetStream: false,
+  })
+  const connection = new AbortController()
+  const ask = (own: Exchange) =>
+    inExchange(own, () => fetch('http://mcp.test/', { method: 'POST', signal: connection.signal }))
+  const [answered, pending] = [exchange(), exchange()]
+  await ask(answered)
+  await ask(pending)
+  answered.abort()
+  t.same(
+    given.map(({ aborted }) => aborted),
+    [true, false],
+  )
+  t.equal(getEventListeners(connection.signal, 'abort').length, 1, 'it listens for the pending request alone')
+  t.ok(getMaxListeners(connection.signal) > 10, 'no warning is printed for many requests at once')
+  // Node's own list of the signals that follow one; Node 20 takes none from it.
+  const isOfOthers = ({ description = '' }: symbol) => description === 'kDependantSignals'
+  t.notOk(Object.getOwnPropertySymbols(connection.signal).some(isOfOthers), 'no signal is made of it')
+  connection.abort(new Error('closed'))
+  t.match(given[1]?.reason, { message: 'closed' })
+  await ask(exchange())
+  t.ok(given[2]?.aborted, 'a connection that is closed already ends a request at once')
 })
 
 t.test('a refusal whose rate limit is waited for is cancelled, and holds no connection', async (t) => {
