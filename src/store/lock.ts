@@ -4,7 +4,7 @@
  * container. The lock holds between processes of one machine, not over a network file system.
  */
 import { randomBytes } from 'node:crypto'
-import { mkdirSync, readdirSync, realpathSync, rmSync } from 'node:fs'
+import { closeSync, existsSync, mkdirSync, openSync, readdirSync, realpathSync, rmSync } from 'node:fs'
 import { connect, createServer, type Server } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -24,15 +24,20 @@ const NAME_LENGTH = PREFIX.length + 12 + '.sock'.length
  */
 export async function lockFolder(folder: string): Promise<() => Promise<void>> {
   const place = placeFor(folder)
-  for (let tries = 0; tries < 5; tries++) {
-    const name = `${PREFIX}${randomBytes(6).toString('hex')}.sock`
-    const server = await listen(join(place, name))
-    if (!(await someoneElse(place, name))) return () => close(server)
-    await close(server)
-    // Two that stepped back for each other come again at different times.
-    if (tries < 4) await sleep(20 + Math.random() * 80)
+  try {
+    for (let tries = 0; tries < 5; tries++) {
+      const name = `${PREFIX}${randomBytes(6).toString('hex')}.sock`
+      const server = await listen(join(place.path, name))
+      if (!(await someoneElse(place.path, name))) return () => close(server).then(place.leave)
+      await close(server)
+      // Two that stepped back for each other come again at different times.
+      if (tries < 4) await sleep(20 + Math.random() * 80)
+    }
+    throw new FolderInUse(folder)
+  } catch (failure) {
+    place.leave()
+    throw failure
   }
-  throw new FolderInUse(folder)
 }
 
 /** Another process has the folder. */
@@ -45,13 +50,27 @@ export class FolderInUse extends Error {
   }
 }
 
-/** The folder itself; where its path is too long for a socket, a folder for it in the temporary folder. */
-function placeFor(folder: string): string {
-  if (Buffer.byteLength(folder) + 1 + NAME_LENGTH <= LONGEST_PATH) return folder
+/** A short path to where the sockets are, good until `leave` is called. */
+interface Place {
+  path: string
+  leave(): void
+}
+
+/**
+ * Always the folder itself, where that can be: others may know it by another path, as through a link or in a container,
+ * or have another temporary folder. Linux has a short path to every open file. Elsewhere, where the folder's own path
+ * is too long for a socket, it is a folder for it in the temporary folder.
+ */
+function placeFor(folder: string): Place {
+  if (Buffer.byteLength(folder) + 1 + NAME_LENGTH <= LONGEST_PATH) return { path: folder, leave() {} }
+  const file = openSync(folder, 'r')
+  const path = `/proc/self/fd/${file}`
+  if (existsSync(path)) return { path, leave: () => closeSync(file) }
+  closeSync(file)
   const hash = sha256(realpathSync(folder)).slice(0, 16)
   const place = join(tmpdir(), `baton-${hash}`)
   mkdirSync(place, { recursive: true, mode: 0o700 })
-  return place
+  return { path: place, leave() {} }
 }
 
 const listen = (path: string) =>

@@ -110,6 +110,35 @@ t.test('a first start that was killed half way leaves no half database', async (
   await db.close()
 })
 
+t.test(
+  'a folder with a long path is locked, too, for those who come by another path or have another TMPDIR',
+  {
+    skip: process.platform !== 'linux' && 'only Linux has a short path to every folder',
+  },
+  async (t) => {
+    const dataDir = join(folder, 'l'.repeat(120))
+    const link = join(folder, 'link')
+    const db = await openEmbedded(dataDir, () => readTemplate(readMigrations()))
+    symlinkSync(dataDir, link)
+    t.match(
+      await rejection(openEmbedded(link)),
+      { message: /in use/ },
+      'its path is short enough for a socket',
+    )
+    const { TMPDIR } = process.env
+    process.env.TMPDIR = scratch(t)
+    t.teardown(() => {
+      if (TMPDIR === undefined) delete process.env.TMPDIR
+      else process.env.TMPDIR = TMPDIR
+    })
+    t.match(await rejection(openEmbedded(dataDir)), { message: /in use/ })
+    await db.close()
+    await (await openEmbedded(dataDir)).close()
+    const left = readdirSync(dataDir).filter((name) => name !== 'pg')
+    t.same(left, [], 'nothing of the lock is left')
+  },
+)
+
 t.test('the write-ahead log stays short, however much is written', async (t) => {
   const db = await openEmbedded(join(folder, 'log'), () => readTemplate(readMigrations()))
   t.teardown(() => db.close())
