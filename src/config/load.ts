@@ -162,6 +162,10 @@ function fileText(value: unknown): string | null {
   return value === undefined || typeof value === 'object' ? null : String(value)
 }
 
+/** `docker --env-file` hands quotes on. With them a key is another key, which shows only where it is refused. */
+const IN_QUOTES = /^(["']).*\1$/s
+const NO_QUOTES = 'Leave them out: unlike a shell, docker --env-file takes them as they are'
+
 /** Null: the setting is not set; undefined: its value does not fit. */
 function readOne<T>(
   setting: Setting<T>,
@@ -171,6 +175,7 @@ function readOne<T>(
 ): T | null | undefined {
   if (text === null) return null
   try {
+    if (IN_QUOTES.test(text)) throw new UnfitValue('stands in quotes, which would be part of it', NO_QUOTES)
     return setting.read(text)
   } catch (error) {
     if (!(error instanceof UnfitValue)) throw error

@@ -250,6 +250,10 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['HTTPS_PROXY', 'http://me:100%x@proxy.test', /a % that encodes nothing/],
     ['HTTPS_PROXY', 'http://me:100%E0x@proxy.test', /a % that encodes nothing/],
     ['BATON_LOG_LEVEL', 'loud', /fatal, error/],
+    // As `docker --env-file` passes them on
+    ['BATON_ADMIN_KEY', '"a-long-enough-admin-key"', /stands in quotes/],
+    ['BATON_DATA_DIR', "'/data'", /stands in quotes/],
+    ['OPENAI_API_KEY', '"sk-1"', /stands in quotes/],
   ]
   for (const [name, value, problem] of cases) {
     t.match(problems({ [name]: value }), [{ path: name, problem }], `${name}=${value}`)
