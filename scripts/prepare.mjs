@@ -1,5 +1,6 @@
-// Runs on `npm ci` and `npm install`. Builds dist/ when the compiler is there; with --omit=dev it is
-// not, and an image is expected to have copied dist/ in.
+// Runs on `npm ci` and `npm install`; where npm's `ignore-scripts` keeps it from that, commands run it that find no
+// dist/. Builds dist/ when the compiler is there; with --omit=dev or NODE_ENV=production it is not, and an image is
+// expected to have copied dist/ in.
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 
@@ -7,6 +8,8 @@ if (existsSync('node_modules/typescript/package.json')) {
   const built = spawnSync('npm', ['run', '-s', 'build'], { stdio: 'inherit' })
   process.exitCode = built.status ?? 1
 } else if (!existsSync('dist/src/server.js')) {
-  console.error('no compiler and no dist/: run npm ci without --omit=dev once, or copy dist/ in')
+  console.error(
+    'no compiler and no dist/: npm leaves the compiler out with --omit=dev and with NODE_ENV=production. Run npm ci --include=dev, or copy dist/ in',
+  )
   process.exitCode = 1
 }

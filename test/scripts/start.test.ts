@@ -1,0 +1,54 @@
+/** `npm start` in a checkout that was not built: npm's `ignore-scripts` is set, or the compiler was left out. */
+import { spawnSync } from 'node:child_process'
+import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs'
+import { dirname, join, resolve } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import t, { type Test } from 'tap'
+import { scratch } from '../scratch.ts'
+
+const root = resolve(dirname(fileURLToPath(import.meta.url)), '../../..')
+
+const COMPILER = `#!/bin/sh
+mkdir -p dist/src dist/demo
+echo compiled
+for file in src/server src/cli demo/demo demo/emulators; do echo 'console.log("serving")' >dist/$file.js; done
+`
+
+function checkout(t: Test): string {
+  const folder = scratch(t)
+  for (const file of ['package.json', 'scripts/prepare.mjs']) {
+    mkdirSync(dirname(join(folder, file)), { recursive: true })
+    copyFileSync(join(root, file), join(folder, file))
+  }
+  writeFileSync(join(folder, 'scripts/template.mjs'), '')
+  return folder
+}
+
+const npm = (cwd: string, command: string) =>
+  spawnSync('npm', ['run', '-s', command], {
+    cwd,
+    encoding: 'utf8',
+    env: { ...process.env, npm_config_ignore_scripts: 'true' },
+  })
+
+t.test('the commands of the README build what npm ci was kept from building', async (t) => {
+  for (const command of ['start', 'demo', 'emulators', 'baton']) {
+    const folder = checkout(t)
+    for (const name of ['typescript', '.bin'])
+      mkdirSync(join(folder, 'node_modules', name), { recursive: true })
+    writeFileSync(join(folder, 'node_modules/typescript/package.json'), '{}')
+    writeFileSync(join(folder, 'node_modules/.bin/tsc'), COMPILER, { mode: 0o755 })
+    const { status, stdout, stderr } = npm(folder, command)
+    t.match({ status, stdout }, { status: 0, stdout: /^serving\n$/ }, command)
+    t.match(stderr, 'compiled', 'only what the command itself says may be evaluated by a shell')
+    t.match(npm(folder, command), { status: 0, stdout: 'serving\n', stderr: '' }, 'once')
+  }
+})
+
+t.test('without a compiler they say why it is not there, and what to do', async (t) => {
+  for (const command of ['start', 'baton']) {
+    const { status, stderr } = npm(checkout(t), command)
+    t.equal(status, 1, command)
+    t.match(stderr, /^no compiler and no dist.*NODE_ENV=production.*npm ci --include=dev.*\n$/)
+  }
+})
