@@ -4,12 +4,16 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 
+const why =
+  'npm leaves the compiler out with --omit=dev and with NODE_ENV=production. Run npm ci --include=dev'
+
 if (existsSync('node_modules/typescript/package.json')) {
   const built = spawnSync('npm', ['run', '-s', 'build'], { stdio: 'inherit' })
   process.exitCode = built.status ?? 1
 } else if (!existsSync('dist/src/server.js')) {
-  console.error(
-    'no compiler and no dist/: npm leaves the compiler out with --omit=dev and with NODE_ENV=production. Run npm ci --include=dev, or copy dist/ in',
-  )
+  console.error(`no compiler and no dist/: ${why}, or copy dist/ in`)
   process.exitCode = 1
+} else if (existsSync('src')) {
+  // After `git pull` the former version would run on, and nobody would know.
+  console.error(`dist/ is left as it was, though src/ may be newer: ${why} to build it`)
 }

@@ -1,4 +1,4 @@
-/** `npm start` in a checkout that was not built: npm's `ignore-scripts` is set, or the compiler was left out. */
+/** Installing and starting where npm builds nothing: its `ignore-scripts` is set, or the compiler was left out. */
 import { spawnSync } from 'node:child_process'
 import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
@@ -51,4 +51,14 @@ t.test('without a compiler they say why it is not there, and what to do', async 
     t.equal(status, 1, command)
     t.match(stderr, /^no compiler and no dist.*NODE_ENV=production.*npm ci --include=dev.*\n$/)
   }
+})
+
+t.test('an update that cannot build says that dist/ is the former one', async (t) => {
+  const folder = checkout(t)
+  const prepared = () => spawnSync('npm', ['run', '-s', 'prepare'], { cwd: folder, encoding: 'utf8' })
+  mkdirSync(join(folder, 'dist/src'), { recursive: true })
+  writeFileSync(join(folder, 'dist/src/server.js'), '')
+  t.match(prepared(), { status: 0, stderr: /^$/ }, 'in an image there is nothing to build it from')
+  mkdirSync(join(folder, 'src'))
+  t.match(prepared(), { status: 0, stderr: /^dist\/ is left as it was.*npm ci --include=dev/ })
 })
