@@ -1,5 +1,5 @@
 /** The store without a server: PGlite in a worker thread, one connection, one process per folder. */
-import { existsSync } from 'node:fs'
+import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { makeDataDir, unusable } from '../config/data-dir.ts'
@@ -19,12 +19,34 @@ export async function openEmbedded(dataDir: string, template: () => string | nul
   })
   try {
     const folder = join(dataDir, 'pg')
+    assertWhole(folder)
     return await openWorker({ folder, template: existsSync(folder) ? null : template() }, unlock)
   } catch (err) {
     await unlock()
     throw err
   }
 }
+
+/** PGlite makes a new database over one that lacks this file, and nothing of the old one is left. */
+function assertWhole(folder: string): void {
+  const names = existsSync(folder) ? namesIn(folder) : []
+  if (names.length === 0 || names.includes('PG_VERSION')) return
+  throw doesNotOpen(
+    folder,
+    'its file PG_VERSION is missing, and others may be, too. Restore the data folder from a backup. Or, if nothing is to be kept, delete this folder.',
+  )
+}
+
+function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder)
+  } catch (failure) {
+    throw unusable(folder, failure)
+  }
+}
+
+const doesNotOpen = (folder: string, why: string) =>
+  new Error(`The embedded database in ${folder} does not open: ${why}`)
 
 interface Waiting {
   resolve: (rows: Record<string, unknown>[]) => void
@@ -63,7 +85,7 @@ async function openWorker(data: WorkerData, onClosed: () => Promise<void>): Prom
     worker.on('message', (report: Report) => {
       if (!('ready' in report)) return settle(waiting, report)
       if (report.ready) return resolve()
-      reject(new Error(`The embedded database in ${data.folder} does not open: ${report.why}`))
+      reject(doesNotOpen(data.folder, report.why))
     })
   })
 

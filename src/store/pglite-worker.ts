@@ -187,8 +187,15 @@ async function answer(
   }
 }
 
+/** What PGlite says when PostgreSQL has ended: what PostgreSQL said of it is lost. */
+const GAVE_UP = /^(Aborted\(|PGlite failed to initialize|unreachable)/
+
 /** PGlite's file system throws no Error but an object with WASI's number for what the system refused. */
 function inWords(thrown: unknown): string {
+  if (thrown instanceof Error) {
+    if (!GAVE_UP.test(thrown.message)) return thrown.message
+    return 'PostgreSQL gave up. Is the disk full? Otherwise files are missing, damaged, or of another version of PostgreSQL, as after a power failure or a copy while it ran: restore the data folder from a backup.'
+  }
   const { errno } = thrown as { errno?: number }
   return `one of its files cannot be used (${errno === 2 ? 'permission denied' : `WASI error ${errno}`}). All must be there, and belong to the user that Baton runs as.`
 }
@@ -214,7 +221,7 @@ async function serve(port: MessagePort, data: WorkerData): Promise<void> {
     })
     report({ ready: true })
   } catch (err) {
-    report({ ready: false, why: err instanceof Error ? err.message : inWords(err) })
+    report({ ready: false, why: inWords(err) })
     port.close()
   }
 }

@@ -45,6 +45,7 @@ const PIECE = 64 * 1024
 
 /** Writes a gzipped ustar archive of files and folders into a folder that exists. */
 export async function unpack(archive: string, folder: string): Promise<void> {
+  let refused: unknown
   await pipeline(
     createReadStream(archive, { highWaterMark: PIECE }),
     createGunzip({ chunkSize: PIECE }),
@@ -52,11 +53,17 @@ export async function unpack(archive: string, folder: string): Promise<void> {
       const entries = createEntries(folder)
       try {
         for await (const piece of pieces) entries.add(piece)
+      } catch (failure) {
+        refused = failure
+        throw failure
       } finally {
         entries.close()
       }
     },
-  )
+  ).catch((failure: unknown) => {
+    // The pipeline says only that it was aborted.
+    throw refused ?? failure
+  })
 }
 
 /** Takes an archive in pieces of any size. Call `close` when it ends, also early. */

@@ -1,8 +1,8 @@
 /** The store on the embedded PostgreSQL: its folder, its thread, its first start. */
 
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -217,11 +217,36 @@ t.test('a data folder that is no database is refused with a reason', async (t) =
   const dataDir = join(folder, 'broken')
   mkdirSync(join(dataDir, 'pg'), { recursive: true })
   writeFileSync(join(dataDir, 'pg', 'PG_VERSION'), '9.6\n')
-  t.match(await rejection(openEmbedded(dataDir)), { message: /embedded database in .* does not open/ })
+  t.match(await rejection(openEmbedded(dataDir)), { message: /does not open: PostgreSQL gave up\..* backup/ })
   rmSync(join(dataDir, 'pg', 'PG_VERSION'))
   symlinkSync('PG_VERSION', join(dataDir, 'pg', 'PG_VERSION'))
   const refused = { message: /does not open: one of its files cannot be used \(WASI error 32\)/ }
   t.match(await rejection(openEmbedded(dataDir)), refused, 'the embedded file system throws no Error here')
+})
+
+t.test('no new database is made over one that lost the file which tells its version', async (t) => {
+  const dataDir = join(folder, 'torn')
+  const version = join(dataDir, 'pg', 'PG_VERSION')
+  const open = () => openEmbedded(dataDir, () => readTemplate(readMigrations()))
+  const db = await open()
+  await db.query(`insert into setting values ('kept', 'yes')`)
+  await db.close()
+  const words = readFileSync(version)
+  rmSync(version)
+  t.match(await rejection(open()), { message: /does not open: its file PG_VERSION is missing.*backup/ })
+  writeFileSync(version, words)
+  const restored = await open()
+  t.equal(await value(restored, `select value from setting where name = 'kept'`), 'yes')
+  await restored.close()
+})
+
+t.test('a first start that cannot write says why', async (t) => {
+  const dataDir = join(folder, 'refused')
+  const script = fileURLToPath(new URL('./writer.js', import.meta.url))
+  const limited = ['-c', 'ulimit -f 64; exec "$@"', 'sh', process.execPath, script, dataDir]
+  const { stderr, status } = spawnSync('sh', limited, { encoding: 'utf8' })
+  t.not(status, 0)
+  t.match(stderr, /does not open: EFBIG/)
 })
 
 t.test('a thread that ends by itself is reported as lost, one that is closed is not', async (t) => {
