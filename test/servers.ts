@@ -51,7 +51,8 @@ export async function startPostgres({ durable = false } = {}): Promise<RunningSe
   return running(`postgresql://baton@127.0.0.1:${port}/postgres`, dir, 'SIGINT', start)
 }
 
-export async function startRedis(): Promise<RunningServer> {
+/** `more`: further options of its command line. */
+export async function startRedis(...more: string[]): Promise<RunningServer> {
   const dir = ownFolder('baton-redis-')
   const port = await freePort()
   const args = [
@@ -68,6 +69,7 @@ export async function startRedis(): Promise<RunningServer> {
     // A copy begins at once.
     '--repl-diskless-sync-delay',
     '0',
+    ...more,
   ]
   const start = () => spawn('redis-server', args, { stdio: ['ignore', 'pipe', 'ignore'] })
   return running(`redis://127.0.0.1:${port}`, dir, 'SIGTERM', start)

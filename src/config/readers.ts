@@ -98,10 +98,17 @@ export const connection = (...protocols: string[]) => {
     const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
     const remedy = value.includes('@/')
       ? 'An @ stands before a host; for a socket see docs/operations.md, The two servers'
-      : `It begins with ${words}, and odd characters of its password are percent-encoded`
+      : `It begins with ${words} and names one host, and odd characters of its password are percent-encoded`
     if (protocols.includes(decodable(parsed(value, remedy)).protocol)) return value
     throw new UnfitValue(`must begin with ${words}`)
   }
+}
+
+/** A Redis server; the driver takes a path that is no number for database 0. */
+export const redisServer = (value: string): string => {
+  const { pathname } = new URL(connection('redis:', 'rediss:')(value))
+  if (/^\/?\d*\/?$/.test(pathname)) return value
+  throw new UnfitValue('must have the number of a database, or nothing, as its path')
 }
 
 /** A proxy as other programs take it: the scheme may be left out. */

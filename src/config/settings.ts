@@ -15,6 +15,7 @@ import {
   oneOf,
   openNetworks,
   origins,
+  redisServer,
   retention,
   text,
   upstream,
@@ -67,11 +68,7 @@ export const SETTINGS = {
     connection('postgres:', 'postgresql:'),
     'PostgreSQL server. Not set: the embedded database.',
   ),
-  redis_url: optional(
-    'REDIS_URL',
-    connection('redis:', 'rediss:'),
-    'Redis server. Not set: events stay in the process.',
-  ),
+  redis_url: optional('REDIS_URL', redisServer, 'Redis server. Not set: events stay in the process.'),
   log_level: required(
     'BATON_LOG_LEVEL',
     'info',

@@ -6,9 +6,13 @@ import { pino } from 'pino'
 import t from 'tap'
 import { createLink } from '../../src/bus/redis/link.ts'
 import { openRedisBus } from '../../src/bus/redis.ts'
+import { inFull } from '../../src/errors.ts'
 import { createLog } from '../../src/log.ts'
 import { event } from '../contracts/bus-bed.ts'
+import { rejection } from '../contracts/store-rows.ts'
 import { ON_REDIS, SERVERS } from '../given-servers.ts'
+import { startRedis } from '../servers.ts'
+import { eventually } from '../waiting.ts'
 
 const url = SERVERS.REDIS_URL
 
@@ -41,6 +45,43 @@ t.test('refusals', ON_REDIS, async (t) => {
       t.equal(lines.length, 1)
     })
   }
+
+  for (const [what, { change, reason }] of Object.entries({
+    'a database that the server does not have': { change: { pathname: '/99999' }, reason: /DB index/ },
+    'a password that the server does not know': {
+      change: { username: 'nobody', password: 'wrong', pathname: '/1' },
+      reason: /WRONGPASS/,
+    },
+  })) {
+    t.test(`with ${what} nothing works, and everything that fails says why`, async (t) => {
+      const lines: object[] = []
+      const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+      const bus = await openRedisBus({ url: Object.assign(new URL(url), change).href, log })
+      t.teardown(() => bus.close())
+      t.match(await rejection(bus.ready()), { code: 'unavailable' })
+      const session = `ses_${randomBytes(6).toString('hex')}`
+      t.match(inFull(await rejection(bus.append(session, [event('content.delta', 1)]))), reason)
+      const first = new Redis(url)
+      t.teardown(() => first.disconnect())
+      t.equal(await first.exists(`baton:{${session}}:meta`), 0, 'nothing was written elsewhere')
+      t.match(lines, [{ msg: 'Redis is away', reason }])
+    })
+  }
+
+  t.test(
+    'a server of a cluster is not ready, since it refuses events of several sessions at once',
+    async (t) => {
+      const server = await startRedis('--cluster-enabled', 'yes')
+      t.teardown(() => server.stop())
+      const admin = new Redis(server.url)
+      t.teardown(() => admin.disconnect())
+      await admin.call('CLUSTER', 'ADDSLOTS', ...Array.from({ length: 16_384 }, (_, slot) => String(slot)))
+      await eventually(async () => String(await admin.call('CLUSTER', 'INFO')).includes('cluster_state:ok'))
+      const bus = await openRedisBus({ url: server.url, log: pino({ level: 'silent' }) })
+      t.teardown(() => bus.close())
+      t.match(inFull(await rejection(bus.ready())), /CROSSSLOT/)
+    },
+  )
 
   t.test('a server that has become a replica is left for the server that is the primary now', async (t) => {
     let ups = 0

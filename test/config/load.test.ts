@@ -238,6 +238,7 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_GEMINI_BASE_URL', 'http://127.0.0.1.evil.test', /must use https/],
     ['REDIS_URL', 'not a url', /absolute URL/],
     ['REDIS_URL', 'redis://:100%x@cache', /a % that encodes nothing/],
+    ['REDIS_URL', 'redis://cache/baton', /the number of a database/],
     ['BATON_LEASE_SECONDS', '0', /from 1 to 600/],
     ['BATON_DRAIN_SECONDS', '1.5', /whole number/],
     ['BATON_ALLOW_STDIO_CONNECTORS', 'perhaps', /true or false/],

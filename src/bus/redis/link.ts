@@ -32,8 +32,8 @@ export interface Script {
 export const script = (lua: string): Script => ({ lua, sha: createHash('sha1').update(lua).digest('hex') })
 
 /**
- * Writes and publishes, as appends do. A ping would not do: a server that is a replica, is full or permits no writes
- * answers pings, too.
+ * Writes and publishes, with keys of two slots, as appends do. A ping would not do: a server that is a replica, is full,
+ * permits no writes or is a cluster's answers pings, too.
  */
 const PROBE = script(`
 redis.call('HSET', KEYS[1], 'at', 1)
@@ -59,7 +59,14 @@ return began
  */
 export const refusalOf = (words: string): string | undefined => REFUSAL.exec(words)?.[1]
 const REFUSAL =
-  /^(?:ERR |.*-)?(READONLY|OOM|MISCONF|NOPERM|NOREPLICAS|ACL failure in script|The user executing the script)\b/
+  /^(?:ERR |.*-)?(READONLY|OOM|MISCONF|NOPERM|NOREPLICAS|CROSSSLOT|MOVED|ACL failure in script|The user executing the script)\b/
+
+/** The driver's words for a command while there is no connection. */
+const isUnsent = (thrown: unknown): boolean =>
+  thrown instanceof Error && thrown.message.startsWith("Stream isn't writeable")
+
+/** What Redis answers in place of a result, with the command that the driver adds. */
+type Refusal = Error & { command?: { name: string } }
 
 interface LinkDeps {
   url: string
@@ -86,15 +93,28 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   let isClosed = false
   let isListening = false
   let leftAt = Number.NEGATIVE_INFINITY
+  /** Why a connection failed last: what is not sent for want of one fails without a reason */
+  let lost: Error | null = null
   /** The era; null until somebody needs it on this connection */
   let learned: Promise<string> | null = null
   const presence = createPresence(log, 'Redis is away', 'Redis is back')
 
   for (const connection of [commands, listener]) {
-    connection.on('error', presence.away)
+    connection.on('error', (thrown: Refusal) => {
+      const isSelect = thrown.command?.name === 'select'
+      // AUTH, sent before, was refused with the reason.
+      if (isSelect && thrown.message.startsWith('NOAUTH')) return
+      if (!isUnsent(thrown)) lost = thrown
+      presence.away(lost ?? thrown)
+      // The driver would go on in database 0, which may be another installation's.
+      if (isSelect) connection.disconnect(true)
+    })
     connection.on('ready', presence.back)
   }
-  commands.on('ready', onUp)
+  commands.on('ready', () => {
+    lost = null
+    onUp()
+  })
   commands.on('close', () => {
     learned = null
   })
@@ -147,8 +167,9 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
           onUp()
         }
         return result
-      } catch (cause) {
-        const refusal = refusalOf(cause instanceof Error ? cause.message : '')
+      } catch (thrown) {
+        const cause = isUnsent(thrown) ? (lost ?? thrown) : thrown
+        const refusal = refusalOf(thrown instanceof Error ? thrown.message : '')
         const isDemoted = refusal === 'READONLY'
         if (isDemoted) leave()
         const isOver = tries >= LEAST_TRIES && performance.now() + wait > until
@@ -198,7 +219,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
 
   /** Part of the channels' names: in Redis, channels do not belong to a database. */
   const database = commands.options.db ?? 0
-  const probe = () => persist(() => run(PROBE, ['baton:probe'], [`baton:${database}:probe`]))
+  const probe = () => persist(() => run(PROBE, ['baton:probe', 'baton:probe:2'], [`baton:${database}:probe`]))
 
   return {
     database,
