@@ -86,7 +86,10 @@ function refusalIn({ error, error_code, code }: Record<string, unknown>, status:
   return typeof named === 'string' ? named : `http_${status}`
 }
 
-/** Some token endpoints send null for members that they leave out, or no token_type. */
+/**
+ * Some token endpoints send null for members that they leave out, or no token_type, and some refuse in words of their
+ * own. Throws TokenlessError, and an Error for too many requests.
+ */
 export const tokenFetch =
   (context: StepContext): StepContext['fetch'] =>
   async (url, init) => {

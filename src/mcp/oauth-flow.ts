@@ -152,15 +152,14 @@ export async function renew(
     }
     if (isLess(found, login))
       throw away(target, new Error('metadata that the login was made by is not there'))
-    const provider = providerOver(deskOf(login), context)
+    const provider = providerOver(deskOf(login, { discovery: found }), context)
     const resource = await selectResourceURL(target.url, provider, found.resourceMetadata)
     try {
       const next = await refreshAuthorization(authorizationServerUrl, {
         ...(metadata && { metadata }),
         clientInformation: client,
         refreshToken: refresh_token,
-        ...(resource &&
-          !takesNoResource(found) && { resource: found.resourceMetadata?.resource ?? resource }),
+        ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
         fetchFn: tokenFetch(context),
       })
       return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
@@ -315,7 +314,7 @@ const methodsAt = (found: OAuthDiscoveryState | undefined) =>
  * Microsoft's v2.0 endpoints learn the resource from the scope, and refuse most requests that name it, too
  * (AADSTS9010010; mcp-remote#217).
  */
-const takesNoResource = (found: OAuthServerInfo | undefined): boolean => {
+const takesNoResource = (found: OAuthDiscoveryState | undefined): boolean => {
   const at = found?.authorizationServerMetadata?.authorization_endpoint
   return at !== undefined && ENTRA.test(at)
 }
