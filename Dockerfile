@@ -26,6 +26,6 @@ USER 1000
 VOLUME /data
 EXPOSE 8787
 HEALTHCHECK --interval=10s --timeout=3s --start-period=15s \
-  CMD ["node", "-e", "fetch('http://127.0.0.1:'+process.env.BATON_PORT+'/healthz').then(r=>process.exit(r.ok?0:1),()=>process.exit(1))"]
+  CMD ["node", "-e", "fetch('http://127.0.0.1:'+(process.env.BATON_PORT||8787)+'/healthz').then(r=>process.exit(r.ok?0:1),()=>process.exit(1))"]
 # Node as process 1 gets SIGTERM itself and drains; no shell stands between.
 CMD ["node", "--enable-source-maps", "dist/src/server.js"]
