@@ -64,7 +64,7 @@ const RULES: readonly Rule[] = [
   {
     when: (facts) =>
       named('context_length_exceeded')(facts) ||
-      says(/context window|maximum context length/i)(facts) ||
+      says(/context window|maximum context length|tokens exceed the configured limit/i)(facts) ||
       says(LONG_TEXT)(facts),
     code: 'context_too_long',
     says: 'The conversation is longer than the model accepts.',
@@ -81,7 +81,16 @@ const RULES: readonly Rule[] = [
     says: "The plan's usage limit has been reached.",
   },
   {
-    when: named('insufficient_quota', 'billing_hard_limit_reached', 'billing_not_active'),
+    // By code too: the type is not always `insufficient_quota`, and in a stream there may be none.
+    when: named(
+      'insufficient_quota',
+      'billing_hard_limit_reached',
+      'billing_not_active',
+      'credit_balance_exhausted',
+      'organization_spend_limit_exceeded',
+      'organization_usage_limit_exceeded',
+      'project_spend_limit_exceeded',
+    ),
     code: 'upstream_rejected',
     says: 'The {vendor} account has no quota left; check its plan and billing.',
   },
@@ -101,14 +110,15 @@ const RULES: readonly Rule[] = [
     says: '{vendor} does not serve the region of this server.',
   },
   {
+    // Before the overload: with this type, `slow_down` says that the caller's rate grew too fast.
+    when: named('rate_limit_exceeded', 'rate_limit_error', 'requests', 'tokens'),
+    code: 'upstream_rate_limited',
+    says: '{vendor} limits the rate of requests.',
+  },
+  {
     when: named('server_is_overloaded', 'slow_down', 'service_unavailable_error'),
     code: 'upstream_overloaded',
     says: '{vendor} is overloaded.',
-  },
-  {
-    when: named('rate_limit_exceeded', 'requests', 'tokens'),
-    code: 'upstream_rate_limited',
-    says: '{vendor} limits the rate of requests.',
   },
   {
     when: named('cyber_policy', 'bio_policy', 'misalignment_policy_violation', 'invalid_prompt'),

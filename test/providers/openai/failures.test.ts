@@ -86,9 +86,21 @@ t.test('failures become codes of the catalogue', async (t) => {
       'context_too_long',
       /longer than the model accepts/,
     ],
+    [
+      400,
+      json({ message: 'Input tokens exceed the configured limit of 272000 tokens. Your messages …' }),
+      'context_too_long',
+    ],
     [404, json({ message: 'The model `x` does not exist' }), 'upstream_rejected', /cannot use this model/],
     [429, json({ code: 'server_is_overloaded' }), 'upstream_overloaded', /is overloaded\.$/],
     [429, json({ code: 'slow_down' }), 'upstream_overloaded'],
+    [429, json({ code: 'slow_down', type: 'rate_limit_error' }), 'upstream_rate_limited', /limits the rate/],
+    [
+      429,
+      json({ code: 'project_spend_limit_exceeded', type: 'rate_limit_error' }),
+      'upstream_rejected',
+      /plan and billing/,
+    ],
     [400, json({ type: 'service_unavailable_error' }), 'upstream_overloaded'],
     [429, json({ code: 'billing_hard_limit_reached' }), 'upstream_rejected', /plan and billing/],
     [429, json({ code: 'billing_not_active' }), 'upstream_rejected', /plan and billing/],
@@ -190,7 +202,7 @@ t.test('failures become codes of the catalogue', async (t) => {
   const inStreams = {
     context_too_long: 'context_length_exceeded',
     upstream_rejected:
-      'insufficient_quota usage_not_included cyber_policy bio_policy invalid_prompt image_too_large invalid_encrypted_content data_residency_mismatch',
+      'insufficient_quota credit_balance_exhausted organization_spend_limit_exceeded organization_usage_limit_exceeded usage_not_included cyber_policy bio_policy invalid_prompt image_too_large invalid_encrypted_content data_residency_mismatch',
     upstream_timeout: 'vector_store_timeout',
     upstream_rate_limited: 'rate_limit_exceeded',
     upstream_overloaded: 'server_is_overloaded slow_down server_error whatever_comes',
