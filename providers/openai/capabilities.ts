@@ -105,7 +105,7 @@ export function refuses(
 export function publicCapabilities(model: string): Capabilities {
   const { vision } = familyOf(model)
   return {
-    ...COMMON,
+    ...commonTo(model),
     takesMedia(part) {
       const form = formOf(part)
       if (vision) return form !== null
@@ -119,10 +119,18 @@ export function publicCapabilities(model: string): Capabilities {
 export function chatgptCapabilities(model: string): Capabilities {
   const { vision } = familyOf(model)
   const takesMedia: Capabilities['takesMedia'] = (part) => vision && formOf(part) === 'input_image'
-  return { ...COMMON, takesMedia }
+  return { ...commonTo(model), takesMedia }
 }
 
-const COMMON = { boundThinking: false, systemMessages: true } as const
+/**
+ * The token of a text is its phase, a plain word: models since gpt-5.3-codex want it back on every text of an answer,
+ * whichever of them wrote it, and may stop too early without it (the SDK's EasyInputMessage).
+ */
+const commonTo = (model: string) => ({
+  boundThinking: false,
+  systemMessages: true,
+  sharedTextTokens: /^(ft:)?gpt-(5\.3-codex|5\.[4-9]|[6-9])/.test(model),
+})
 
 /**
  * What a non-strict function schema may hold (wire/openai.md 5). Codex rewrites `const` and gives every

@@ -30,6 +30,8 @@ import { once } from './once.ts'
 export interface Capabilities {
   /** Reasoning tokens are valid only after the very prefix that they were made under */
   boundThinking: boolean
+  /** A text's token holds for every model and credential of the provider; absent: only for those that it came from */
+  sharedTextTokens?: boolean
   /** The model is shown this medium, from the user as well as in a tool result */
   takesMedia(part: MediaPart): boolean
   /** Role `system` may stand in mid-conversation; otherwise it is given as a user's text */
@@ -170,7 +172,7 @@ class Walk {
   }
 
   #assistantPart(part: Part, prefix: string): AssistantPart | null {
-    const provenance = 'provenance' in part ? this.#fitting(part.provenance, prefix) : undefined
+    const provenance = 'provenance' in part ? this.#fitting(part, prefix) : undefined
     switch (part.type) {
       case 'text':
         if (isBlank(part.text) && !provenance) return null
@@ -201,17 +203,20 @@ class Walk {
 
   /**
    * A token goes back only to the provider, model and credential it came from, and, where it is bound to one, with its
-   * prefix.
+   * prefix; a text's may be shared by all of the provider's.
    */
-  #fitting(provenance: Provenance | undefined, prefix: string): Provenance | undefined {
+  #fitting(
+    { type, provenance }: Pick<Part, 'type'> & Pick<TextPart, 'provenance'>,
+    prefix: string,
+  ): Provenance | undefined {
     if (provenance?.opaque === undefined) return undefined
-    const { provider, model, credential_id, boundThinking } = this.#target
+    const { provider, model, credential_id, boundThinking, sharedTextTokens } = this.#target
+    if (provenance.provider !== provider) return undefined
     const fits =
-      provenance.provider === provider &&
       provenance.model === model &&
       provenance.credential_id === credential_id &&
       (!boundThinking || provenance.prefix === prefix)
-    return fits ? provenance : undefined
+    return fits || (type === 'text' && sharedTextTokens) ? provenance : undefined
   }
 
   /** Ids are unique in what is sent, though a history put together by hand may repeat one. */

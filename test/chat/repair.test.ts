@@ -201,6 +201,16 @@ t.test('a token goes back on its part, only to the provider, model and credentia
   t.strictSame(shown({ ...from, provider: 'q', opaque: 'tok' }), bare)
   t.strictSame(shown({ ...from, credential_id: 'cred_b', opaque: 'tok' }), bare)
   t.strictSame(shown(from), bare, 'without a token there is nothing to give back')
+
+  const shared = (provenance: Provenance) =>
+    repair([answer(provenance)], { ...here, sharedTextTokens: true }).messages[0]?.parts.map(
+      ({ type }) => type,
+    )
+  for (const other of [{ model: 'm2' }, { credential_id: 'cred_b' }]) {
+    const types = shared({ ...from, ...other, opaque: 'tok' })
+    t.same(types, ['text', 'tool_call'], "a text's token goes back where the provider's models share them")
+  }
+  t.same(shared({ ...from, provider: 'q', opaque: 'tok' }), ['tool_call'])
 })
 
 const signed = (prefix: string): MessageInput => ({

@@ -333,8 +333,9 @@ t.test('items that OpenAI made go back as they came', async (t) => {
       ],
       'another model or account gets only the words',
     )
-    t.notOk(JSON.stringify(elsewhere).includes('phase'))
+    t.match(elsewhere[1], { phase: 'commentary' }, '… and, on a text, its phase')
   }
+  t.notOk(JSON.stringify(rendered('gpt-4.1')).includes('phase'), 'a model from before phases gets none')
 
   await t.test(
     'an edited summary becomes one segment, and reasoning that nothing follows is not sent',
