@@ -28,6 +28,8 @@ export interface Item {
   name: string
   phase: unknown
   done: boolean
+  /** Reasoning that ended without its token, which may stand in the terminal event alone (earendil-works/pi#6409: Azure) */
+  isBare: boolean
 }
 
 const KINDS: ReadonlyMap<string, Kind> = new Map([
@@ -91,6 +93,7 @@ export function createItems() {
       name: '',
       phase: undefined,
       done: false,
+      isBare: false,
     }
     items.set(index, item)
     top = Math.max(top, index)

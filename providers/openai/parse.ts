@@ -226,7 +226,10 @@ function nameCall(state: State, item: Item, wire: Json): void {
 
 function settle(state: State, item: Item, wire: Json): ModelEvent[] {
   const part = SETTLERS[item.kind](state, item, wire)
-  return part ? [...unshown(item, part), { type: 'part', index: item.index, part }] : []
+  if (!part) return []
+  const shown = unshown(item, part)
+  item.isShown = true
+  return [...shown, { type: 'part', index: item.index, part }]
 }
 
 /** Readers go by deltas, which may be absent altogether (wire/openai.md 6.3): then the whole text becomes one delta. */
@@ -251,6 +254,7 @@ const settleReasoning: Settler = (state, item, wire) => {
   const whole = segmentsOf(wire)
   const segments = whole.length > 0 ? whole : piecesOf(item)
   const encrypted = string(wire.encrypted_content)
+  item.isBare = encrypted === undefined
   if (segments.length === 0 && encrypted === undefined) return null
   const opaque = encrypted === undefined ? undefined : packReasoning(encrypted, segments)
   return { type: 'reasoning', text: segments.join(SEGMENT_BREAK), provenance: provenance(state, opaque) }
@@ -298,10 +302,14 @@ function provenance(state: State, opaque?: string) {
   return { ...state.context.provenance, ...(opaque === undefined ? {} : { opaque }) }
 }
 
-/** Settles items that never got their `done`: as the terminal event lists them, else as their deltas built them. */
+/**
+ * Settles items that never got their `done`: as the terminal event lists them, else as their deltas built them. Also
+ * reasoning that gets its token only there.
+ */
 function settleRest(state: State, response: Json, status: 'completed' | 'incomplete'): ModelEvent[] {
   const told = state.items.listed(objects(response.output))
-  const open = [...state.items.all()].filter(({ done }) => !done)
+  const isLate = (item: Item) => item.isBare && string(told.get(item)?.encrypted_content) !== undefined
+  const open = [...state.items.all()].filter((item) => !item.done || isLate(item))
   return open.flatMap((item) => settle(state, item, told.get(item) ?? { status }))
 }
 

@@ -317,6 +317,19 @@ t.test('quirks of the stream are read', async (t) => {
     }
   })
 
+  await t.test('reasoning may get its token in the terminal event alone', async (t) => {
+    const summary = [{ type: 'summary_text', text: 'Plan' }]
+    for (const bare of [{ type: 'reasoning', summary, encrypted_content: null }, { type: 'reasoning' }]) {
+      const output = [{ ...bare, summary, encrypted_content: 'gA' }, message('So.')]
+      const events = parse(framed(item(0, bare), item(1, message('So.')), completed({ output })))
+      const opaque = '{"encrypted_content":"gA","segments":[4]}'
+      t.match(fold(events), [{ text: 'Plan', provenance: { opaque } }, { text: 'So.' }])
+      const thoughts = events.filter(({ type }) => type === 'reasoning.delta')
+      t.match(thoughts, [{ text: 'Plan' }], 'readers are shown it once')
+      t.equal(thoughts.length, 1)
+    }
+  })
+
   await t.test('an empty item becomes no part', async (t) => {
     for (const value of [message(''), { type: 'message' }, { type: 'reasoning', summary: [] }])
       t.strictSame(parse(framed(item(0, value), completed())), [{ type: 'finish', reason: 'stop' }])
