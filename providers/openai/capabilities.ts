@@ -18,8 +18,8 @@ interface Family {
   efforts: readonly Effort[]
   /**
    * Takes temperature and top_p while its effort is none, which it is `unasked`, or only where it is `asked` for (as the
-   * API answered in UKGovernmentBEIS/inspect_ai#5242; the former were once taken for the latter in BerriAI/litellm#17011
-   * and langchain-ai/langchain#35424).
+   * API answered in UKGovernmentBEIS/inspect_ai#5242, and as developers.openai.com says under "Using GPT-6"; the former
+   * were once taken for the latter in BerriAI/litellm#17011 and langchain-ai/langchain#35424).
    */
   samplesAtNone?: 'unasked' | 'asked'
   /** Takes images (and pages of PDF files) */
@@ -58,8 +58,8 @@ const FAMILIES: readonly Family[] = [
   { ...NEWEST, pattern: /^gpt-5\.[2-4](?!-codex)/, efforts: UP_TO_XHIGH, samplesAtNone: 'unasked' },
   { ...NEWEST, pattern: /^gpt-5\.[2-4]/, efforts: UP_TO_XHIGH },
   { ...NEWEST, pattern: /^gpt-5\.5/, efforts: UP_TO_XHIGH, samplesAtNone: 'asked' },
-  { ...NEWEST, pattern: /^gpt-5\.6/, samplesAtNone: 'asked' },
   { ...NEWEST, pattern: /^gpt-6(\.1-sol|-astra)/, efforts: [...UP_TO_HIGH, 'xhigh', 'max'] },
+  { ...NEWEST, pattern: /^gpt-(5\.6|6)/, samplesAtNone: 'asked' },
   NEWEST,
 ]
 

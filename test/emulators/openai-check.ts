@@ -90,7 +90,7 @@ function checkSettings(body: Json, asked: Asked): void {
     )
   const unasked = /^gpt-5\.[1-4](-mini|-nano|-\d{4}|$)/.test(model) ? 'none' : 'medium'
   const { effort = unasked } = isObject(body.reasoning) ? body.reasoning : {}
-  const canStop = unasked === 'none' || /^gpt-5\.[56]/.test(model)
+  const canStop = unasked === 'none' || /^gpt-(5\.[56]|6-(sol|luna))/.test(model)
   const samples = !reasons(model) || (effort === 'none' && canStop)
   for (const field of ['temperature', 'top_p']) {
     if (body[field] !== undefined && !samples) unsupported(field)

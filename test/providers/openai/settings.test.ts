@@ -48,11 +48,18 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
     t.same(unthinking(model, 'low'), [undefined, undefined], model)
     t.same(unthinking(model, null), [0.2, 0.5], `${model} does not think unless it is asked to`)
   }
-  for (const model of ['gpt-5.5', 'gpt-5.6-sol']) {
+  for (const model of ['gpt-5.5', 'gpt-5.6-sol', 'gpt-6-sol', 'gpt-6-luna']) {
     t.same(unthinking(model, 'none'), [0.2, 0.5], `${model} samples once its thinking is off`)
     t.same(unthinking(model, null), [undefined, undefined], model)
   }
-  for (const model of ['gpt-6-sol', 'gpt-5.1-codex', 'gpt-5.3-codex', 'gpt-5.2-pro', 'gpt-5.2-chat-latest'])
+  for (const model of [
+    'gpt-6-astra',
+    'gpt-6.1-sol',
+    'gpt-5.1-codex',
+    'gpt-5.3-codex',
+    'gpt-5.2-pro',
+    'gpt-5.2-chat-latest',
+  ])
     for (const effort of ['none', null] as const)
       t.same(unthinking(model, effort), [undefined, undefined], model)
   t.same([openai.toolLimit, chatgpt.toolLimit], [128, null])
