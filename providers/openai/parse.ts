@@ -22,6 +22,8 @@ interface State {
   headers: UpstreamFailure['headers']
   items: Items
   called: boolean
+  /** Some message has a text */
+  spoken: boolean
   nameless: boolean
   refused: boolean
   finished: boolean
@@ -41,6 +43,7 @@ export function createParser(
     headers,
     items: createItems(),
     called: false,
+    spoken: false,
     nameless: false,
     refused: false,
     finished: false,
@@ -75,13 +78,13 @@ const passOver: Handler = () => []
 
 const textDelta: Handler = (state, event) => {
   const item = state.items.of(event, 'message')
-  return grow(item, number(event.content_index) ?? 0, string(event.delta) ?? '', 'text.delta')
+  return grow(state, item, number(event.content_index) ?? 0, string(event.delta) ?? '', 'text.delta')
 }
 
 const summaryDelta: Handler = (state, event) => {
   const item = state.items.of(event, 'reasoning')
   const segment = number(event.summary_index) ?? number(event.content_index) ?? 0
-  return grow(item, segment, string(event.delta) ?? '', 'reasoning.delta')
+  return grow(state, item, segment, string(event.delta) ?? '', 'reasoning.delta')
 }
 
 /** `field`: where this event holds the whole text that its deltas built. */
@@ -203,6 +206,7 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map([
 ])
 
 function grow(
+  state: State,
   item: Item,
   place: number,
   delta: string,
@@ -211,9 +215,20 @@ function grow(
   if (delta === '' || item.done) return []
   const before = item.pieces.get(place)
   const breaks = before === undefined && place > 0 && type === 'reasoning.delta'
+  const lead = type === 'text.delta' && !item.isShown ? leadOf(state, item) : breaks ? SEGMENT_BREAK : ''
   item.pieces.set(place, (before ?? '') + delta)
   item.isShown = true
-  return [{ type, index: item.index, text: breaks ? SEGMENT_BREAK + delta : delta }]
+  return [{ type, index: item.index, text: lead + delta }]
+}
+
+/**
+ * A commentary and the answer come as two messages, and readers show all deltas as one text: without a break, one's last
+ * word ran into the other's first (microsoft/vscode#312173, langchain4j/langchain4j#6399).
+ */
+function leadOf(state: State, item: Item): string {
+  item.lead ??= state.spoken ? SEGMENT_BREAK : ''
+  state.spoken = true
+  return item.lead
 }
 
 const piecesOf = ({ pieces }: Item): string[] => [...pieces].sort(([a], [b]) => a - b).map(([, text]) => text)
@@ -247,7 +262,8 @@ const settleMessage: Settler = (state, item, wire) => {
   const text = whole || piecesOf(item).join('')
   if (text === '') return null
   const known = phase(wire.phase) ?? phase(item.phase)
-  return { type: 'text', text, provenance: provenance(state, known ? packPhase(known) : undefined) }
+  const opaque = known ? packPhase(known) : undefined
+  return { type: 'text', text: leadOf(state, item) + text, provenance: provenance(state, opaque) }
 }
 
 const settleReasoning: Settler = (state, item, wire) => {
