@@ -111,7 +111,7 @@ const RULES: readonly Rule[] = [
   },
   {
     // Before the overload: with this type, `slow_down` says that the caller's rate grew too fast.
-    when: named('rate_limit_exceeded', 'rate_limit_error', 'requests', 'tokens'),
+    when: named('rate_limit_exceeded', 'rate_limit_error', 'too_many_requests', 'requests', 'tokens'),
     code: 'upstream_rate_limited',
     says: '{vendor} limits the rate of requests.',
   },
@@ -121,7 +121,14 @@ const RULES: readonly Rule[] = [
     says: '{vendor} is overloaded.',
   },
   {
-    when: named('cyber_policy', 'bio_policy', 'misalignment_policy_violation', 'invalid_prompt'),
+    when: named(
+      'cyber_policy',
+      'bio_policy',
+      'misalignment_policy_violation',
+      'invalid_prompt',
+      'content_filter',
+      'content_policy_violation',
+    ),
     code: 'upstream_rejected',
     says: '{vendor} refused the conversation by its policy.',
   },

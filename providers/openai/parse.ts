@@ -26,6 +26,8 @@ interface State {
   spoken: boolean
   nameless: boolean
   refused: boolean
+  /** The response that failed without its reason */
+  failure: Json | null
   finished: boolean
 }
 
@@ -46,6 +48,7 @@ export function createParser(
     spoken: false,
     nameless: false,
     refused: false,
+    failure: null,
     finished: false,
   }
   return {
@@ -60,6 +63,7 @@ export function createParser(
     },
     end() {
       if (state.finished) return []
+      if (state.failure) throw classifyEvent(state.failure, vendor, headers)
       throw new BatonError(
         'upstream_disconnected',
         `${vendor} closed the stream before the response was complete.`,
@@ -168,8 +172,11 @@ const incomplete: Handler = (state, response) => {
   )
 }
 
-const failed: Handler = ({ vendor, headers }, response) => {
-  throw classifyEvent(response, vendor, headers)
+/** Azure tells why in an `error` event of its own, which comes after this one (maximhq/bifrost#6419). */
+const failed: Handler = (state, response) => {
+  if (response.error) throw classifyEvent(response, state.vendor, state.headers)
+  state.failure = response
+  return []
 }
 
 const ENDS: ReadonlyMap<string, Handler> = new Map([

@@ -541,6 +541,20 @@ t.test('quirks of the stream are read', async (t) => {
     }
   })
 
+  await t.test('the reason of a failed response may come in an error event after it', async (t) => {
+    const frames = framed({ type: 'response.failed', response: { status: 'failed', error: null } })
+    t.match(
+      thrownBy(() => parse(frames)),
+      { code: 'upstream_overloaded' },
+      'it is a failure without, too',
+    )
+    const reason = { code: 'content_policy_violation', message: 'The prompt was filtered.' }
+    t.match(
+      thrownBy(() => parse([...frames, ...framed({ type: 'error', error: reason })])),
+      { code: 'upstream_rejected', details: { upstream: reason } },
+    )
+  })
+
   await t.test('a type may be in the event line only, and unknown types are skipped', async (t) => {
     const frames: SseFrame[] = [
       ...framed({ type: 'response.teleported', output_index: 0 }, { type: 'keepalive' }),
