@@ -76,6 +76,12 @@ const RULES: readonly Rule[] = [
     says: "The request is larger than the account's limit of tokens a minute. Shorten the conversation, or raise the limit.",
   },
   {
+    // The login's own windows are not used up (openai/codex#27598): no wait helps.
+    when: (facts) => isOfWorkspace(facts) && usageLimitReset(facts) === undefined,
+    code: 'upstream_rejected',
+    says: "The login's workspace is out of credits, or reached its spend limit; its owner can change that.",
+  },
+  {
     when: named('usage_limit_reached'),
     code: 'upstream_rate_limited',
     says: "The plan's usage limit has been reached.",
@@ -121,14 +127,8 @@ const RULES: readonly Rule[] = [
     says: '{vendor} is overloaded.',
   },
   {
-    when: named(
-      'cyber_policy',
-      'bio_policy',
-      'misalignment_policy_violation',
-      'invalid_prompt',
-      'content_filter',
-      'content_policy_violation',
-    ),
+    // cyber_policy, bio_policy, content_policy_violation, …
+    when: ({ code }) => /_policy(_violation)?$|^(invalid_prompt|content_filter)$/.test(code),
     code: 'upstream_rejected',
     says: '{vendor} refused the conversation by its policy.',
   },
@@ -349,9 +349,7 @@ const presentable = (text = ''): string =>
 function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
   if (!isRetryable(code)) return undefined
   const told =
-    (facts.type === 'usage_limit_reached' || facts.code === 'usage_limit_reached'
-      ? usageLimitReset(facts)
-      : undefined) ??
+    (named('usage_limit_reached')(facts) ? usageLimitReset(facts) : undefined) ??
     retryAfterIn(facts.headers) ??
     waitInWords(facts.message)
   if (told === undefined || !(told >= 0)) return code === 'upstream_rate_limited' ? SHORT_WAIT : undefined
@@ -362,16 +360,24 @@ function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
 const SHORT_WAIT = 5
 
 /** From the body, relative or absolute; else from the headers on the window that is used up (wire/openai.md 7.1, 7.3). */
-function usageLimitReset({ error, headers }: Facts): number | undefined {
+function usageLimitReset(facts: Facts): number | undefined {
+  const { error, headers } = facts
   const relative = number(error.resets_in_seconds)
   if (relative !== undefined) return relative
   const absolute = number(error.resets_at)
   const made = Date.parse(headers.date ?? '')
   if (absolute !== undefined && Number.isFinite(made)) return absolute - made / 1000
-  const window = Number(headers['x-codex-secondary-used-percent']) >= 100 ? 'secondary' : 'primary'
+  const full = ['secondary', 'primary'].find((one) => Number(headers[`x-codex-${one}-used-percent`]) >= 100)
+  if (!full && isOfWorkspace(facts)) return undefined
+  const window = full ?? 'primary'
   const at = decimal(headers[`x-codex-${window}-reset-at`]) ?? Number.NaN
   return decimal(headers[`x-codex-${window}-reset-after-seconds`]) ?? (at - made / 1000 || undefined)
 }
+
+/** What was reached is the workspace's limit on credits or spending. */
+const isOfWorkspace = (facts: Facts): boolean =>
+  named('usage_limit_reached')(facts) &&
+  /^workspace_/.test(facts.headers['x-codex-rate-limit-reached-type'] ?? '')
 
 /** "Please try again in 1h12m3.5s", "… in 250ms", "… in 2 minutes". */
 function waitInWords(message: string): number | undefined {

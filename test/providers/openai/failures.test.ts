@@ -239,6 +239,18 @@ t.test('failures become codes of the catalogue', async (t) => {
     t.equal(wait({ date, 'x-codex-primary-reset-at': '1' }, usage), 5)
     t.equal(wait(limit.headers, usage), 5413, 'the wait is that of the window that is used up')
     t.equal(wait({ ...limit.headers, 'x-codex-secondary-used-percent': '100' }, usage), 301200)
+    const ofWorkspace = { 'x-codex-rate-limit-reached-type': 'workspace_member_credits_depleted' }
+    t.equal(
+      wait({ ...limit.headers, ...ofWorkspace }, usage),
+      5413,
+      'so it is for a workspace without credits',
+    )
+    const used = { 'x-codex-primary-used-percent': '70', 'x-codex-primary-reset-after-seconds': '7200' }
+    t.match(
+      chatgpt.classify({ status: 429, headers: { ...used, ...ofWorkspace }, body: json(usage) }),
+      { code: 'upstream_rejected', message: /workspace is out of credits/, retryAfter: undefined },
+      'a workspace without credits whose windows are not used up has no wait',
+    )
     t.equal(wait({ 'retry-after-ms': '1500' }), 2)
     t.equal(wait({ 'retry-after': '12' }), 12)
     t.equal(wait({ 'retry-after': 'Sat, 21 Nov 2026 12:00:30 GMT', date }), 30)
