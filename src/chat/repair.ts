@@ -160,15 +160,17 @@ class Walk {
     const prefix = this.prefix()
     const parts: AssistantPart[] = []
     const results: ToolResultPart[] = []
+    const media: MediaPart[] = []
     for (const part of message.parts) {
       const ready = this.#assistantPart(part, prefix)
       if (!ready) continue
-      parts.push(ready)
+      if ('media_type' in ready) media.push(ready)
+      else parts.push(ready)
       if (ready.type === 'tool_call' && part.type === 'tool_call') results.push(this.#resultFor(part, ready))
     }
-    if (parts.length === 0) return
-    this.#push(messageWith(message, 'assistant', parts))
+    if (parts.length > 0) this.#push(messageWith(message, 'assistant', parts))
     if (results.length > 0) this.#push({ role: 'tool', parts: results })
+    if (media.length > 0) this.#push({ role: 'user', parts: [ANSWERED, ...media] })
   }
 
   #assistantPart(part: Part, prefix: string): AssistantPart | null {
@@ -192,7 +194,7 @@ class Walk {
       case 'image':
       case 'audio':
       case 'file':
-        return this.#named(part, 'of an answer goes back to no model')
+        return this.#medium(part)
       case 'tool_result':
       case 'notice':
         return null
@@ -269,6 +271,12 @@ class Walk {
     this.#prefix = sha256([this.#prefix, message.role, ...message.parts.map(hashOf)].join(' '))
   }
 }
+
+/**
+ * Stands before the media of an answer. They are shown as a user's: OpenAI and Anthropic take none from the assistant,
+ * and Gemini 3 none without their signatures (vercel/ai#10462).
+ */
+const ANSWERED: TextPart = { type: 'text', text: '[From the answer of the assistant:]' }
 
 /** The result with this content, in which texts may stand for some of the result's media. */
 export function withContent(result: ToolResultPart, content: ContentPart[]): ToolResultPart {

@@ -120,7 +120,6 @@ t.test('a medium that is not shown has a note, and the structured result beside 
     notes: [
       'messages: a medium of type image/png is not accepted; the model is told that it exists',
       'messages: a medium of type application/pdf by URL is not accepted; the model is told that it exists',
-      'messages: a medium of type application/pdf of an answer goes back to no model; the model is told that it exists',
     ],
   })
   t.match(shown([words, link]), { texts: ['see', named], structured: undefined })
@@ -132,6 +131,22 @@ t.test('a medium that is not shown has a note, and the structured result beside 
   for (const medium of [image, { ...image, media_type: 'image/jpeg' }]) {
     t.match(shown([words, medium], takesData), { texts: ['see', 'image'], structured: { a: 1 } })
   }
+})
+
+t.test("an answer's media are shown after it, as a user's, to a model that takes them", async (t) => {
+  const image: MediaPart = { type: 'image', media_type: 'image/png', data: PNG }
+  const call: Part = { type: 'tool_call', call_id: 'c', name: 't', arguments: {} }
+  const words: Part = { type: 'text', text: 'Drawn.' }
+  const shown = (parts: Part[], takesMedia = true) => {
+    const to = { ...BOUND, takesMedia: () => takesMedia }
+    const { messages } = repair([{ role: 'assistant', parts }], to)
+    return messages.map((message) => [message.role, message.parts.map((part) => part.type).join(' ')])
+  }
+  const given = ['user', 'text image']
+  t.strictSame(shown([image, words]), [['assistant', 'text'], given])
+  t.strictSame(shown([image]), [given])
+  t.strictSame(shown([call, image]), [['assistant', 'tool_call'], ['tool', 'tool_result'], given])
+  t.strictSame(shown([image, words], false), [['assistant', 'text text']])
 })
 
 t.test('a text file is shown as text to a model that takes no files', async (t) => {
