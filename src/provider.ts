@@ -68,6 +68,10 @@ export interface ReportedModel {
   call_ids?: false
   /** False: what a user says after tool results goes into one content with them. */
   results_apart?: false
+  /** False: it takes no tools; calls and results of the history go as texts. */
+  tools?: false
+  /** False: it takes no instructions; they go as a user's first words. */
+  instructions?: false
   /** Anthropic: accepted `thinking.type` values. Other vendors leave it out. */
   thinking_types?: string[]
   efforts?: string[]

@@ -5,7 +5,7 @@
 import { asJson, isRecord } from '../../src/chat/json.ts'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
-import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
+import type { ModelRequest, ReportedModel, UpstreamFailure } from '../../src/provider.ts'
 import {
   isFile,
   isImage,
@@ -200,11 +200,18 @@ const BY_REASON: Readonly<Record<string, Verdict>> = {
 /** With status 400 (google-gemini/deprecated-generative-ai-android#26). */
 const TOO_MANY_BYTES = /request payload size exceeds the limit/i
 
+/**
+ * With status 403: a file that was uploaded to Google has expired after two days, or belongs to the project of another
+ * key (googleapis/python-genai#1218, snailyp/gemini-balance#401).
+ */
+const NO_FILE = /permission to access the File\b/i
+
 /** Words that say more than the reason beside them, which may be missing or a general one. */
 const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
   [/UNSUPPORTED_CLIENT|no longer supported for Gemini Code Assist/i, RETIRED],
   [/input token count.*exceeds the maximum|exceeds the maximum number of tokens/is, TOO_LONG],
   [TOO_MANY_BYTES, TOO_LARGE],
+  [NO_FILE, ['upstream_rejected', 'A file has expired at Google, or belongs to another project.']],
   [/API key (not valid|expired|not found)/i, BAD_KEY],
   // The model has no free quota at all, so waiting does not help (7.2).
   [/quota.*\blimit: 0(?![\d.])/is, ['upstream_rejected', 'This key has no quota for this model.']],
@@ -312,6 +319,16 @@ const BAD_SIGNATURE =
 const BAD_THINKING =
   /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
 
+/** Refusals of what a model or backend takes at no time. */
+const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
+  [/unknown name "id"/i, { call_ids: false }],
+  [BAD_THINKING, { efforts: [] }],
+  // "Function calling is not enabled for models/gemma-3-27b-it", and for models that draw (agno-agi/agno#3505).
+  [/function calling is not (?:enabled|supported)/i, { tools: false }],
+  // "Developer instruction is not enabled for models/gemma-3-27b-it" (CherryHQ/cherry-studio#3242)
+  [/developer instruction is not (?:enabled|supported)/i, { instructions: false }],
+]
+
 /**
  * "Please ensure that multiturn requests alternate between user and model", the words of 4.3 on turns with functions,
  * and words that a relay may use instead.
@@ -326,12 +343,11 @@ const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
   if (failure.status === 413 || TOO_MANY_BYTES.test(message)) return withoutMedia(request)
-  if (failure.status !== 400) return null
-  if (/unknown name "id"/i.test(message)) {
-    return request.reported?.call_ids === false ? null : taught(request, { call_ids: false })
-  }
-  if (BAD_THINKING.test(message)) {
-    return request.reported?.efforts?.length === 0 ? null : taught(request, { efforts: [] })
+  if (failure.status !== 400 && !NO_FILE.test(message)) return null
+  const [, told] = UNTAKEN.find(([words]) => words.test(message)) ?? []
+  if (told) {
+    const again = taught(request, told)
+    return JSON.stringify(again.reported) === JSON.stringify(request.reported) ? null : again
   }
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
   if (/too many states/i.test(message)) return unforced(request)
@@ -361,6 +377,7 @@ const UNREAD: Unread = [
   // "The document contains 1438 pages which exceeds the supported page limit of 1000." (suurt8ll/open_webui_functions#267)
   [/document has no pages|supported page limit/i, isFile],
   [/cannot fetch content|file ?uri/i, isLinked],
+  [NO_FILE, isLinked],
   [/unsupported mime type/i, isNamed],
   // "Image input modality is not enabled for models/gemma-3-1b-it"
   [

@@ -49,6 +49,8 @@ interface ContentsTarget {
   ids: boolean
   /** Responses have a content of their own */
   apart: boolean
+  /** Calls and responses are such; otherwise they are given as texts */
+  calls: boolean
 }
 
 /** Google's documented stand-in for the signature of a call that Gemini did not make here (wire/gemini.md 4.4). */
@@ -99,7 +101,7 @@ interface Written {
 }
 
 function writtenFor(target: ContentsTarget): Written {
-  const kind = `${target.gemini3} ${target.ids}`
+  const kind = `${target.gemini3} ${target.ids} ${target.calls}`
   const written = WRITTEN.get(kind) ?? {
     model: once((part) => modelPart(part, target).map(kept)),
     user: once((part) => userPart(part, target)),
@@ -114,6 +116,7 @@ function modelPart(part: Part, target: ContentsTarget): WirePart[] {
     case 'text':
       return [{ text: part.text, ...signature(part.provenance?.opaque) }]
     case 'tool_call':
+      if (!target.calls) return [{ text: `[Call of ${part.name}: ${JSON.stringify(part.arguments)}]` }]
       return [{ functionCall: functionCall(part, target), ...signature(part.provenance?.opaque) }]
     // Thought summaries are never sent back; the signatures hold what the model needs of them.
     case 'reasoning':
@@ -156,6 +159,10 @@ function userPart(part: Part, target: ContentsTarget): UserParts {
   if (part.type === 'text') return { responses: [], rest: [kept({ text: part.text })] }
   if (isMedia(part)) return { responses: [], rest: [kept(mediaPart(part))] }
   if (part.type !== 'tool_result') return { responses: [], rest: [] }
+  if (!target.calls) {
+    const text = `[Result of ${part.name}: ${JSON.stringify(responseObject(part))}]`
+    return { responses: [], rest: [{ text }, ...part.content.filter(isMedia).map(mediaPart)].map(kept) }
+  }
   const { inside, outside } = placeMedia(part, target)
   const named = outside.length > 0 ? [{ text: `[From the result of ${part.name}:]` }] : []
   return {

@@ -79,32 +79,46 @@ const twice = once((tools: readonly ToolDeclaration[]) => {
 export function contentsOf({ model, messages, reported }: ModelRequest): Content[] {
   const { gemini3 } = familyOf(model)
   const ids = gemini3 && reported?.call_ids !== false
-  return toContents(messages, { gemini3, ids, apart: reported?.results_apart !== false })
+  return toContents(messages, {
+    gemini3,
+    ids,
+    apart: reported?.results_apart !== false,
+    calls: reported?.tools !== false,
+  })
 }
 
 /** The body without envelope, and what had to be left out or changed. */
 export function renderBody(
-  request: ModelRequest,
+  given: ModelRequest,
   form: Form,
 ): { body: Record<string, unknown>; notes: string[] } {
   const notes: string[] = []
   const note = (text: string) => void notes.push(text)
+  const { reported } = given
+  const request = reported?.tools === false ? { ...given, tools: [] } : given
+  if (request.tools.length < given.tools.length) note('tools: left out, this model takes none')
   const leading = form.oauth ? request.options.system_blocks : []
-  const system = [...leading, request.instructions].filter((text) => text.trim() !== '')
+  const system = [...leading, request.instructions]
+    .filter((text) => text.trim() !== '')
+    .map((text) => ({ text: text.toWellFormed() }))
+  const isApart = reported?.instructions !== false
   const tools = declareTools(request.tools, form.bothSpellings)
   const toolConfig = functionCallingConfig(request, note)
   const generationConfig = generationConfigOf(request, note)
+  const contents = contentsOf(request)
   const body = {
-    ...(system.length > 0
-      ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: text.toWellFormed() })) } }
-      : {}),
-    contents: contentsOf(request),
+    ...(system.length > 0 && isApart ? { systemInstruction: { role: 'user', parts: system } } : {}),
+    contents: isApart ? contents : begunWith(system, contents),
     ...(tools.length > 0 ? { tools } : {}),
     ...(toolConfig ? { toolConfig: { functionCallingConfig: toolConfig } } : {}),
     ...(Object.keys(generationConfig).length > 0 ? { generationConfig } : {}),
   }
   return { body, notes }
 }
+
+/** The first content is always the user's. */
+const begunWith = (words: readonly { text: string }[], contents: readonly Content[]): Content[] =>
+  contents.map((content, i) => (i === 0 ? { ...content, parts: [...words, ...content.parts] } : content))
 
 function generationConfigOf(request: ModelRequest, note: (text: string) => void): Record<string, unknown> {
   const { temperature, top_p, max_output_tokens, reasoning } = request.settings

@@ -161,10 +161,10 @@ t.test('media that Google cannot read become text', async (t) => {
   t.equal(short && (await ask(gemini, emulator, short)).error, null)
   const sound = { type: 'audio' as const, media_type: 'audio/x-odd', data: 'aaaa' }
   const strange = requestFor({ messages: [{ role: 'user', parts: [sound, IMAGE] }, said('hi')] })
-  const refusal = (message: string) => ({
-    status: 400,
+  const refusal = (message: string, status = 400) => ({
+    status,
     headers: {},
-    body: JSON.stringify({ error: { code: 400, message } }),
+    body: JSON.stringify({ error: { code: status, message } }),
   })
   const plain = gemini.amend?.(refusal('Unsupported MIME type: audio/x-odd'), strange)
   t.match(
@@ -178,6 +178,13 @@ t.test('media that Google cannot read become text', async (t) => {
     [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
     'a medium of an unsupported kind becomes text',
   )
+  const gone = refusal('You do not have permission to access the File b or it may not exist.', 403)
+  t.match(
+    gemini.amend?.(gone, request)?.messages[0]?.parts,
+    [{ text: /b\.png: not shown/ }, IMAGE],
+    'a file that has expired becomes text',
+  )
+  t.equal(gemini.amend?.(refusal('The caller does not have permission', 403), request), null)
   const large = refusal('Request payload size exceeds the limit: 20971520 bytes.')
   const page = { status: 413, headers: {}, body: '<html><title>413</title></html>' }
   for (const failure of [large, page]) {

@@ -83,6 +83,12 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
     'upstream_auth',
   ],
   [error(403, 'The caller does not have permission'), 403, 'upstream_auth'],
+  [
+    error(403, 'You do not have permission to access the File abc or it may not exist.'),
+    403,
+    'upstream_rejected',
+    /expired/,
+  ],
   [error(403, 'Off.', because('SERVICE_DISABLED')), 403, 'upstream_auth', /switched off in the Google Cloud/],
   [error(403, 'Who?', because('VALIDATION_REQUIRED')), 403, 'upstream_auth', /to be verified first/],
   [error(403, 'Gone.', because('UNSUPPORTED_CLIENT')), 403, 'upstream_auth', /API key instead/],

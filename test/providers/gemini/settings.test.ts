@@ -1,10 +1,12 @@
 /** Thinking, sampling, limits and tool choice, as each family of Gemini's models takes them. */
 import t from 'tap'
 import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
+import type { ToolCallPart } from '../../../src/chat/message.ts'
 import type { Effort, ModelRequest } from '../../../src/provider.ts'
 import { emulate } from '../../emulators/gemini-requests.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
-import { ask, bodyOf, fixture, requestFor, tool } from './exchange.ts'
+import { said } from '../exchange.ts'
+import { ask, bodyOf, fixture, IMAGE, requestFor, resultOf, tool } from './exchange.ts'
 
 /** Model, effort, the expected thinkingConfig, and whether a note says that the effort was changed. */
 const THINKING: readonly (readonly [string, Effort | undefined, object | undefined, boolean?])[] = [
@@ -82,6 +84,54 @@ t.test('thinking that a model of an unknown family refuses is left out with a no
     const amended = codeAssist.amend?.({ status: 400, headers: {}, body }, wish)
     t.same(amended?.reported?.efforts, isOfThinking ? [] : undefined, message)
   }
+})
+
+t.test('tools and instructions go as words to a model that says it takes none', async (t) => {
+  const call: ToolCallPart = {
+    type: 'tool_call',
+    call_id: 'call_1',
+    name: 'files__read',
+    arguments: { path: 'a' },
+  }
+  const wish = requestFor({
+    model: 'gemma-3-27b-it',
+    tools: [tool('files.read')],
+    settings: { tool_choice: 'required' },
+    messages: [
+      said('read a'),
+      { role: 'assistant', parts: [call] },
+      { role: 'tool', parts: [resultOf(call, { content: [{ type: 'text', text: 'A' }, IMAGE] })] },
+      said('again'),
+    ],
+  })
+  const refusal = (what: string) => ({
+    status: 400,
+    headers: {},
+    body: JSON.stringify({
+      error: { code: 400, message: `${what} is not enabled for models/gemma-3-27b-it` },
+    }),
+  })
+  const bare = gemini.amend?.(refusal('Function calling'), wish)
+  const again = bare && gemini.amend?.(refusal('Developer instruction'), bare)
+  if (!again) return t.fail('the request was not amended')
+  const { body, notes } = gemini.render(again)
+  t.strictSame(body, {
+    contents: [
+      { role: 'user', parts: [{ text: 'Be brief.' }, { text: 'read a' }] },
+      { role: 'model', parts: [{ text: '[Call of files__read: {"path":"a"}]' }] },
+      {
+        role: 'user',
+        parts: [
+          { text: '[Result of files__read: {"output":"A"}]' },
+          { inlineData: { mimeType: 'image/png', data: IMAGE.data } },
+          { text: 'again' },
+        ],
+      },
+    ],
+  })
+  t.match(notes, [/^tools: left out/, /^tool_choice:/])
+  for (const what of ['Function calling', 'Developer instruction'])
+    t.equal(gemini.amend?.(refusal(what), again), null, 'the request is amended only once')
 })
 
 t.test('settings that Gemini lacks are left out with notes', async (t) => {
