@@ -174,6 +174,8 @@ function invalidRequest({ message }: Report): Verdict {
       "Anthropic does not serve this login's plan here. Use an API key, or see the vendor's terms for logins.",
     ]
   }
+  // It comes as an invalid request (anthropics/claude-code#88711).
+  if (/credit balance is too low/.test(message)) return unpaid()
   if (/specified API usage limits/.test(message)) {
     return ['upstream_rejected', "The account's own spending limit at Anthropic is reached."]
   }

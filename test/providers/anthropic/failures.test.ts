@@ -38,6 +38,7 @@ t.test('failures become errors of the catalogue', async (t) => {
     ],
     [400, 'invalid_request_error', 'You have reached your specified API usage limits.', 'upstream_rejected'],
     [400, 'invalid_request_error', 'Error', 'upstream_rejected'],
+    [400, 'invalid_request_error', 'Your credit balance is too low to access the API.', 'upstream_rejected'],
     [
       400,
       'invalid_request_error',
@@ -103,6 +104,8 @@ t.test('failures become errors of the catalogue', async (t) => {
       for (const words of policy) t.match(fail(400, 'invalid_request_error', words).message, /Use an API key/)
       const spent = fail(400, 'invalid_request_error', 'You have reached your specified API usage limits.')
       t.match(spent.message, /spending limit/)
+      const poor = 'Your credit balance is too low to access the Anthropic API.'
+      t.match(fail(400, 'invalid_request_error', poor).message, /^Anthropic refused .* billing/)
     },
   )
 
