@@ -21,6 +21,10 @@ import {
 
 /** A text that can stand in an HTTP header. */
 const Fact = Type.String(FACT_FORM)
+const Workspace = Type.String({
+  ...FACT_FORM,
+  description: 'Anthropic: the workspace that requests act in, of a key or login that may act in several',
+})
 /** Anthropic: what a workload proves itself with, in place of a refresh token. */
 const Federation = Type.Object(
   {
@@ -43,7 +47,15 @@ const NewCredential = {
   ...taggedBy(
     'kind',
     'NewCredential',
-    Type.Object({ ...common, kind: Type.Literal('api_key'), api_key: Secret }, closed),
+    Type.Object(
+      {
+        ...common,
+        kind: Type.Literal('api_key'),
+        api_key: Secret,
+        workspace_id: Type.Optional(Workspace),
+      },
+      closed,
+    ),
     Type.Object(
       {
         ...common,
@@ -56,7 +68,7 @@ const NewCredential = {
         project_id: Type.Optional(Fact),
         path: ApiPath,
         quota_project: Type.Optional(Fact),
-        workspace_id: Type.Optional(Fact),
+        workspace_id: Type.Optional(Workspace),
         federation: Type.Optional(Federation),
       },
       closed,

@@ -1,10 +1,10 @@
 // Writes docs/settings.md from the settings table, so that the page cannot be wrong. `--check` only compares the two.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { LIMITS } from '../dist/src/config/limits.js'
-import { CONFIG_FILE, ENV_KEYS, SETTINGS } from '../dist/src/config/settings.js'
+import { CONFIG_FILE, ENV_KEYS, ENV_WORKSPACE, SETTINGS } from '../dist/src/config/settings.js'
 
 const page = new URL('../docs/settings.md', import.meta.url)
-const variables = [...Object.values(SETTINGS), CONFIG_FILE, ...Object.values(ENV_KEYS)]
+const variables = [...Object.values(SETTINGS), CONFIG_FILE, ...Object.values(ENV_KEYS), ENV_WORKSPACE]
 const rows = variables.map(
   ({ name, also, fallback, meaning }) =>
     `| \`${name}\`${also ? `, or \`${also}\`` : ''} | ${fallback === null || fallback === '' ? '' : `\`${fallback}\``} | ${meaning} |`,

@@ -174,6 +174,13 @@ function invalidRequest({ message }: Report): Verdict {
       "Anthropic does not serve this login's plan here. Use an API key, or see the vendor's terms for logins.",
     ]
   }
+  // "… is required when authenticating with an identity-linked API key", "… must be a valid workspace ID."
+  if (/anthropic-workspace-id/.test(message)) {
+    return [
+      'upstream_auth',
+      'The key may act in several workspaces: store it with the workspace_id of one, or set ANTHROPIC_WORKSPACE_ID.',
+    ]
+  }
   // It comes as an invalid request (anthropics/claude-code#88711).
   if (/credit balance is too low/.test(message)) return unpaid()
   if (/specified API usage limits/.test(message)) {

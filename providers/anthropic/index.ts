@@ -3,7 +3,7 @@
  * federation, Claude Code's), which differ in headers, path and the operator's own blocks and headers.
  * Pure; wire/anthropic.md is the source of every fact in this folder.
  */
-import type { Deployment, SchemaProfile } from '../../src/provider.ts'
+import type { CredentialFacts, Deployment, SchemaProfile } from '../../src/provider.ts'
 import { capabilitiesOf, parseModels } from './capabilities.ts'
 import { amendRequest, classify } from './classify.ts'
 import { createParser } from './parse.ts'
@@ -37,13 +37,20 @@ const common = {
   amend: amendRequest,
 } satisfies Partial<Deployment>
 
+/**
+ * Only a login, or a key linked to a person or a service account, that may act in several workspaces has one
+ * (wire/anthropic.md 2.2; cloudflare/cloudflare-os#402).
+ */
+const workspaceOf = ({ workspace_id }: CredentialFacts): Record<string, string> =>
+  workspace_id === undefined ? {} : { 'anthropic-workspace-id': workspace_id }
+
 /** The Messages API by key. */
 export const anthropic: Deployment = {
   ...common,
   id: 'anthropic',
   credential: { kind: 'api_key' },
   render: (request) => renderRequest(request, false),
-  authorize: ({ api_key }) => ({ 'x-api-key': api_key ?? '' }),
+  authorize: ({ api_key }, facts) => ({ 'x-api-key': api_key ?? '', ...workspaceOf(facts) }),
   models: { path: MODELS_PATH, headers: VERSION_HEADER, parse: parseModels },
 }
 
@@ -55,10 +62,9 @@ export const anthropicOauth: Deployment = {
   render: (request) => renderRequest(request, true),
   // A revoked login is a 403 (wire/anthropic.md 1.6).
   renewOn: [401, 403],
-  authorize: ({ access_token }, { workspace_id }) => ({
+  authorize: ({ access_token }, facts) => ({
     authorization: `Bearer ${access_token ?? ''}`,
-    // Only a login that may act in several workspaces has one (wire/anthropic.md 2.2).
-    ...(workspace_id === undefined ? {} : { 'anthropic-workspace-id': workspace_id }),
+    ...workspaceOf(facts),
   }),
   models: {
     path: MODELS_PATH,

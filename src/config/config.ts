@@ -55,7 +55,7 @@ export interface Config {
     gemini: { authorizeUrl: string; tokenUrl: string; clientId: string | null; clientSecret: string | null }
   }
   /** API keys from the environment: credentials with origin `env` */
-  envCredentials: readonly { provider: string; apiKey: string }[]
+  envCredentials: readonly { provider: string; apiKey: string; workspaceId?: string }[]
   /** What the operator adds to requests of logins, by provider id (`providers.<id>.oauth` in the YAML file) */
   loginExtras: Readonly<Record<string, Pick<DeploymentOptions, 'system_blocks' | 'headers'>>>
   /** Options that every deployment is given, though one may concern a single vendor */

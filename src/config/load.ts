@@ -14,6 +14,7 @@ import { UnfitValue } from './readers.ts'
 import {
   CONFIG_FILE,
   ENV_KEYS,
+  ENV_WORKSPACE,
   PROVIDER_IDS,
   SETTINGS,
   type Setting,
@@ -190,9 +191,11 @@ function readOne<T>(
 
 function readEnvKeys(env: Env, problems: Problem[]): Config['envCredentials'] {
   return PROVIDER_IDS.flatMap((provider) => {
-    const setting = ENV_KEYS[provider]
-    const apiKey = readOne(setting, setting.name, env[setting.name]?.trim() || null, problems)
-    return apiKey ? [{ provider, apiKey }] : []
+    const told = (setting: Setting<string | null>) =>
+      readOne(setting, setting.name, env[setting.name]?.trim() || null, problems)
+    const apiKey = told(ENV_KEYS[provider])
+    const workspaceId = provider === 'anthropic' && told(ENV_WORKSPACE)
+    return apiKey ? [{ provider, apiKey, ...(workspaceId ? { workspaceId } : {}) }] : []
   })
 }
 

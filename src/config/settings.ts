@@ -286,6 +286,13 @@ export const ENV_KEYS = {
   gemini: optional('GEMINI_API_KEY', headerText, 'Makes a Gemini credential that every owner may use.'),
 } as const satisfies Record<ProviderId, Setting<unknown>>
 
+/** What goes with a key of the environment. */
+export const ENV_WORKSPACE = optional(
+  'ANTHROPIC_WORKSPACE_ID',
+  headerText,
+  'Workspace that `ANTHROPIC_API_KEY` acts in, where it may act in several: a key of a person or a service account.',
+)
+
 /** Where the YAML file is. */
 export const CONFIG_FILE = optional(
   'BATON_CONFIG',

@@ -46,7 +46,7 @@ interface ChooseDeps {
 }
 
 export function createChoice({ store, vault, config, renewals }: ChooseDeps): ChooseCredential {
-  const keys = new Map(config.envCredentials.map(({ provider, apiKey }) => [provider, apiKey]))
+  const keys = new Map(config.envCredentials.map((key) => [key.provider, key]))
 
   async function resolve(
     session: Choosing,
@@ -57,7 +57,7 @@ export function createChoice({ store, vault, config, renewals }: ChooseDeps): Ch
     const key = keys.get(provider)
     const id = provider === session.provider ? session.credential_id : null
     if (id !== null) {
-      if (key !== undefined && id === envId(provider)) return fromEnv(provider, key)
+      if (key !== undefined && id === envId(provider)) return fromEnv(key)
       const named = known ? known.named : await store.credentials.get({ owner, admin: false }, id)
       if (!named) throw refusal(provider, `The session's credential ${id} does not exist any more`)
       if (named.provider === provider) {
@@ -69,7 +69,7 @@ export function createChoice({ store, vault, config, renewals }: ChooseDeps): Ch
     if (preferred?.state === 'active') return chosen(preferred)
     // A default that needs a login must not be passed over in silence.
     if (preferred?.is_default) throw needsReauth(preferred)
-    if (key !== undefined) return fromEnv(provider, key)
+    if (key !== undefined) return fromEnv(key)
     if (preferred) throw needsReauth(preferred)
     throw refusal(provider, `No active credential for ${provider} is the default or the only one`)
   }
@@ -95,10 +95,10 @@ export function createChoice({ store, vault, config, renewals }: ChooseDeps): Ch
 /** The id that a provider's key from the environment is shown by. */
 export const envId = (provider: string): string => `cred_env_${provider}`
 
-const fromEnv = (provider: string, api_key: string): ChosenCredential => ({
-  facts: { id: envId(provider) },
+const fromEnv = ({ provider, apiKey, workspaceId }: Config['envCredentials'][number]): ChosenCredential => ({
+  facts: { id: envId(provider), ...(workspaceId === undefined ? {} : { workspace_id: workspaceId }) },
   kind: 'api_key',
-  secret: async () => ({ api_key }),
+  secret: async () => ({ api_key: apiKey }),
 })
 
 const refusal = (provider: string, why: string) =>

@@ -39,7 +39,7 @@ interface NewLogin {
   workspace_id?: string
 }
 type CreateCredential = { provider: string; name?: string | null; default?: boolean } & (
-  | { kind: 'api_key'; api_key: string }
+  | { kind: 'api_key'; api_key: string; workspace_id?: string }
   | NewLogin
 )
 /** A login with its tokens, as flows and imported files bring it. */
@@ -105,8 +105,9 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     if (input.kind === 'oauth') {
       return add(owner, { id, provider, name, default: is_default, ...givenLogin(provider, input) })
     }
-    const { api_key } = input
-    const row = { id, provider, kind: 'api_key' as const, name, is_default, facts: {}, expires_at: null }
+    const { api_key, workspace_id } = input
+    const facts = picked({ workspace_id })
+    const row = { id, provider, kind: 'api_key' as const, name, is_default, facts, expires_at: null }
     return credentialView(await put(owner, row, { api_key }))
   }
 
@@ -209,7 +210,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
 
 function envViews(keys: Config['envCredentials']): CredentialView[] {
   const now = new Date().toISOString()
-  return keys.map(({ provider, apiKey }) => ({
+  return keys.map(({ provider, apiKey, workspaceId }) => ({
     id: envId(provider),
     owner: '*',
     provider,
@@ -220,6 +221,7 @@ function envViews(keys: Config['envCredentials']): CredentialView[] {
     default: false,
     origin: 'env',
     hint: hintOf(apiKey),
+    ...picked({ workspace_id: workspaceId }),
     expires_at: null,
     created_at: now,
     updated_at: now,

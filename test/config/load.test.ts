@@ -128,6 +128,9 @@ t.test('the API keys of the environment become credentials', async (t) => {
     { provider: 'openai', apiKey: 'sk-1' },
     { provider: 'gemini', apiKey: 'g-1' },
   ])
+  t.same(load({ ANTHROPIC_WORKSPACE_ID: 'wrkspc_1', ANTHROPIC_API_KEY: 'sk-2' }).config.envCredentials, [
+    { provider: 'anthropic', apiKey: 'sk-2', workspaceId: 'wrkspc_1' },
+  ])
   const found = problems({ OPENAI_API_KEY: 'sk-secret with\nbreak' })
   t.match(found, [{ path: 'OPENAI_API_KEY' }])
   t.notMatch(JSON.stringify(found), /secret/)

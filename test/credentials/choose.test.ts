@@ -55,7 +55,12 @@ t.test('a turn takes the named credential, the default, the only active or the e
     'a disabled credential that is named does not give way',
   )
   t.equal(await refusal('openai', 'cred_gone'), 'no_credential')
-  const other = await add('anthropic', 'sk-c')
+  const env = { ANTHROPIC_API_KEY: 'sk-env-3', ANTHROPIC_WORKSPACE_ID: 'wrkspc_env' }
+  const anthropic = { owner, provider: 'anthropic', credential_id: null }
+  const placed = await world.replica({ env }).choice.resolve(anthropic, 'anthropic')
+  t.strictSame(placed.facts, { id: 'cred_env_anthropic', workspace_id: 'wrkspc_env' })
+  const other = await add('anthropic', 'sk-c', { workspace_id: 'wrkspc_1' })
+  t.strictSame((await choice.resolve(anthropic, 'anthropic')).facts, { id: other, workspace_id: 'wrkspc_1' })
   t.equal((await pick('openai', other)).id, a, 'a named credential of another provider is passed over')
   const row = await world.store.credentials.get(scope, other)
   await world.store.credentials.fail(other, row?.version ?? 0, 'refresh_lost')

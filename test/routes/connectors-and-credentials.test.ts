@@ -174,6 +174,7 @@ t.test('credentials are made, shown by their hint, changed and deleted', async (
     provider: 'anthropic',
     kind: 'api_key',
     api_key: 'sk-ant-secret-WXYZ',
+    workspace_id: 'wrkspc_1',
     name: 'work',
     default: true,
   }
@@ -183,6 +184,7 @@ t.test('credentials are made, shown by their hint, changed and deleted', async (
     id: /^cred_/,
     provider: 'anthropic',
     hint: 'WXYZ',
+    workspace_id: 'wrkspc_1',
     state: 'active',
     default: true,
     origin: 'api',

@@ -45,6 +45,12 @@ t.test('failures become errors of the catalogue', async (t) => {
       "You're out of extra usage. Add more at claude.ai/settings/usage and keep going.",
       'upstream_rejected',
     ],
+    [
+      400,
+      'invalid_request_error',
+      'anthropic-workspace-id is required when authenticating with an identity-linked API key',
+      'upstream_auth',
+    ],
     [401, 'authentication_error', 'OAuth token has expired.', 'upstream_auth'],
     [402, 'billing_error', 'Pay.', 'upstream_rejected'],
     [403, 'permission_error', 'OAuth token has been revoked.', 'upstream_auth'],

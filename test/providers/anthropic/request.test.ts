@@ -266,7 +266,11 @@ t.test('a login sends the operator’s blocks and headers and a stable user id, 
   t.strictSame(anthropicOauth.authorize(SECRET, { id: null }), {
     authorization: 'Bearer sk-ant-oat01-acme-1',
   })
-  t.strictSame(anthropic.authorize(SECRET, facts), { 'x-api-key': 'sk-ant-api03-acme-1' })
+  t.strictSame(anthropic.authorize(SECRET, facts), {
+    'x-api-key': 'sk-ant-api03-acme-1',
+    'anthropic-workspace-id': 'wrkspc_1',
+  })
+  t.strictSame(anthropic.authorize(SECRET, { id: null }), { 'x-api-key': 'sk-ant-api03-acme-1' })
 })
 
 t.test("the vendor's own types accept the rendered requests", async (t) => {
