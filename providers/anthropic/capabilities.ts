@@ -21,6 +21,8 @@ export interface Family {
   sampling: boolean
   forcedToolChoice: boolean
   boundThinking: boolean
+  /** The request may say that thinking whose prefix has changed is dropped */
+  dropsUnbound: boolean
   systemMessages: boolean
   /** Highest `max_tokens` accepted; null where it is not known */
   maxOutput: number | null
@@ -39,6 +41,7 @@ const GENERATION_4_5: Family = {
   sampling: true,
   forcedToolChoice: true,
   boundThinking: false,
+  dropsUnbound: false,
   systemMessages: false,
   maxOutput: 64_000,
   maxImages: 100,
@@ -60,7 +63,7 @@ const GENERATION_4_7: Family = {
 const GENERATION_5: Family = { ...GENERATION_4_7, thinksUnasked: true }
 const FABLE_5: Family = { ...GENERATION_5, thinking: ['adaptive'], systemMessages: true }
 /** From Fable 5.1 on a signature is bound to the prefix (wire/anthropic.md 4.4, "Preserved thinking"). */
-const BOUND: Family = { ...FABLE_5, boundThinking: true, forcedToolChoice: false }
+const BOUND: Family = { ...FABLE_5, boundThinking: true, dropsUnbound: true, forcedToolChoice: false }
 
 const FAMILIES: Readonly<Record<string, Family>> = {
   'opus-4-5': GENERATION_4_5,
@@ -89,7 +92,7 @@ const NEWER: Family = { ...BOUND, systemMessages: false, maxOutput: null }
  * An id that is not a Claude's comes from a proxy: treated like a newer Claude, and sent nothing that was not asked
  * for.
  */
-const FOREIGN: Family = { ...NEWER, thinksUnasked: false, boundThinking: false }
+const FOREIGN: Family = { ...NEWER, thinksUnasked: false, boundThinking: false, dropsUnbound: false }
 
 /** The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. */
 function tabled(model: string): Family {
@@ -104,6 +107,7 @@ export function familyOf(model: string, reported?: ReportedModel): Family {
     ...family,
     thinking: reported?.thinking_types ?? family.thinking,
     efforts: reported?.efforts ?? family.efforts,
+    dropsUnbound: family.dropsUnbound && reported?.block_binding !== false,
     maxOutput: reported?.max_output_tokens ?? family.maxOutput,
     forcedToolChoice: family.forcedToolChoice && reported?.refused?.tool_choice === undefined,
   }

@@ -258,7 +258,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
  * anthropics/claude-code#30010.
  */
 function toldOf(message: string, { model, reported }: ModelRequest): Partial<ReportedModel> | null {
-  const { thinking, efforts, maxOutput, forcedToolChoice } = familyOf(model, reported)
+  const { thinking, efforts, maxOutput, forcedToolChoice, dropsUnbound } = familyOf(model, reported)
   if (/adaptive thinking is not supported/.test(message)) {
     // A model without adaptive thinking thinks by budget.
     return thinking.includes('adaptive') ? { thinking_types: ['enabled', 'disabled'] } : null
@@ -266,6 +266,9 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   const [, type = ''] = /"thinking\.type\.(\w+)" is not supported/.exec(message) ?? []
   if (thinking.includes(type)) return { thinking_types: thinking.filter((one) => one !== type) }
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
+  // Relays may not hand the field's beta on, and other clouds not know it (BerriAI/litellm#41202, #41203).
+  if (dropsUnbound && /block_binding: Extra|value.*thinking-binding|invalid beta flag/.test(message))
+    return { block_binding: false }
   if (forcedToolChoice && /tool_choice: type .*not supported/.test(message))
     return { refused: { tool_choice: 'any' } }
   // `[1, …`: words of others who speak the protocol (NousResearch/hermes-agent#7566, mnfst/llm-gateway#1177).

@@ -50,7 +50,7 @@ function adaptive(effort: Effort | undefined, family: Family, note: Note): Think
       type: 'adaptive',
       ...(family.display ? { display: 'summarized' as const } : {}),
       // Repair sends only fitting blocks back, but we cannot be sure what the vendor takes for the prefix.
-      ...(family.boundThinking ? { block_binding: { prefix_mismatch_behavior: 'drop_block' as const } } : {}),
+      ...(family.dropsUnbound ? { block_binding: { prefix_mismatch_behavior: 'drop_block' as const } } : {}),
     },
     ...(wire ? { effort: wire } : {}),
     replay: true,

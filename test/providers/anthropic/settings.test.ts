@@ -179,6 +179,15 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     t.match(after('low', adaptive), { thinking: { type: 'enabled' }, effort: undefined, notes: NONE })
     t.match(after('low', adaptive, enabled), { thinking: undefined, notes: [/not accepted/] })
     t.match(after('low', effort), { thinking: bound, effort: undefined, notes: [/not accepted/] })
+    // The others in the words of a relay (BerriAI/litellm#41202, #41203).
+    for (const refusal of [
+      'Unexpected value(s) `thinking-binding-controls-2026-08-01` for the `anthropic-beta` header',
+      'BedrockException - {"message":"invalid beta flag"}',
+      'BedrockException - {"message":"thinking.adaptive.block_binding: Extra inputs are not permitted"}',
+    ]) {
+      t.strictSame(after(undefined, refusal), { ...quiet, thinking: shown })
+      t.equal(after(undefined, refusal, refusal), null, 'the request is amended only once')
+    }
     for (const refusal of [adaptive, effort])
       t.equal(after('low', refusal, refusal), null, 'the request is amended only once')
     t.equal(after('low', enabled), null, 'a setting that was not sent is not amended')
