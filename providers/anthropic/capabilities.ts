@@ -3,11 +3,12 @@
  * endpoint reports overrides it. Sources: wire/anthropic.md 3.2 to 3.5 and 4.4; mid-conversation system
  * messages of the 5.5 generation by langchain-ai/langchainjs release @langchain/anthropic 1.5.13.
  */
+import type { MediaPart } from '../../src/chat/message.ts'
 import type { Capabilities } from '../../src/chat/repair.ts'
 import type { ReportedModel } from '../../src/provider.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { mediaBlocks } from './messages.ts'
-import type { WireEffort } from './wire.ts'
+import type { DocumentBlock, WireEffort } from './wire.ts'
 
 export interface Family {
   /** Accepted values of `thinking.type` */
@@ -24,6 +25,8 @@ export interface Family {
   /** The request may say that thinking whose prefix has changed is dropped */
   dropsUnbound: boolean
   systemMessages: boolean
+  /** Which files it is shown as documents; a file of text is otherwise shown as text */
+  documents: readonly DocumentBlock['source']['type'][]
   /** Highest `max_tokens` accepted; null where it is not known */
   maxOutput: number | null
   /** Most images in a request */
@@ -43,6 +46,7 @@ const GENERATION_4_5: Family = {
   boundThinking: false,
   dropsUnbound: false,
   systemMessages: false,
+  documents: ['base64', 'url', 'text'],
   maxOutput: 64_000,
   maxImages: 100,
 }
@@ -90,14 +94,24 @@ const FAMILIES: Readonly<Record<string, Family>> = {
 const NEWER: Family = { ...BOUND, systemMessages: false, maxOutput: null }
 /**
  * An id that is not a Claude's comes from a proxy: treated like a newer Claude, and sent nothing that was not asked
- * for.
+ * for. Others refuse documents of text (Stack-Cairn/LiveAgent#726).
  */
-const FOREIGN: Family = { ...NEWER, thinksUnasked: false, boundThinking: false, dropsUnbound: false }
+const FOREIGN: Family = {
+  ...NEWER,
+  thinksUnasked: false,
+  boundThinking: false,
+  dropsUnbound: false,
+  documents: ['base64', 'url'],
+}
+/** Documents are "Not Supported", and dropped without a word (maximhq/bifrost#6741). */
+const DEEPSEEK: Family = { ...FOREIGN, documents: [] }
 
 /** The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. */
 function tabled(model: string): Family {
   const [, key] = /^claude-([a-z]+-\d+(?:-\d{1,2})?)(?:[-@]\d{8})?$/.exec(model.replace('.', '-')) ?? []
-  return (key && FAMILIES[key]) || (model.startsWith('claude-') ? NEWER : FOREIGN)
+  if (key && FAMILIES[key]) return FAMILIES[key]
+  if (model.startsWith('claude-')) return NEWER
+  return model.startsWith('deepseek-') ? DEEPSEEK : FOREIGN
 }
 
 /** The model's family with what the vendor reports of this model laid over it. */
@@ -114,8 +128,10 @@ export function familyOf(model: string, reported?: ReportedModel): Family {
 }
 
 export function capabilitiesOf(model: string, reported?: ReportedModel): Capabilities {
-  const { boundThinking, systemMessages } = familyOf(model, reported)
-  return { boundThinking, takesMedia: (part) => mediaBlocks(part).length > 0, systemMessages }
+  const { boundThinking, systemMessages, documents } = familyOf(model, reported)
+  const takesMedia = (part: MediaPart) =>
+    mediaBlocks(part).some((block) => block.type !== 'document' || documents.includes(block.source.type))
+  return { boundThinking, takesMedia, systemMessages }
 }
 
 /** Reads the body of `GET /v1/models` (wire/anthropic.md 9). */

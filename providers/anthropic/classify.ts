@@ -233,7 +233,7 @@ const BAD_THINKING =
 /** For a fault, or a limit passed, the vendor names the place: `messages.4.content.1.image.source.base64.data: …`. */
 const UNREAD: Unread = [
   [/image_dimensions_too_large|\bimage\.source\.|Could not process image/, isImage],
-  [/\b(?:pdf|document)\.source\.|Could not process PDF|PDF pages/, isFile],
+  [/\b(?:pdf|document)\.source\.|tag 'document'|Could not process PDF|PDF pages/, isFile],
   [/Unable to download the file|robots\.txt/, isLinked],
   // images.ts keeps the images within the limit, but nobody has counted the files' pages.
   [/Too much media|too many images and documents/, isFile],

@@ -35,6 +35,13 @@ const le = (value: number, bytes: number) =>
   String.fromCharCode(...Array.from({ length: bytes }, (_, i) => (value >>> (8 * i)) & 0xff))
 const be = (value: number, bytes: number) => [...le(value, bytes)].reverse().join('')
 
+const targetOf = (model: string) => ({
+  provider: 'anthropic',
+  model,
+  credential_id: null,
+  ...anthropic.capabilities(model),
+})
+
 t.test('images, documents and texts of results keep their kinds', async (t) => {
   const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
   const pdf = { type: 'file' as const, media_type: 'application/pdf', data: PDF, name: 'a.pdf' }
@@ -83,13 +90,7 @@ t.test('a failed result has only text, and its media follow the results', async 
 t.test('media that the API takes go as they are, and others are named in text', async (t) => {
   const text = (data: string) => Buffer.from(data).toString('base64')
   const media = (part: Partial<Part> & { media_type: string }) => {
-    const target = {
-      provider: 'anthropic',
-      model: 'm',
-      credential_id: null,
-      ...anthropic.capabilities('m'),
-    }
-    const repaired = repair([{ role: 'user', parts: [part as Part] }], target)
+    const repaired = repair([{ role: 'user', parts: [part as Part] }], targetOf('claude-opus-5'))
     const { body, notes } = render({ messages: repaired.messages })
     const [first = {}] = body.messages[0]?.content ?? []
     return { ...first, notes: [...repaired.notes, ...notes] }
@@ -123,6 +124,29 @@ t.test('media that the API takes go as they are, and others are named in text', 
   t.match(media({ type: 'file', media_type: 'text/plain', data: '' }), refused)
   t.match(media({ type: 'audio', media_type: 'audio/wav', data: 'aGk=' }), refused)
 })
+
+t.test(
+  'models of other vendors are given files of text as text, for they refuse such documents',
+  async (t) => {
+    const file = (name: string, data: string) => ({
+      type: 'file' as const,
+      media_type: name.endsWith('pdf') ? 'application/pdf' : 'text/markdown',
+      name,
+      data,
+    })
+    const parts = [file('a.md', Buffer.from('# A').toString('base64')), file('b.pdf', PDF)]
+    const shown = (model: string) => {
+      const repaired = repair([{ role: 'user', parts }], targetOf(model))
+      const { body } = render({ model, messages: repaired.messages })
+      return body.messages[0]?.content
+    }
+    const text = { type: 'text', text: '[a.md]\n# A' }
+    t.match(shown('claude-opus-5'), [{ type: 'document' }, { type: 'document' }])
+    t.match(shown('claude-opus-9'), [{ type: 'document' }, { type: 'document' }])
+    t.match(shown('kimi-k3'), [text, { type: 'document' }])
+    t.match(shown('deepseek-flash'), [text, { type: 'text', text: /b\.pdf.*not shown to this model/ }])
+  },
+)
 
 t.test('a document’s name is cut to the length that its title may have', async (t) => {
   const pdf = (name: string) => ({ type: 'file' as const, media_type: 'application/pdf', data: PDF, name })
@@ -229,6 +253,7 @@ t.test('media that the vendor cannot read become text, except those of the open 
   t.same(kept('messages.0.content.0.image.source.url: The image dimensions exceed max allowed size'), [file])
   t.same(kept('Scale it down.', 'image_dimensions_too_large'), [file])
   t.same(kept('messages.0.content.2.pdf.source.base64.data: It is password protected.'), [linked, image])
+  t.same(kept("messages.0.content.2: Input tag 'document' found using 'type'"), [linked, image])
   t.same(kept('Too much media: 99 document pages + 2 images > 100'), [linked, image])
   t.same(kept('too many images and documents: 2 + 99 > 100'), [linked, image])
   t.same(kept('messages: It is too long.'), undefined)
