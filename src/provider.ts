@@ -72,6 +72,8 @@ export interface ReportedModel {
   tools?: false
   /** False: it takes no instructions; they go as a user's first words. */
   instructions?: false
+  /** Gemini. True: it refuses calls that are not signed, as Gemini 3 does. */
+  signed_calls?: true
   /** Anthropic. False: it is not said what becomes of thinking whose prefix has changed. */
   block_binding?: false
   /** Anthropic: accepted `thinking.type` values. Other vendors leave it out. */

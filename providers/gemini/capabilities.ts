@@ -68,6 +68,13 @@ export const familyOf = (model: string): Family =>
   FAMILIES.find(([name]) => name.test(bareModel(model)))?.[1] ?? NEWEST
 
 /**
+ * Whether the request has Gemini 3's forms. A newer model may answer under an older id: from 2026-12-01 on, Google
+ * serves `gemini-2.5-pro` and `gemini-2.5-flash` with such (8.2).
+ */
+export const isGemini3 = (model: string, reported?: ReportedModel): boolean =>
+  familyOf(model).gemini3 || reported?.signed_calls === true
+
+/**
  * What Gemini reads: the images that its page on image understanding names, sound, video, PDF, and text as `text/plain`
  * (contents.ts). For any other, GIF and SVG among them, Gemini refuses the whole request ("Unsupported MIME type"), and
  * every later one of the conversation (microsoft/vscode#286628, google/adk-python#5693).

@@ -19,6 +19,7 @@ import {
 } from '../amend.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
+import { isGemini3 } from './capabilities.ts'
 import { contentsOf } from './render.ts'
 
 /** A refused request, or a body that is no stream. Never throws, whatever the body is. */
@@ -312,6 +313,9 @@ function seconds(duration: string | undefined): number | undefined {
 const BAD_SIGNATURE =
   /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
 
+/** A refusal by a model that the table has for an older one (rowboatlabs/rowboat#694). */
+const UNSIGNED = /missing a.{0,3}thought_?signature/i
+
 /**
  * Refusals by a model that does not think, or not in the form that the table has (RooCodeInc/Roo-Code#10700,
  * lobehub/lobehub#7985).
@@ -337,8 +341,8 @@ const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b
 
 /**
  * The request without what Google refused: ids that a backend does not know (4.5), thinking that a model does not take,
- * signatures that it cannot verify, a border between results and words, a forced choice among too many tools, media
- * that it cannot read or that are too much.
+ * signatures that it cannot verify, calls without one, a border between results and words, a forced choice among too
+ * many tools, media that it cannot read or that are too much.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
@@ -349,6 +353,8 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
     const again = taught(request, told)
     return JSON.stringify(again.reported) === JSON.stringify(request.reported) ? null : again
   }
+  if (UNSIGNED.test(message) && !isGemini3(request.model, request.reported))
+    return taught(request, { signed_calls: true })
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
   if (/too many states/i.test(message)) return unforced(request)
   return (

@@ -4,7 +4,7 @@
  */
 import { kept, once } from '../../src/chat/once.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
-import { familyOf, mostOutput, thinkingConfig } from './capabilities.ts'
+import { familyOf, isGemini3, mostOutput, thinkingConfig } from './capabilities.ts'
 import { type Content, toContents } from './contents.ts'
 
 /** How the deployments differ inside of the body. */
@@ -77,7 +77,7 @@ const twice = once((tools: readonly ToolDeclaration[]) => {
 })
 
 export function contentsOf({ model, messages, reported }: ModelRequest): Content[] {
-  const { gemini3 } = familyOf(model)
+  const gemini3 = isGemini3(model, reported)
   const ids = gemini3 && reported?.call_ids !== false
   return toContents(messages, {
     gemini3,

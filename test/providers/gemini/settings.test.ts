@@ -86,6 +86,39 @@ t.test('thinking that a model of an unknown family refuses is left out with a no
   }
 })
 
+t.test(
+  'a model of Gemini 3 under an older id gets signed calls once it has refused unsigned ones',
+  async (t) => {
+    const call: ToolCallPart = { type: 'tool_call', call_id: 'call_1', name: 'f', arguments: {} }
+    const wish = (model: string) =>
+      requestFor({
+        model,
+        messages: [
+          said('a'),
+          { role: 'assistant', parts: [call] },
+          { role: 'tool', parts: [resultOf(call, {})] },
+        ],
+      })
+    const refused = (wish: ModelRequest) =>
+      gemini.amend?.(
+        { status: 400, headers: {}, body: JSON.stringify(fixture('error-400-thought-signature.json')) },
+        wish,
+      )
+    const called = (wish: ModelRequest) => (gemini.render(wish).body as Request).contents?.[1]?.parts
+    t.strictSame(called(wish('gemini-2.5-flash')), [{ functionCall: { name: 'f', args: {} } }])
+    const again = refused(wish('gemini-2.5-flash'))
+    if (!again) return t.fail('the request was not amended')
+    t.strictSame(called(again), [
+      {
+        functionCall: { name: 'f', args: {}, id: 'call_1' },
+        thoughtSignature: 'skip_thought_signature_validator',
+      },
+    ])
+    t.equal(refused(again), null, 'the request is amended only once')
+    t.equal(refused(wish('gemini-3.8-flash')), null)
+  },
+)
+
 t.test('tools and instructions go as words to a model that says it takes none', async (t) => {
   const call: ToolCallPart = {
     type: 'tool_call',
