@@ -135,7 +135,7 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
         forget(id)
         // Also after a failure: perhaps only the store's answer was lost. Where this message is lost, the key lives on
         // for the short time of a cache.
-        await bus.publish('keys', id).catch(() => {})
+        await bus.publish('keys', id)
       }
     },
     async close() {

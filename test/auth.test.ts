@@ -50,13 +50,15 @@ t.test('a key is shown once, stored hashed, and works in both headers', async (t
   const { key, id } = made.body
   t.match(key, /^bk_[\w-]{43}$/)
   t.match(made.body, { id: /^key_/, owner: 'ada', scopes: ['chat'], name: 'laptop', hint: key.slice(-4) })
+  // Later the gateway may have written its use down.
+  t.equal(made.body.last_used_at, null)
   t.match(await as(key)('GET', '/v1/sessions'), { status: 200 })
   t.match(await g.call('GET', '/v1/sessions', undefined, { 'x-api-key': key }), { status: 200 })
   t.match(await g.call('GET', '/v1/sessions', undefined, { authorization: `bearer   ${key}` }), {
     status: 200,
   })
   const listed = await admin('GET', '/v1/keys')
-  t.match(listed.body.data[0], { id, last_used_at: null, revoked_at: null })
+  t.match(listed.body.data[0], { id, revoked_at: null })
   t.notMatch(listed.text, key)
   t.equal(await store.keys.byHash(key), null, 'the store does not hold the key itself')
 })
@@ -135,11 +137,11 @@ t.test('other replicas hear of a revocation even if the answer of the store was 
   t.same(bus.published, [['keys', id]])
 })
 
-t.test('a revocation holds here even while the bus is away', async (t) => {
+t.test('a revocation holds here even if the bus loses its message', async (t) => {
   const { id, key } = await keyFor('ada')
   t.match(await as(key)('GET', '/v1/sessions'), { status: 200 })
   const { publish } = g.bus.bus
-  g.bus.bus.publish = () => Promise.reject(new Error('away'))
+  g.bus.bus.publish = async () => {}
   t.equal((await admin('DELETE', `/v1/keys/${id}`)).status, 204)
   g.bus.bus.publish = publish
   t.match(await as(key)('GET', '/v1/sessions'), unauthenticated)

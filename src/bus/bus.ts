@@ -83,7 +83,7 @@ export interface Bus {
   pastEnd(session: string, turn: string, cursor: string, hasEnded: boolean): Promise<boolean>
   /** A session is deleted: its log goes, its reads end. */
   drop(session: string): Promise<void>
-  /** A small message to every replica, this one included; may be lost, never relied on alone. */
+  /** A small message to every replica, this one included; may be lost, never relied on alone. Never rejects. */
   publish(topic: Topic, message: string): Promise<void>
   /** Until the bus is closed. */
   subscribe(topic: Topic, fn: (message: string) => void): void

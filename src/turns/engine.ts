@@ -122,7 +122,7 @@ export function createEngine(deps: EngineDeps): Engine {
     }
     await sayCreated(deps, turn)
     // The running turn may have ended between the check and the insert: nobody else would look soon.
-    await bus.publish('queue', turn.session_id).catch(() => {})
+    await bus.publish('queue', turn.session_id)
     if (opened.interrupted !== null) await cancel(caller, opened.interrupted, null)
     return { turn, outcome: kind }
   }
