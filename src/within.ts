@@ -1,3 +1,9 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+
+/** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
+export const pause = (ms: number, signal: AbortSignal): Promise<void> =>
+  sleep(ms, undefined, { signal }).catch(() => {})
+
 /** The answer, or null when it takes longer; leaves no timer behind. */
 export async function within<T>(ms: number, answer: Promise<T>): Promise<T | null> {
   let timer: NodeJS.Timeout | undefined

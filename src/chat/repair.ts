@@ -45,7 +45,7 @@ export interface RepairTarget extends Capabilities {
   credential_id: string | null
 }
 
-export interface Repaired {
+interface Repaired {
   messages: MessageInput[]
   /**
    * Hash of everything that precedes the next answer; goes into the provenance of its parts. Empty unless the model

@@ -2,9 +2,9 @@
  * How many calls run at once: of one tool, and of the whole toolbox, over all replicas that share a bus.
  * Waiting calls are served in the order in which they came; the line is bounded, and so is the wait.
  */
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Slots, Ticket } from '../bus/slots.ts'
 import type { Metrics } from '../telemetry.ts'
+import { pause } from '../within.ts'
 import { ToolBusy } from './execute.ts'
 
 /** Slots for calls, of each tool and of all together. */
@@ -54,9 +54,7 @@ export function createGate(options: GateOptions): Gate {
       if (answer !== 'line') return answer
       metrics?.toolWaits(1)
       // The wait also ends when the caller leaves, which `enter` below sees by the signal.
-      const late = sleep(queueMs, null, { signal: AbortSignal.any([signal, over.signal]) })
-        .catch(() => null)
-        .then(() => 'late' as const)
+      const late = pause(queueMs, AbortSignal.any([signal, over.signal])).then(() => 'late' as const)
       return await Promise.race([granted, late]).finally(() => metrics?.toolWaits(-1))
     } finally {
       over.abort()

@@ -1,10 +1,10 @@
 /** A caller that waits for a turn: for its end, or until it needs input. */
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Bus } from '../bus/bus.ts'
 import { TERMINAL } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { Caller } from '../ports.ts'
 import type { Scope, Store, Turn } from '../store/store.ts'
+import { pause } from '../within.ts'
 
 /** A bus that is away must not leave a waiting caller behind. */
 const POLL_MS = 1_000
@@ -57,7 +57,3 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) 
     }
   }
 }
-
-/** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
-const pause = (ms: number, signal: AbortSignal): Promise<void> =>
-  sleep(ms, undefined, { signal }).catch(() => {})

@@ -3,9 +3,9 @@
  * on lives on what is said on the session's channel. Each message names the event before it, so that one
  * that was missed shows; then the log is read again from the last event that the reader has.
  */
-import { setTimeout as sleep } from 'node:timers/promises'
 import { isTerminal } from '../../chat/event.ts'
 import { BatonError, isUnavailable } from '../../errors.ts'
+import { pause } from '../../within.ts'
 import { type LoggedEvent, MAX_BUFFER, type ReadItem, type ReadOptions } from '../bus.ts'
 import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
 import { clear, type Inbox, type Inboxes } from './inboxes.ts'
@@ -32,7 +32,7 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     let page = await ask(session, from, options)
     for (const ms of isYoung && from === 'start' ? SOON_MS : []) {
       if (!page.isGap || signal.aborted) break
-      await sleep(ms, undefined, { signal }).catch(() => {})
+      await pause(ms, signal)
       page = await ask(session, from, options)
     }
     return page
@@ -45,7 +45,7 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
         return await ask(session, from, options)
       } catch (thrown) {
         if (!(thrown instanceof BatonError)) throw thrown
-        await sleep(AWAY_MS, undefined, { signal: options.signal }).catch(() => {})
+        await pause(AWAY_MS, options.signal)
       }
     }
     return null
@@ -107,7 +107,7 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
         return yield* readOn(session, from, now, hasWaited)
       } catch (thrown) {
         if (!isUnavailable(thrown) || performance.now() >= until) throw thrown
-        await sleep(AWAY_MS, undefined, { signal: options.signal }).catch(() => {})
+        await pause(AWAY_MS, options.signal)
       }
     }
   }

@@ -3,7 +3,7 @@ import type { Message, MessageInput, Usage } from '../../chat/message.ts'
 import type { ModelSettings } from '../../provider.ts'
 import type { Page, PageRequest, Scope } from './scope.ts'
 
-export interface NewSession {
+interface NewSession {
   id: string
   owner: string
   provider: string

@@ -26,7 +26,7 @@ export interface Claims<Row> {
   claim(id: string, by: string, seconds: number): Promise<Claim<Row> | null>
   release(id: string, by: string): Promise<void>
 }
-export interface Claim<Row> {
+interface Claim<Row> {
   row: Row
   /** The claim before this one was not released but lapsed, as with a process that died */
   hasLapsed: boolean

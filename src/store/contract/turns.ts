@@ -196,7 +196,7 @@ export interface Taken {
   announce: AnnouncedEvent[]
 }
 
-export interface Committed {
+interface Committed {
   /** As they are stored, with their seq */
   messages: Message[]
   /** The turn has ended and another one of its session waits */
