@@ -1,5 +1,5 @@
 /** What people are shown of a conversation whose encryption key is lost. */
-import t, { type Test } from 'tap'
+import t from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import { createVault } from '../../src/credentials/vault.ts'
@@ -12,29 +12,33 @@ import { gateway } from './gateway.ts'
 import { user } from './gateway-on-store.ts'
 import { scripted } from './served-streams.ts'
 
-/** A gateway on a store of its own; `lose` makes the key unknown under which it has sealed so far. */
-async function losingItsKey(t: Test) {
-  const key = (id: string, byte: number) => createVault([{ id, key: new Uint8Array(32).fill(byte) }])
-  let vault = key('lost', 1)
-  const own = () => sealParts(vault, (text) => text.includes('ghp_'))
-  const codec: PartsCodec = {
-    seal: (...given) => own().seal(...given),
-    open: (...given) => own().open(...given),
-  }
-  const store = await freshStore(t, { codec })
-  const other = await gateway(store)
-  t.teardown(() => other.close())
-  const { body: session } = await other.call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
-  const lose = () => {
-    vault = key('new', 2)
-  }
-  return { ...other, store, session, lose }
+const key = (id: string, byte: number) => createVault([{ id, key: new Uint8Array(32).fill(byte) }])
+const [lost, other] = [key('lost', 1), key('new', 2)]
+let vault = lost
+const own = () => sealParts(vault, (text) => text.includes('ghp_'))
+const codec: PartsCodec = {
+  seal: (...given) => own().seal(...given),
+  open: (...given) => own().open(...given),
 }
+const store = await freshStore(t, { codec })
+const { call, bus, close } = await gateway(store)
+t.teardown(close)
+
+/** A new session. What is said from here on is sealed under the key that `lose` makes unknown. */
+async function begin() {
+  vault = lost
+  const { body } = await call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
+  return body
+}
+const lose = () => {
+  vault = other
+}
+
 const SECRET: Part = { type: 'text', text: 'It is ghp_0123456789.' }
 const TOLD = { type: 'notice', text: /cannot be opened: .*encryption key lost/ }
 
 t.test('a notice stands in place of a part whose key is lost, and the part can be replaced', async (t) => {
-  const { call, store, session, lose } = await losingItsKey(t)
+  const session = await begin()
   const url = `/v1/sessions/${session.id}/messages`
   const said = user('Mind it.')
   await call('POST', url, { messages: [said, { ...said, parts: [...said.parts, SECRET] }] })
@@ -53,7 +57,7 @@ t.test('a notice stands in place of a part whose key is lost, and the part can b
 })
 
 t.test('a message with calls is deleted with their results, even if some cannot be opened', async (t) => {
-  const { call, session, lose } = await losingItsKey(t)
+  const session = await begin()
   const url = `/v1/sessions/${session.id}/messages`
   const asks = (call_id: string, secret = '') => ({
     type: 'tool_call',
@@ -87,7 +91,7 @@ t.test('a message with calls is deleted with their results, even if some cannot 
 })
 
 t.test('a turn whose key is lost is shown, by itself, in the list and in a gap', async (t) => {
-  const { call, bus, store, session, lose } = await losingItsKey(t)
+  const session = await begin()
   const edit = { op: 'insert_after' as const, index: -1, message: { role: 'user' as const, parts: [SECRET] } }
   const request = openRequest(session.id, { turn: { input: [SECRET], context: [edit] } })
   const opened = await store.turns.open({ owner: 'local', admin: true }, request)
@@ -116,7 +120,7 @@ t.test('a turn whose key is lost is shown, by itself, in the list and in a gap',
 })
 
 t.test('a call whose result is sealed with a lost key is in the ledger all the same', async (t) => {
-  const { call, store, lose } = await losingItsKey(t)
+  await begin()
   const { turn, fence } = await runningTurn(store, { owner: 'local', admin: true })
   const one = execution(turn.id)
   await store.turns.commit(fence, { turn_id: turn.id, executions: [one] })
