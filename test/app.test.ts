@@ -1,18 +1,17 @@
 /** The gateway as a whole, before and after it listens. */
 import t from 'tap'
-import { openStore } from '../src/store/open.ts'
 import { LAPSED, runningTurn } from './contracts/store-rows.ts'
 import { scratch } from './scratch.ts'
+import { freshDatabase, storeOn } from './store/fresh.ts'
 import { eventually } from './waiting.ts'
 import { wholeGateway } from './whole-gateway.ts'
 
 t.test('a gateway takes over turns with a lapsed lease once it listens, and not before', async (t) => {
-  const dataDir = scratch(t)
-  const store = await openStore({ databaseUrl: null, dataDir, poolSize: 1 })
+  const database = freshDatabase(t)
+  const store = await storeOn(await database)
   const { turn } = await runningTurn(store, { owner: 'local', admin: true }, LAPSED)
-  await store.close()
 
-  const app = await wholeGateway(t, { BATON_DATA_DIR: dataDir })
+  const app = await wholeGateway(t, { BATON_DATA_DIR: scratch(t) }, { database })
   const state = async () => {
     const answer = await app.http.inject({ url: `/v1/turns/${turn.id}`, headers: { host: 'localhost' } })
     return answer.json().state
