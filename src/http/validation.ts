@@ -27,30 +27,30 @@ const none = (): never => {
 }
 export const NO_COMPILERS = { buildValidator: none, buildSerializer: none }
 
+/** What `make` makes, once it is asked for. */
+function lazily<T>(make: () => T): () => T {
+  let made: T | undefined
+  return () => {
+    made ??= make()
+    return made
+  }
+}
+
+const strict = lazily(() => createAjv({}))
+const coercing = lazily(() => createAjv({ coerceTypes: true }))
+/** By what they are made from: many routes take the same parameters, and all apps of a process the same bodies. */
+const validators = new Map<string, () => ValidateFunction>()
+
 /** Makes the app check requests by Baton's rules and answer with its words. */
 export function useValidation(app: App): void {
-  let strict: Ajv | undefined
-  let coercing: Ajv | undefined
-  const ajvFor = (part: string | undefined): Ajv => {
-    if (part === 'body') {
-      strict ??= createAjv({})
-      return strict
-    }
-    coercing ??= createAjv({ coerceTypes: true })
-    return coercing
-  }
-  // Validators by what they are made from: many routes take the same parameters.
-  const validators = new Map<string, () => ValidateFunction>()
   // Compiling all schemas takes half a second: each is compiled by the first request for it, or else after the start.
   app.setValidatorCompiler(({ schema, httpPart }) => {
-    let validate: ValidateFunction | undefined
-    const compiled = () => {
-      const ajv = ajvFor(httpPart)
-      validate ??= ajv.compile(shared(ajv, schema as TSchema))
-      return validate
-    }
     const key = JSON.stringify([httpPart === 'body', schema])
-    const ready = validators.get(key) ?? compiled
+    const make = (): ValidateFunction => {
+      const ajv = httpPart === 'body' ? strict() : coercing()
+      return ajv.compile(shared(ajv, schema as TSchema))
+    }
+    const ready = validators.get(key) ?? lazily(make)
     validators.set(key, ready)
     return (data: unknown) => {
       const check = ready()
