@@ -1,4 +1,7 @@
-/** Engines side by side: which events a turn sends and how it ends, whatever is asked of it while it runs. */
+/**
+ * Engines side by side: which events a turn sends and how it ends, whatever is asked of it while it runs. The parts, the
+ * files `engine-….ts`, come first, all on one store.
+ */
 import t from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
@@ -24,6 +27,14 @@ import {
   withTurns,
   world,
 } from './engines.ts'
+import './engine-cancel.ts'
+import './engine-changed-tools.ts'
+import './engine-handed-over.ts'
+import './engine-lost-calls.ts'
+import './engine-opening.ts'
+import './engine-restart.ts'
+import './engine-step.ts'
+import './engine-waiting.ts'
 
 t.test('a queued turn ends once it is cancelled, and begins once the turn before it ends', async (t) => {
   const { bus, say, replica } = world(t, { leaseSeconds: 600 })

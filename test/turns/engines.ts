@@ -16,12 +16,14 @@ import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine, type Engine } from '../../src/turns/engine.ts'
 import { newSession } from '../contracts/store-rows.ts'
-import { freshStore } from '../store/fresh.ts'
+import { freshDatabase, storeOn } from '../store/fresh.ts'
 import { gate } from '../waiting.ts'
 
 export const CALLER = { owner: 'local', admin: true, key_id: null }
 
-export const store = await freshStore(t)
+const database = await freshDatabase(t)
+export const store = await storeOn(database)
+t.teardown(() => store.close())
 
 const deployment = { capabilities: () => ({}) } as unknown as Deployment
 
@@ -86,6 +88,8 @@ let replicas = 0
 export function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
   const bus = createMemoryBus()
   const { opened: said, open: say } = gate()
+  // Comes last: no replica of a later test takes over what this one leaves.
+  t.teardown(() => database.query('delete from turn'))
   t.teardown(() => bus.close())
   return {
     bus,
