@@ -31,5 +31,5 @@ export async function freshStore(t: Test, more: Partial<StoreOptions> = {}): Pro
 }
 
 /** A store on a database that is open. Closing the store closes the database. */
-export const storeOn = (db: Db, more: Pick<StoreOptions, 'log'> = {}): Promise<Store> =>
+export const storeOn = (db: Db, more: Pick<StoreOptions, 'log' | 'codec'> = {}): Promise<Store> =>
   openStore({ databaseUrl: null, dataDir: '', poolSize: 1, ...more }, Promise.resolve(db))

@@ -34,6 +34,7 @@ import './engine-lost-calls.ts'
 import './engine-opening.ts'
 import './engine-restart.ts'
 import './engine-step.ts'
+import './engine-unreadable.ts'
 import './engine-waiting.ts'
 
 t.test('a queued turn ends once it is cancelled, and begins once the turn before it ends', async (t) => {

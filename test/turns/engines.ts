@@ -21,7 +21,8 @@ import { gate } from '../waiting.ts'
 
 export const CALLER = { owner: 'local', admin: true, key_id: null }
 
-const database = await freshDatabase(t)
+/** Of `store`; a part may have another store on it. */
+export const database = await freshDatabase(t)
 export const store = await storeOn(database)
 t.teardown(() => store.close())
 

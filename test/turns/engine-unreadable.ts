@@ -1,5 +1,5 @@
 /** Turns that cannot be read because their encryption key is missing. */
-import t, { type Test } from 'tap'
+import t from 'tap'
 import type { Part, TextPart, ToolCallPart } from '../../src/chat/message.ts'
 import { createLog } from '../../src/log.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
@@ -17,12 +17,12 @@ import {
   step,
   text,
 } from '../contracts/store-rows.ts'
-import { freshStore } from '../store/fresh.ts'
+import { storeOn } from '../store/fresh.ts'
 import { eventually } from '../waiting.ts'
-import { asked, CALLER, follow, toolsThat, world } from './engines.ts'
+import { asked, CALLER, database, follow, toolsThat, world } from './engines.ts'
 
 /** A store that loses its key while `isLost`: parts with the word `broken` cannot be opened then. */
-async function keyedStore(t: Test) {
+async function keyedStore() {
   /** `unread`: how often a part could not be opened; `scans`: how often a replica looked at `scanned` for work */
   const state = { isLost: false, unread: 0, scans: 0 }
   const open: PartsCodec['open'] = (stored, _, lost) => {
@@ -35,7 +35,7 @@ async function keyedStore(t: Test) {
     })
   }
   const codec = { seal: (parts: Part[]) => parts, open }
-  const own = await freshStore(t, { codec })
+  const own = await storeOn(database, { codec })
   const unannounced: Store['turns']['unannounced'] = (...given) => {
     state.scans++
     return own.turns.unannounced(...given)
@@ -44,7 +44,7 @@ async function keyedStore(t: Test) {
 }
 
 t.test('turns that cannot be read hold up no other turn, and go on once their key is back', async (t) => {
-  const { own, scanned, state: key } = await keyedStore(t)
+  const { own, scanned, state: key } = await keyedStore()
   const scope = { owner: 'local', admin: false }
   const said = async (words: string, rest: Parameters<typeof openRequest>[1]) => {
     const { id } = await newSession(own, scope)
@@ -130,7 +130,7 @@ t.test('turns that cannot be read hold up no other turn, and go on once their ke
 })
 
 t.test('with an unreadable conversation a lost turn waits for its key, and a new turn fails', async (t) => {
-  const { own, scanned, state: key } = await keyedStore(t)
+  const { own, scanned, state: key } = await keyedStore()
   const broken = async () => {
     const { id } = await newSession(own, CALLER)
     await own.messages.append(CALLER, id, [message('broken')])
@@ -186,7 +186,7 @@ t.test('with an unreadable conversation a lost turn waits for its key, and a new
 })
 
 t.test('a call result that cannot be read hinders neither decisions nor cancels of its turn', async (t) => {
-  const { own, state: key } = await keyedStore(t)
+  const { own, state: key } = await keyedStore()
   /** A turn whose first call has a result that cannot be opened. Its second call waits for a person's decision. */
   const asking = async ({ words = 'whole', waits = true } = {}) => {
     const { session, turn, fence } = await runningTurn(own, CALLER)
