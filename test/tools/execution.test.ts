@@ -54,7 +54,8 @@ function setUp({ answer = ok, deps = {} }: Given = {}) {
       session_id: 'ses_1',
       exec_id: 'exec_1',
       call: { type: 'tool_call', call_id: 'call_1', name: 'srv.read', arguments: { path: 'x' }, ...call },
-      declared: { tool: tool(), rename: null },
+      // Without a schema the call needs no thread that checks its arguments.
+      declared: { tool: tool({ input_schema: null }), rename: null },
       connector,
       canInspect: true,
       timeoutMs: 1_000,
@@ -64,11 +65,13 @@ function setUp({ answer = ok, deps = {} }: Given = {}) {
     })
   return { executor, run, sent }
 }
+/** For calls whose arguments are checked */
+const CHECKED = { declared: { tool: tool(), rename: null } }
 const failing = (error: unknown): Given => ({ answer: () => Promise.reject(error) })
 
 t.test('a call that fits is sent with its arguments, and its answer is the result', async (t) => {
   const { run, sent } = setUp()
-  const done = await run({})
+  const done = await run({}, CHECKED)
   t.match(done.result, {
     call_id: 'call_1',
     name: 'srv.read',
@@ -135,9 +138,9 @@ t.test('a call that cannot be made is not sent, and the model is told why', asyn
   t.match(words(await run({ arguments: {}, arguments_text: '[1]' })), /valid JSON, but no object/)
   const large = '{"path": 9007199254740993}'
   t.match(words(await run({ arguments: {}, arguments_text: large })), /too large.*Nothing was called/)
-  const wrong = await run({ arguments: { path: 5 } })
+  const wrong = await run({ arguments: { path: 5 } }, CHECKED)
   t.match(words(wrong), /path must be string.*Nothing was called/)
-  t.match(words(await run({ arguments: {} })), /the arguments must have the property 'path'/)
+  t.match(words(await run({ arguments: {} }, CHECKED)), /the arguments must have the property 'path'/)
   for (const settled of [none, broken, wrong]) {
     t.match(settled.result, { outcome: 'error', is_error: true })
     t.match(settled.settlement, { outcome: 'error', error: /./ })
@@ -252,7 +255,7 @@ t.test('no failure makes a call throw', async (t) => {
   t.match(words(spared), /more than 200000 values, and was left out/)
   t.match(spared.result, { outcome: 'ok', structured: undefined })
   const args = { path: deep } as Record<string, unknown>
-  t.match((await setUp().run({ arguments: args })).result, { call_id: 'call_1' })
+  t.match((await setUp().run({ arguments: args }, CHECKED)).result, { call_id: 'call_1' })
   const slotless = setUp({ deps: { slot: () => Promise.reject(new Error('no gate')) } })
   t.match((await slotless.run({})).result, { is_error: true })
   await fc.assert(
