@@ -8,37 +8,13 @@ import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { endTurn, message, newSession, openRequest, owner, rejection, text } from '../contracts/store-rows.ts'
 import { freshDatabase, storeOn } from './fresh.ts'
 
-t.test('the log has one line for a database that goes away, however many calls need it', async (t) => {
-  const lines: unknown[] = []
-  const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
-  const db = await freshDatabase(t)
-  let isAway = false
-  const cut: Db = {
-    ...db,
-    query: (text, params) => (isAway ? Promise.reject(unavailable('cut off')) : db.query(text, params)),
-  }
-  const store = await storeOn(cut, { log })
-  isAway = true
-  for (let i = 0; i < 3; i++) t.match(await rejection(store.ready()), { code: 'unavailable' })
-  t.match(lines, [{ level: 40, msg: 'the embedded database is away', reason: /cut off/ }])
-  t.equal(lines.length, 1)
-  isAway = false
-  mock.timers.enable({ apis: ['setTimeout'] })
-  t.teardown(() => mock.timers.reset())
-  await store.ready()
-  mock.timers.tick(5_000)
-  t.match(lines[1], { level: 30, msg: 'the embedded database is back' })
-  await store.close()
-  await rejection(store.ready())
-  t.equal(lines.length, 2, 'a store that is closed is not away')
-})
+/** Closed by the last test */
+const db = await freshDatabase(t)
 
 t.test(
   'a history is read before its session is locked, and only its changes are read under the lock',
   async (t) => {
-    const db = await freshDatabase(t)
     const plain = await storeOn(db)
-    t.teardown(() => plain.close())
     let meanwhile = async (): Promise<unknown> => null
     const locked: string[] = []
     const watched: Db = {
@@ -93,9 +69,7 @@ t.test(
 )
 
 t.test('an idempotency key is good for 24 hours', async (t) => {
-  const db = await freshDatabase(t)
   const store = await storeOn(db)
-  t.teardown(() => store.close())
   const scope = owner()
   const { id: session } = await newSession(store, scope)
   const open = async () => {
@@ -119,4 +93,28 @@ t.test('a ledger is pruned some rows at a time, until none is left', async (t) =
   const executions = createExecutions(db, createParts(PLAIN_PARTS))
   t.equal(await executions.prune(60), 5003)
   t.same(gone, [])
+})
+
+t.test('the log has one line for a database that goes away, however many calls need it', async (t) => {
+  const lines: unknown[] = []
+  const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+  let isAway = false
+  const cut: Db = {
+    ...db,
+    query: (text, params) => (isAway ? Promise.reject(unavailable('cut off')) : db.query(text, params)),
+  }
+  const store = await storeOn(cut, { log })
+  isAway = true
+  for (let i = 0; i < 3; i++) t.match(await rejection(store.ready()), { code: 'unavailable' })
+  t.match(lines, [{ level: 40, msg: 'the embedded database is away', reason: /cut off/ }])
+  t.equal(lines.length, 1)
+  isAway = false
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  await store.ready()
+  mock.timers.tick(5_000)
+  t.match(lines[1], { level: 30, msg: 'the embedded database is back' })
+  await store.close()
+  await rejection(store.ready())
+  t.equal(lines.length, 2, 'a store that is closed is not away')
 })
