@@ -71,10 +71,14 @@ export interface Turns {
 
 export type Apply = 'next' | 'now'
 
-/** What each change of a session's tools answers (api.md "Session tools"). */
-export interface ToolsChange extends ToolsDelta {
+/** When a change of a session's tools takes effect, and what it restarts. */
+export interface ToolsEffect {
   effective: { turn_id: string | null; from: 'next_step' | 'next_turn' | 'restart' }
   restarted_turn_id: string | null
+}
+
+/** What each change of a session's tools answers (api.md "Session tools"). */
+export interface ToolsChange extends ToolsDelta, ToolsEffect {
   prompt_cache: 'kept' | 'invalidated'
 }
 

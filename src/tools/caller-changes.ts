@@ -3,7 +3,7 @@
  * change is about are waited for outside of the queue; what they list by then is written in the queue, too.
  */
 import { BatonError } from '../errors.ts'
-import type { Apply, SessionTools, ToolsChange, ToolsMove } from '../ports.ts'
+import type { Apply, SessionTools, ToolsChange, ToolsEffect, ToolsMove } from '../ports.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { ChangeQueue } from './change-queue.ts'
 import type { Asked, Discovery, LookUp } from './discovery.ts'
@@ -12,18 +12,16 @@ import { difference, hasMoved, switched } from './registry.ts'
 import { declared, type View } from './shown-registry.ts'
 import { datesOf, type Upkeep } from './upkeep.ts'
 
-type Effect = Pick<ToolsChange, 'effective' | 'restarted_turn_id'>
-
 export interface CallerChangesDeps {
   store: Pick<Store, 'connectors'>
   /** What the session's provider has with its present credential */
   viewOf(session: Session, provider: string | null): Promise<View>
   /** When it takes effect; for `now`, restarts the step in flight and ends calls of what is `removed` */
-  takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
+  takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<ToolsEffect>
   discovery: Pick<Discovery, 'lookUp'>
   registries: Pick<Registries, 'ground' | 'change'>
   upkeep: Pick<Upkeep, 'update'>
-  queue: Pick<ChangeQueue<Effect>, 'take' | 'awaits' | 'applyNow'>
+  queue: Pick<ChangeQueue, 'take' | 'awaits' | 'applyNow'>
 }
 
 type CallerChanges = Pick<SessionTools, 'open' | 'bind' | 'unbind' | 'setEnabled' | 'refresh'>

@@ -1,5 +1,5 @@
 /** Callers' changes of a session's tools: made one after the other, and brought to the turn under way together. */
-import type { ToolsMove } from '../ports.ts'
+import type { ToolsEffect, ToolsMove } from '../ports.ts'
 import type { Session } from '../store/store.ts'
 import { within } from '../within.ts'
 
@@ -12,7 +12,7 @@ const WRITE_MS = 1_000
 const GATHER_MS = { written: 5_000, servers: 400 }
 
 /** Each session has its own queue in this process. */
-export interface ChangeQueue<Effect> {
+export interface ChangeQueue {
   /**
    * One change at a time; the compare-and-swap of the registry guards against other processes. No `work` may wait for a
    * server: all later changes would wait along.
@@ -27,15 +27,15 @@ export interface ChangeQueue<Effect> {
    * Makes a change hold at once. Changes that come together take effect together, since each effect may be a restart:
    * once no other change is under way and no server is waited for, or when that takes too long.
    */
-  applyNow(session: Session, move: ToolsMove): Promise<Effect>
+  applyNow(session: Session, move: ToolsMove): Promise<ToolsEffect>
 }
 
-export function createChangeQueue<Effect>(
-  takeEffect: (session: Session, move: ToolsMove) => Promise<Effect>,
-): ChangeQueue<Effect> {
+export function createChangeQueue(
+  takeEffect: (session: Session, move: ToolsMove) => Promise<ToolsEffect>,
+): ChangeQueue {
   const last = new Map<string, Promise<unknown>>()
   const servers = new Map<string, Promise<unknown>>()
-  const pending = new Map<string, { move: ToolsMove; effect: Promise<Effect> }>()
+  const pending = new Map<string, { move: ToolsMove; effect: Promise<ToolsEffect> }>()
 
   async function whenQuiet(session: string): Promise<void> {
     const written = () => whenGone(last, session, GATHER_MS.written)

@@ -1,6 +1,6 @@
 /** The model call in flight, made once more: because somebody asks for it, or because the session's tools changed. */
 import { BatonError } from '../errors.ts'
-import type { Apply, ToolsChange, ToolsMove, Turns } from '../ports.ts'
+import type { Apply, ToolsEffect, ToolsMove, Turns } from '../ports.ts'
 import { EVERYONE, type Session, type Turn } from '../store/store.ts'
 import {
   type ActiveTurn,
@@ -15,12 +15,10 @@ import type { EngineDeps } from './deps.ts'
 import type { Owned } from './owned.ts'
 import { findTurn } from './wait.ts'
 
-type Effect = Pick<ToolsChange, 'effective' | 'restarted_turn_id'>
-
 export interface Restarts {
   restart: Turns['restart']
   /** A session's tools changed: answers when that takes effect, and restarts the step in flight for `now`. */
-  takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
+  takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<ToolsEffect>
   /** Grants another replica's wish. If its turn does not run here, nothing happens, and nobody is answered. */
   grant(wish: Wish): void
   /** Takes another replica's answer to a wish of this one. */
@@ -96,7 +94,7 @@ function applyNow(mine: ActiveTurn, { removed, revision, isMoved }: ToolsWish): 
 }
 
 /** What a change of tools does to the turn, by its owner's answer; null: there was none. */
-const effect = (turn_id: string, answer: RestartAnswer | null): Effect =>
+const effect = (turn_id: string, answer: RestartAnswer | null): ToolsEffect =>
   answer === 'restarting'
     ? { effective: { turn_id, from: 'restart' }, restarted_turn_id: turn_id }
     : { effective: { turn_id, from: 'next_step' }, restarted_turn_id: null }

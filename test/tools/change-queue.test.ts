@@ -15,7 +15,10 @@ t.test(
       mock.timers.reset()
     })
     const effects: string[][] = []
-    const queue = createChangeQueue(async (_, { removed }) => effects.push(removed))
+    const queue = createChangeQueue(async (_, { removed }) => {
+      effects.push(removed)
+      return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
+    })
     const session = { id: 'ses_1' } as Session
     const changes = ['one', 'two', 'three', 'four'].map((name) => {
       const { opened, open } = gate()
