@@ -8,7 +8,9 @@ import { modernised } from '../../../src/tools/schema/dialect.ts'
 import { normalise } from '../../../src/tools/schema/normalise.ts'
 import { PROFILES, sentForm } from './targets.ts'
 
-const ajv = new Ajv2020({ strict: false, validateFormats: false, logger: false })
+// Nearly all of the time goes into compiling.
+const code = { optimize: false }
+const ajv = new Ajv2020({ strict: false, validateFormats: false, logger: false, code })
 /** Says whether a schema takes a value; null if this cannot be told, since a reference leads in a circle. */
 function judgeOf(schema: JsonSchema): (value: unknown) => boolean | null {
   try {
