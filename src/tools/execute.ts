@@ -130,14 +130,15 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     }
     const started = performance.now()
     try {
-      return { outcome: 'ok', raw: await invoke(execution, declared.tool, args) }
+      return { outcome: 'ok', raw: await invoke(execution, declared.tool, args), isMade: true }
     } catch (thrown) {
       const { tool } = declared
       const error = asMcpError(thrown, tool, deps.log)
       const isRepeatable = deps.isRepeatable(tool, execution.connector)
       // Progress may have stretched the call beyond its timeout.
       const waitedS = Math.max(execution.timeoutMs / 1000, Math.floor((performance.now() - started) / 1000))
-      return failureOf(error, tool.server ?? 'the server', waitedS, isRepeatable)
+      const failed = failureOf(error, tool.server ?? 'the server', waitedS, isRepeatable)
+      return { ...failed, isMade: error.sent }
     } finally {
       giveBack()
     }
@@ -172,10 +173,10 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     async run(execution) {
       const { call, exec_id, canInspect } = execution
       const started = performance.now()
-      const duration = () => Math.round(performance.now() - started)
+      const duration = () => Math.ceil(performance.now() - started)
       try {
         const done = await attempt(execution)
-        return await settle(call, exec_id, done, duration(), canInspect)
+        return await settle(call, exec_id, done, done.isMade ? duration() : 0, canInspect)
       } catch (thrown) {
         deps.log.error({ err: thrown, exec_id, tool: call.name }, 'a tool call broke')
         const broken = failure('outcome_unknown', `${BROKEN} Whether it took effect is not known.`)
@@ -252,11 +253,14 @@ function inWords({ path, message, property }: Misfit, rename: DeclaredTool['rena
 interface Attempt {
   outcome: Outcome
   raw: McpResult
+  /** The server, or the built-in, was asked. Else the time that passed would make the tool look quick, or slow */
+  isMade: boolean
 }
 
 const failure = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
   outcome,
   raw: { content: [{ type: 'text', text }], is_error: true },
+  isMade: false,
 })
 
 /** What became of a call that failed: whether it may have taken effect is never hidden. */

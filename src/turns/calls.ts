@@ -137,10 +137,8 @@ async function applyFate({ deps }: Pick<Run, 'deps'>, job: Job, fate: Fate): Pro
   const { call, exec_id } = job
   if (fate.kind === 'waits') job.waits = true
   else if (fate.kind === 'settled') Object.assign(job, { result: fate.result, duration_ms: fate.duration_ms })
-  else if (fate.kind === 'unrun') {
-    const settled = await deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text)
-    Object.assign(job, settled, { isUnrun: true })
-  }
+  else if (fate.kind === 'unrun')
+    Object.assign(job, await deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text))
 }
 
 /** Applies the fate to the job. If the call is to run, its row is marked as begun. */

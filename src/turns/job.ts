@@ -28,8 +28,6 @@ export interface Job {
   isAsked?: boolean
   /** Not in the ledger yet: it travels with the next commit */
   settlement?: Settlement
-  /** Settled without a run */
-  isUnrun?: boolean
   result?: ToolResultPart
   /** How long it ran */
   duration_ms?: number
@@ -79,9 +77,9 @@ export async function recordEnd(
   job: Job,
   { outcome, duration_ms }: Settlement,
 ): Promise<void> {
-  const { call, exec_id, declared, isUnrun } = job
+  const { call, exec_id, declared } = job
   // Undeclared names count as one: those that models make up would leave no room for those of tools.
-  deps.metrics.toolEnded(declared ? call.name : 'unknown', outcome, isUnrun ? null : duration_ms)
+  deps.metrics.toolEnded(declared ? call.name : 'unknown', outcome, duration_ms || null)
   logLine(deps.log, 'tool call ended', {
     session_id: active.session.id,
     turn_id: active.turn.id,

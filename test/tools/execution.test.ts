@@ -87,6 +87,7 @@ t.test('a call that fits is sent with its arguments, and its answer is the resul
     structured: false,
     bytes: 4,
   })
+  t.ok(done.settlement.duration_ms > 0, 'a call that is made has a duration, however short')
   t.strictSame(sent, [{ path: 'x' }])
 })
 
@@ -145,6 +146,7 @@ t.test('a call that cannot be made is not sent, and the model is told why', asyn
     t.match(settled.result, { outcome: 'error', is_error: true })
     t.match(settled.settlement, { outcome: 'error', error: /./ })
   }
+  t.equal(wrong.settlement.duration_ms, 0, 'the check of the arguments is no time of the tool')
   const aborted = AbortSignal.abort()
   t.match((await run({}, { signal: aborted })).result, { outcome: 'cancelled' })
   t.strictSame(sent, [])
@@ -233,7 +235,9 @@ t.test('no failure makes a call throw', async (t) => {
   t.match(done.result, { outcome: 'outcome_unknown', is_error: true })
   t.notMatch(words(done), /secret/, 'the message of an internal error is not told')
   const blocked = setUp(failing(new BatonError('address_not_allowed', 'The address is private.')))
-  t.match(words(await blocked.run({})), /address is private/)
+  const refused = await blocked.run({})
+  t.match(words(refused), /address is private/)
+  t.equal(refused.settlement.duration_ms, 0, 'nor is the way to a server that cannot be asked')
   const unopened = setUp({
     deps: {
       specFor: () => {

@@ -151,10 +151,11 @@ export function settled(
   { call_id, name }: ToolCallPart,
   id: string,
   outcome: ToolResultPart['outcome'],
+  duration_ms = 1,
 ): Settled {
   const ended = { outcome, is_error: outcome !== 'ok' }
   const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
-  const left = { error: null, duration_ms: 1, bytes: 0, output: '', structured: false }
+  const left = { error: null, duration_ms, bytes: 0, output: '', structured: false }
   return { result, settlement: { id, ...ended, ...left, result } }
 }
 
@@ -167,7 +168,7 @@ export function toolsThat(wait: (call: string) => Promise<void> | null) {
       return settled(call, exec_id, 'ok')
     },
     settleUnrun: async (call: ToolCallPart, exec_id: string, outcome: ToolResultPart['outcome']) =>
-      settled(call, exec_id, outcome),
+      settled(call, exec_id, outcome, 0),
   }
   return { policy, executor } as unknown as Pick<EngineDeps, 'policy' | 'executor'>
 }

@@ -27,6 +27,7 @@ export interface Settlement {
   outcome: Outcome
   is_error: boolean
   error: string | null
+  /** 0: the call was not made, and counts in no figure of durations */
   duration_ms: number
   bytes: number
   /** The full output, redacted: text, or JSON text with `structured` true */
