@@ -4,7 +4,7 @@
  */
 import { BatonError, invalid } from '../errors.ts'
 import { canonicalJson } from './json.ts'
-import { type MessageInput, type Part, type Provenance, toolCalls } from './message.ts'
+import { answeredCalls, type MessageInput, type Part, type Provenance, toolCalls } from './message.ts'
 
 export type ContextEdit =
   | { op: 'insert_before' | 'insert_after' | 'replace_at'; index: number; message: MessageInput }
@@ -34,6 +34,24 @@ export function applyEdits<M extends MessageInput>(
   })
   assertWholeExchanges(history, list)
   return list
+}
+
+/**
+ * What came after the edits, without the results of calls that they took out: a call may have been open when they were
+ * accepted, so that its result could not be edited along with it.
+ */
+export function afterEdits<M extends MessageInput>(
+  before: readonly M[],
+  edited: readonly MessageInput[],
+  since: readonly M[],
+): M[] {
+  const gone = new Set(before.flatMap(toolCalls).map((call) => call.call_id))
+  for (const { call_id } of edited.flatMap(toolCalls)) gone.delete(call_id)
+  return since.flatMap((message) => {
+    if (!answeredCalls(message).some((id) => gone.has(id))) return [message]
+    const parts = message.parts.filter((part) => part.type !== 'tool_result' || !gone.has(part.call_id))
+    return parts.length === 0 ? [] : [{ ...message, parts }]
+  })
 }
 
 type Signed = Part & { provenance?: Provenance }

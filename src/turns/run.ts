@@ -1,5 +1,6 @@
 /** What a turn's loop carries from step to step, and how steps and tool calls write it down; neither knows the loop. */
 import type { Writer } from '../bus/writer.ts'
+import { afterEdits } from '../chat/edits.ts'
 import type { Fold } from '../chat/fold.ts'
 import type { Message, MessageInput } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
@@ -113,7 +114,10 @@ export async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connec
 
 /** What the model is shown: the edited past, then everything since acceptance. */
 export function contextOf(run: Run): MessageInput[] {
-  const since = run.history.filter((message) => message.seq > run.active.turn.base_seq)
+  const { base_seq, context } = run.active.turn
+  const all = run.history.filter((message) => message.seq > base_seq)
+  const past = context.length === 0 ? [] : run.history.filter((message) => message.seq <= base_seq)
+  const since = afterEdits(past, run.edited, all)
   const hint: MessageInput[] = run.hint ? [{ role: 'user', parts: [{ type: 'text', text: run.hint }] }] : []
   return [...run.edited, ...since, ...hint]
 }

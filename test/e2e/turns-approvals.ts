@@ -3,7 +3,7 @@ import type { Test } from 'tap'
 import { EMPTY, NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
-import type { Path, World } from './harness.ts'
+import { type Path, type World, wordsOf } from './harness.ts'
 import { textResult } from './tool-server.ts'
 
 export async function approvals(t: Test, world: World) {
@@ -204,12 +204,19 @@ export async function approvals(t: Test, world: World) {
 
   await t.test('an interrupt ends a waiting turn too', async (t) => {
     const { session, turn } = await waiting('openai key')
-    const urgent = await api.turn(session, { input: 'never mind', on_busy: 'interrupt' })
+    const before = world.sent('openai key').length
+    const context = [{ op: 'delete_at', index: -1 }]
+    const urgent = await api.turn(session, { input: 'never mind', on_busy: 'interrupt', context })
     t.equal((await urgent.done).at(-1)?.type, 'turn.completed')
     t.match(await api.get(`/v1/turns/${turn.id}`), { state: 'cancelled' })
     t.strictSame(
       (await world.messages(session)).map(({ role }) => role),
       ['user', 'assistant', 'tool', 'user', 'assistant'],
+    )
+    t.strictSame(
+      wordsOf(world.sent('openai key')[before]?.body as Json),
+      [turn.input[0].text, 'never mind'],
+      'an edit that takes the open calls out takes their results along, which come later',
     )
   })
 
