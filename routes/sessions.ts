@@ -85,7 +85,7 @@ const RenderBody = Type.Object(
     context: Type.Optional(ContextEdits),
     input: Type.Optional(Input),
   },
-  { ...closed, examples: [{ provider: 'gemini', model: 'gemini-3-pro', input: 'Go on.' }] },
+  { ...closed, examples: [{ provider: 'gemini', model: 'gemini-3.8-flash', input: 'Go on.' }] },
 )
 const Rendered = Type.Object(
   {
