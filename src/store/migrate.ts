@@ -26,6 +26,9 @@ export const readMigrations = (): Migration[] =>
       return { name, sha256: sha256(sql), sql }
     })
 
+/** Of PostgreSQL: the oldest major version that the schema and its statements are written for. */
+const OLDEST = 13
+
 /** An arbitrary number that means "Baton's schema is being changed" to every replica. */
 const LOCK = 7_220_194_186
 
@@ -39,16 +42,14 @@ const PATIENCE = { lockMs: 500, pauseMs: 2_500, tries: 30 }
 /**
  * Applies what is missing and returns its names. Replicas that start at once take turns. Throws a BatonError
  * `internal` in plain words where the database has a newer schema or another history than this code, is not
- * UTF-8, refuses a migration, or has a table that something else holds for more than a minute.
+ * UTF-8 or too old, refuses a migration, or has a table that something else holds for more than a minute.
  */
 export async function migrate(
   db: Db,
   migrations: readonly Migration[],
   { lockMs, pauseMs, tries } = PATIENCE,
 ): Promise<string[]> {
-  const encoding = await value<string>(db, `select current_setting('server_encoding')`)
-  if (encoding !== 'UTF8')
-    refuse(`The database's encoding is ${encoding}; Baton needs one with encoding UTF8.`)
+  await assertFit(db)
   for (let left = tries; ; left--) {
     try {
       return await db.transaction((queries) => applyMissing(queries, migrations, lockMs))
@@ -61,6 +62,15 @@ export async function migrate(
       await sleep(pauseMs)
     }
   }
+}
+
+async function assertFit(db: Db): Promise<void> {
+  const names = `array['server_encoding', 'server_version']`
+  const [encoding, version = ''] = await values<string>(db, `select current_setting(unnest(${names}))`)
+  if (encoding !== 'UTF8')
+    refuse(`The database's encoding is ${encoding}; Baton needs one with encoding UTF8.`)
+  if (Number.parseFloat(version) < OLDEST)
+    refuse(`The server is PostgreSQL ${version}; Baton needs ${OLDEST} or later.`)
 }
 
 const isHeld = (thrown: unknown): boolean =>

@@ -5,7 +5,7 @@ import { createPresence } from '../log.ts'
 import { createAudit } from './audit.ts'
 import { createConnectors } from './connectors.ts'
 import { createCredentials } from './credentials.ts'
-import type { Db } from './db.ts'
+import { type Db, QueryFailure } from './db.ts'
 import { openEmbedded } from './embedded.ts'
 import { createExecutions } from './executions.ts'
 import { createKeys } from './keys.ts'
@@ -116,12 +116,18 @@ function watched(db: Db, log: Logger): Db {
 
 /** For the person who starts Baton: where it looked for the server and what to do, without the URL's password. */
 function atServer(url: string, thrown: unknown): unknown {
-  if (!isUnavailable(thrown)) return thrown
   const { hostname, port, pathname, searchParams } = new URL(url)
   const host = hostname || searchParams.get('host') || 'localhost'
-  return new BatonError(
-    'unavailable',
-    `PostgreSQL at ${host}:${port || 5432} (database ${decodeURIComponent(pathname.slice(1))}) cannot be used. Start it, or correct DATABASE_URL.`,
-    { retryAfter: 2, cause: thrown },
-  )
+  const place = `PostgreSQL at ${host}:${port || 5432} (database ${decodeURIComponent(pathname.slice(1))})`
+  // Mostly of a role that may not create anything in the schema "public", as from PostgreSQL 15 on.
+  if (thrown instanceof QueryFailure) {
+    const needed = 'USAGE and CREATE on one schema that it finds by its search_path'
+    const words = `${place} refuses Baton's schema: ${thrown.message}. Baton's role needs ${needed}.`
+    return new BatonError('internal', words, { cause: thrown })
+  }
+  if (!isUnavailable(thrown)) return thrown
+  return new BatonError('unavailable', `${place} cannot be used. Start it, or correct DATABASE_URL.`, {
+    retryAfter: 2,
+    cause: thrown,
+  })
 }

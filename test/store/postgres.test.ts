@@ -436,6 +436,23 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     t.equal(await value(db, 'select n from one'), 2)
   })
 
+  await t.test('a server that does not fit is refused, and the words say what it lacks', async (t) => {
+    const own = await newDatabase(t, databaseUrl)
+    const nowhere = `${own}?options=-c%20search_path%3Dnowhere`
+    const thrown = await rejection(openStore({ databaseUrl: nowhere, dataDir: '', poolSize: 1 }))
+    t.match(
+      inFull(thrown),
+      /^PostgreSQL at .* no schema has been selected .* needs USAGE and CREATE on one schema/,
+    )
+    for (const [settings, words] of [
+      [['UTF8', '12.22 (Debian)'], 'The server is PostgreSQL 12.22 (Debian); Baton needs 13 or later.'],
+      [['SQL_ASCII', '18beta1'], "The database's encoding is SQL_ASCII; Baton needs one with encoding UTF8."],
+    ] as const) {
+      const query: Db['query'] = async <Row>() => settings.map((value) => ({ value })) as Row[]
+      t.match(await rejection(migrate({ ...admin, query }, [])), { code: 'internal', message: words })
+    }
+  })
+
   await t.test('a server that is not there is told as unavailable', async (t) => {
     const nowhere = openStore({ databaseUrl: 'postgresql://127.0.0.1:1/none', dataDir: '', poolSize: 1 })
     t.ok(isUnavailable(await rejection(nowhere)))
