@@ -92,21 +92,37 @@ export const upstream = (value: string): string => {
   return value.replace(/\/+$/, '')
 }
 
+/** A password's / ? or # ended the host. What is left of the password would be shown as a host and a database. */
+const CUT_PASSWORD = /^[^/]*\/\/[^/?#]*(\/[^?]*|[?#][^=]*)@/
+
 /** A connection string that begins with one of the protocols, such as `redis:`. */
-export const connection = (...protocols: string[]) => {
-  return (value: string): string => {
+const connection = (...protocols: string[]) => {
+  return (value: string): URL => {
     const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
     const remedy = value.includes('@/')
       ? 'An @ stands before a host; for a socket see docs/operations.md, The two servers'
       : `It begins with ${words} and names one host, and odd characters of its password are percent-encoded`
-    if (protocols.includes(decodable(parsed(value, remedy)).protocol)) return value
-    throw new UnfitValue(`must begin with ${words}`)
+    const url = decodable(parsed(value, remedy))
+    if (!protocols.includes(url.protocol)) throw new UnfitValue(`must begin with ${words}`)
+    if (CUT_PASSWORD.test(value)) throw new UnfitValue('holds an @ after its host', remedy)
+    return url
   }
+}
+
+/** A PostgreSQL server; the driver ignores a schema, and the tables would be made in another one. */
+export const postgresServer = (value: string): string => {
+  const { searchParams } = connection('postgres:', 'postgresql:')(value)
+  const named = ['schema', 'search_path', 'currentSchema'].find((name) => searchParams.has(name))
+  if (named === undefined) return value
+  throw new UnfitValue(
+    `must not have the parameter ${named}`,
+    "Baton takes the first schema of the role's search_path: alter role … set search_path = …",
+  )
 }
 
 /** A Redis server; the driver takes a path that is no number for database 0. */
 export const redisServer = (value: string): string => {
-  const { pathname } = new URL(connection('redis:', 'rediss:')(value))
+  const { pathname } = connection('redis:', 'rediss:')(value)
   if (/^\/?\d*\/?$/.test(pathname)) return value
   throw new UnfitValue('must have the number of a database, or nothing, as its path')
 }

@@ -6,7 +6,6 @@
 import {
   address,
   bytes,
-  connection,
   encryptionKeys,
   flag,
   forwardProxy,
@@ -15,6 +14,7 @@ import {
   oneOf,
   openNetworks,
   origins,
+  postgresServer,
   redisServer,
   retention,
   text,
@@ -65,7 +65,7 @@ export const SETTINGS = {
   data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
   database_url: optional(
     'DATABASE_URL',
-    connection('postgres:', 'postgresql:'),
+    postgresServer,
     'PostgreSQL server. Not set: the embedded database.',
   ),
   redis_url: optional('REDIS_URL', redisServer, 'Redis server. Not set: events stay in the process.'),

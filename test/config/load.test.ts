@@ -296,6 +296,16 @@ t.test('a database server needs encryption keys', async (t) => {
   t.match(half, [{ path: 'DATABASE_URL', problem: /a % that encodes nothing/, remedy: /%25/ }])
   const { warnings } = load({ ...env, BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
   t.match(warnings, [/one replica/])
+  const database = (url: string) => problems({ DATABASE_URL: url, BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
+  for (const cut of ['hunter2@/b=', 'a@hunter2?b', 'a@hunter2#b', 'a@hunter2/b']) {
+    const found = database(`postgres://me:${cut}@db/baton?sslmode=require`)
+    t.match(found, [{ path: 'DATABASE_URL', problem: /holds an @ after its host|absolute/ }], cut)
+    t.notMatch(JSON.stringify(found), /hunter2/)
+  }
+  t.same(database('postgres:///baton?host=/run/postgresql&user=me@db'), [])
+  t.match(database('postgres://db/baton?schema=own'), [
+    { problem: /parameter schema/, remedy: /search_path/ },
+  ])
   const [socket] = problems({ DATABASE_URL: 'postgres://me@/baton?host=/run/postgresql' })
   t.match(socket, { problem: /absolute URL/, remedy: /for a socket see docs\/operations/ })
 })
