@@ -24,10 +24,16 @@ const settings = (answerMs: number): string =>
    set statement_timeout = ${answerMs};
    set idle_in_transaction_session_timeout = ${answerMs}`
 
+/**
+ * Words that the driver takes for `verify-full`. At each start it warns that its next version will verify less, unless
+ * the URL asks for that with `uselibpqcompat`.
+ */
+const VERIFYING = /^(?!.*uselibpqcompat)(.*[?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/
+
 /** Connects with the first query: until then nobody knows whether the server is there. */
 export function openPostgres(url: string, size: number, patience = PATIENCE): Db {
   const pool = new pg.Pool({
-    connectionString: url,
+    connectionString: url.replace(VERIFYING, '$1verify-full'),
     max: size,
     connectionTimeoutMillis: patience.connectMs,
     // A new connection has to compile the schema's functions again: keep them.

@@ -59,6 +59,10 @@ t.test('a server that cannot be used is named, with what to do and without the p
   )
   t.match(await why('localhost:1/chats'), /at localhost:1 .* connect ECONNREFUSED/)
   t.match(await why('localhost:1/chats?sslrootcert=/no/ca.crt'), /correct DATABASE_URL\. ENOENT.*ca\.crt/)
+  const warnings: Error[] = []
+  process.on('warning', (warning) => warnings.push(warning))
+  t.match(await why('localhost:1/chats?application_name=x&sslmode=require'), /ECONNREFUSED/)
+  t.strictSame(warnings, [], 'a managed service puts sslmode=require into its URLs')
   const port = await refusingServer(t, '28P01', 'password authentication failed for user "me"')
   t.equal(
     await why(`127.0.0.1:${port}/chats`),
