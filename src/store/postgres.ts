@@ -44,7 +44,12 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
     keepAlive: true,
     keepAliveInitialDelayMillis: 60_000,
     application_name: 'baton',
-    onConnect: (client) => client.query(settings(patience.answerMs)),
+    // A pooler lets everyone in, and answers nobody for whom it has no connection.
+    onConnect: (client) =>
+      client.query({
+        text: settings(patience.answerMs),
+        query_timeout: patience.connectMs,
+      } as pg.QueryConfig),
   })
   // Without a listener the loss of a connection, idle or in the middle of a transaction, ends the process.
   pool.on('error', () => {})

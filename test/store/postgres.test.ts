@@ -91,6 +91,15 @@ t.test(
   },
 )
 
+t.test('a pooler that has no connection left is waited for as long as for a connection', async (t) => {
+  const admitted = Buffer.from('R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I')
+  const server = createServer((socket) => socket.once('data', () => socket.write(admitted)))
+  const url = `postgres://me@127.0.0.1:${await listening(t, server)}/chats`
+  const db = openPostgres(url, 1, { connectMs: 200, answerMs: 30_000 })
+  t.teardown(() => db.close())
+  t.match(await within(10_000, rejection(db.query('select 1'))), { code: 'unavailable' })
+})
+
 t.test('a history that no process can hold is refused, and can be mended', ON_POSTGRES, async (t) => {
   const databaseUrl = await newDatabase(t, SERVERS.DATABASE_URL)
   const store = await openStore({ databaseUrl, dataDir: '', poolSize: 2 })
