@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { pino } from 'pino'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { createLink } from '../../src/bus/redis/link.ts'
 import { openRedisBus } from '../../src/bus/redis.ts'
 import { inFull } from '../../src/errors.ts'
@@ -16,6 +16,25 @@ import { eventually } from '../waiting.ts'
 
 const url = SERVERS.REDIS_URL
 
+/** A bus of a Redis user with these rights, and the lines that it logs. */
+async function limitedBus(t: Test, rights: string[]) {
+  const admin = new Redis(url)
+  const name = `test_${randomBytes(6).toString('hex')}`
+  await admin.call('ACL', 'SETUSER', name, 'on', '>secret', 'resetchannels', ...rights)
+  const own = new URL(url)
+  own.username = name
+  own.password = 'secret'
+  const lines: { msg: string }[] = []
+  const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+  const bus = await openRedisBus({ url: own.href, log })
+  t.teardown(async () => {
+    await bus.close()
+    await admin.call('ACL', 'DELUSER', name)
+    admin.disconnect()
+  })
+  return { bus, name, lines }
+}
+
 t.test('refusals', ON_REDIS, async (t) => {
   for (const [missing, rights] of Object.entries({
     'to speak on channels': ['~baton:*', '+@all'],
@@ -23,20 +42,7 @@ t.test('refusals', ON_REDIS, async (t) => {
     'to run scripts': ['~baton:*', '&baton:*', '+@all', '-@scripting'],
   })) {
     t.test(`the log says in one line that the Redis user has not the right ${missing}`, async (t) => {
-      const admin = new Redis(url)
-      const name = `test_${randomBytes(6).toString('hex')}`
-      await admin.call('ACL', 'SETUSER', name, 'on', '>secret', 'resetchannels', ...rights)
-      const own = new URL(url)
-      own.username = name
-      own.password = 'secret'
-      const lines: { msg: string }[] = []
-      const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
-      const bus = await openRedisBus({ url: own.href, log })
-      t.teardown(async () => {
-        await bus.close()
-        await admin.call('ACL', 'DELUSER', name)
-        admin.disconnect()
-      })
+      const { bus, name, lines } = await limitedBus(t, rights)
       const session = `ses_${name}`
       for (let i = 0; i < 3; i++)
         await t.rejects(bus.append(session, [event('content.delta', i)]), { code: 'unavailable' })
@@ -45,6 +51,16 @@ t.test('refusals', ON_REDIS, async (t) => {
       t.equal(lines.length, 1)
     })
   }
+
+  t.test(
+    'the log says that the Redis user has not the right to count calls, which nobody limits then',
+    async (t) => {
+      const { bus, lines } = await limitedBus(t, ['~baton:*', '&baton:*', '+@all', '-incr'])
+      await bus.ready()
+      await t.rejects(bus.tally('calls', 60), { code: 'unavailable' })
+      t.match(lines, [{ msg: 'Redis is away', reason: /NOPERM|ACL|The user executing/ }])
+    },
+  )
 
   for (const [what, { change, reason }] of Object.entries({
     'a database that the server does not have': { change: { pathname: '/99999' }, reason: /DB index/ },

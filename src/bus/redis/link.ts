@@ -65,6 +65,12 @@ const REFUSAL =
 const isUnsent = (thrown: unknown): boolean =>
   thrown instanceof Error && thrown.message.startsWith("Stream isn't writeable")
 
+const TALLY = script(`
+local count = redis.call('INCR', KEYS[1])
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return count
+`)
+
 /** What Redis answers in place of a result, with the command that the driver adds. */
 type Refusal = Error & { command?: { name: string } }
 
@@ -228,9 +234,12 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     era,
     fields: (key: string, ...names: string[]) => commands.hmget(key, ...names),
     async tally(key: string, seconds: number): Promise<number> {
-      const answers = await commands.multi().incr(key).expire(key, seconds).exec().catch(away)
-      const [failure, count] = answers?.[0] ?? []
-      return typeof count === 'number' ? count : away(failure)
+      const count = await run(TALLY, [key], [seconds]).catch((thrown) => {
+        // Nothing else tells that nobody counts, where this user may do all but this.
+        presence.away(thrown)
+        return away(thrown)
+      })
+      return count as number
     },
     publish: (channel: string, message: string) => commands.publish(channel, message),
     /** Remembered until `unsubscribe`, over every reconnection. */
