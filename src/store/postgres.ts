@@ -12,6 +12,13 @@ const PATIENCE = {
 /** How long the server's own word that it gave a statement up may take to arrive */
 const GRACE_MS = 2_000
 const NO_LIMIT_MS = 2 ** 31 - 1
+/**
+ * There are no more connections: PostgreSQL's code for it, those of poolers, and what the driver says where a pooler lets
+ * the first statement wait.
+ */
+const FULL = /^(?:53300|08P01|XX000|Query read timeout)$/
+/** How long the pool does not grow then */
+const FULL_MS = 30_000
 
 /**
  * Under a stricter default isolation of the server, a statement that waited for a session's lock would be refused, not
@@ -54,10 +61,7 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
   // Without a listener the loss of a connection, idle or in the middle of a transaction, ends the process.
   pool.on('error', () => {})
   pool.on('connect', (client) => void client.on('error', () => {}))
-
-  // Certificates that the URL names are read before `pool.connect` returns a promise: a failure has to become a
-  // rejection.
-  const connect = async () => pool.connect()
+  const connect = createConnect(pool, size)
 
   async function withClient<T>(work: (queries: Queries) => Promise<T>): Promise<T> {
     // Any failure to connect means so: a password was changed, a pooler is full (XX000), a database is being restored.
@@ -96,6 +100,35 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
     query: (text, params) => withClient((queries) => queries.query(text, params)),
     transaction: (work) => withClient((queries) => inTransaction(queries, work)),
     close: () => pool.end(),
+  }
+}
+
+/** Takes connections from a pool of at most `size`. Where it can get no more, callers wait for those that it has. */
+function createConnect(pool: pg.Pool, size: number): () => Promise<pg.PoolClient> {
+  const made = new Set<pg.PoolClient>()
+  pool.on('connect', (client) => made.add(client))
+  pool.on('remove', (client) => made.delete(client))
+  let isFull = false
+  const stopGrowing = () => {
+    pool.options.max = made.size
+    if (isFull) return
+    isFull = true
+    setTimeout(() => {
+      isFull = false
+      pool.options.max = size
+    }, FULL_MS).unref()
+  }
+  return async () => {
+    // Certificates that the URL names are read before `pool.connect` returns a promise: a failure has to become a
+    // rejection.
+    try {
+      return await pool.connect()
+    } catch (err) {
+      const { code, message } = err as Error & { code?: string }
+      if (made.size === 0 || !FULL.test(code ?? message)) throw err
+      stopGrowing()
+      return pool.connect()
+    }
   }
 }
 

@@ -354,6 +354,20 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     t.equal(await value(db, 'select 1'), 1)
   })
 
+  await t.test('where a server has fewer connections than the pool, callers wait for those', async (t) => {
+    const own = new URL(await newDatabase(t, databaseUrl))
+    const name = own.pathname.slice(1)
+    await admin.query(`create role ${name} login connection limit 2 password 'secret'`)
+    t.teardown(() => admin.query(`drop role ${name}`))
+    own.username = name
+    own.password = 'secret'
+    const db = openPostgres(own.href, 8)
+    await db.query('select 1')
+    const answers = await Promise.allSettled(Array.from({ length: 24 }, () => db.query('select 1')))
+    await db.close()
+    t.strictSame([...new Set(answers.map(({ status }) => status))], ['fulfilled'])
+  })
+
   await t.test('a server that falls silent in a transaction is waited for once', async (t) => {
     const own = new URL(databaseUrl)
     const { hostname, port } = own
