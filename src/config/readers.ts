@@ -116,7 +116,7 @@ export const postgresServer = (value: string): string => {
   if (named === undefined) return value
   throw new UnfitValue(
     `must not have the parameter ${named}`,
-    "Baton takes the first schema of the role's search_path: alter role … set search_path = …",
+    "Leave it out: Baton takes the first schema of the role's search_path (alter role … set search_path = …)",
   )
 }
 
