@@ -54,6 +54,7 @@ function nameOf(entry: unknown): string | undefined {
 function mendTool(name: string, entry: Record<string, unknown>): McpTool | string {
   // Baton does not speak tasks (2025-11-25, experimental), and such a tool answers no other call.
   if (isRecord(entry.execution) && entry.execution.taskSupport === 'required') return 'it only runs as a task'
+  if (isForAppAlone(entry._meta)) return "it is for the server's own user interface, not for a model"
   if (!isWithin(entry, { depth: MAX_DEPTH }))
     return `its definition is nested more than ${MAX_DEPTH} levels deep`
   if (JSON.stringify(entry).length > MAX_TOOL_BYTES)
@@ -68,6 +69,13 @@ function mendTool(name: string, entry: Record<string, unknown>): McpTool | strin
     inputSchema,
     ...(isRecord(entry.annotations) ? { annotations: mendAnnotations(entry.annotations) } : {}),
   }
+}
+
+/** MCP Apps: such a tool serves the pages that a host shows, as by waiting for what a person does there. */
+function isForAppAlone(meta: unknown): boolean {
+  const ui = isRecord(meta) && isRecord(meta.ui) ? meta.ui : {}
+  // An empty list counts as none: everybody may call the tool.
+  return Array.isArray(ui.visibility) && ui.visibility.includes('app') && !ui.visibility.includes('model')
 }
 
 /** The schema with an object root, or why there can be none. */
