@@ -17,6 +17,10 @@ export const INSPECT = 'inspect_tool_output'
 export const MODEL_LIMIT = 65_536
 const HEAD = 40_960
 const TAIL = 16_384
+/** Bytes of a structure that is shown beside a text: less than the step costs in which the model would ask for it. */
+const BESIDE = 4_096
+/** Values of a structure that are looked for in the text beside it: a hostile server must not hold the gateway. */
+const COMPARED = 100
 /** Decoded bytes of one medium; larger ones are refused by the vendors or fill a window alone. */
 const MEDIA_LIMIT = 5 * 1024 * 1024
 /** `text/…`: text that is no UTF-8 */
@@ -61,8 +65,11 @@ export async function shapeResult(
       const whole = document === undefined ? plain : JSON.stringify(document)
       return [part(abridged(whole, stored.output, execId, canInspect)), ...media]
     }
-    if (isLongJson) return [...content, part(elsewhere(bytes, execId, canInspect))]
-    return json !== null && texts.length === 0 ? [part(json), ...content] : content
+    if (json === null) return content
+    if (texts.length === 0 && !isLongJson) return [part(json), ...content]
+    if (!isLongJson && (isRepeated || isTold(structured, text))) return content
+    const isShort = Buffer.byteLength(json) <= BESIDE
+    return [...content, part(isShort ? json : elsewhere(bytes, execId, canInspect))]
   }
   return {
     content: shown(),
@@ -71,6 +78,28 @@ export async function shapeResult(
     stored,
     bytes,
   }
+}
+
+/**
+ * Whether the text has what the structure says, in whatever words around it. Of many servers it is only a summary, and
+ * the data are in the structure alone (@primevue/mcp: "50 components returned."; opencode#38923).
+ */
+function isTold(structured: unknown, text: string): boolean {
+  let compared = 0
+  for (const value of scalars(structured)) {
+    if (!text.includes(value) && !text.includes(JSON.stringify(value).slice(1, -1))) return false
+    if (++compared === COMPARED) break
+  }
+  return true
+}
+
+/** The texts and numbers in a structure; other values say too little without their names. */
+function* scalars(value: unknown): Generator<string> {
+  // A larger number may have lost digits here that the text has.
+  const isExact = typeof value === 'number' && Math.abs(value) <= Number.MAX_SAFE_INTEGER
+  if (typeof value === 'string' || isExact) yield String(value)
+  else if (typeof value === 'object' && value !== null)
+    for (const inner of Object.values(value)) yield* scalars(inner)
 }
 
 const isLong = (text: string): boolean => Buffer.byteLength(text) > MODEL_LIMIT
@@ -142,7 +171,7 @@ function storedIndex(whole: string, stored: string, index: number): number {
 }
 
 const elsewhere = (bytes: number, execId: string, canInspect: boolean): string =>
-  `[There is also a structured result of ${bytes} bytes. ${readOn(execId, canInspect, '"path": "/…", "offset": 0')}]`
+  `[There is also a structured result of ${bytes} bytes. ${readOn(execId, canInspect, '"offset": 0')}]`
 
 function fitMedia(part: ContentPart): ContentPart {
   if (part.type === 'text') return part

@@ -328,7 +328,6 @@ t.test('a structured result keeps its structure, and a cut is always told', asyn
     stored: { output, structured: true },
     bytes: output.length,
   })
-  t.match(await shape([text('three items')], small), { content: [text('three items')], structured: small })
   const big = { items: Array.from({ length: 9_000 }, (_, i) => ({ id: i })) }
   const repeated = await shape([text(JSON.stringify(big, null, 2))], big)
   t.equal(repeated.structured, undefined)
@@ -361,6 +360,31 @@ t.test('a structured result keeps its structure, and a cut is always told', asyn
   t.equal(outputSlice(both.stored, { path: '/structured/items/1/id', offset: 0, limit: 10 }).content, '1')
   const wordy = await shape([text(long)], small)
   t.match(wordy, { structured: small, stored: { output: long, structured: false } })
+})
+
+t.test('what only the structure says is shown beside the text, or named with a way to read it', async (t) => {
+  const small = { items: [1, 2, 3] }
+  const { content, structured } = await shape([text('three items')], small)
+  t.strictSame(content, [text('three items'), text('{"items":[1,2,3]}')])
+  t.strictSame(structured, small)
+  const rows = Array.from({ length: 200 }, (_, id) => ({ id, name: `row "${id}"` }))
+  const named = await shape([text('200 rows')], { rows })
+  t.match(named.content, [text('200 rows'), { text: /structured result of \d+ bytes.*exec_7/ }])
+  t.equal(named.content.length, 2)
+  t.equal(outputSlice(named.stored, { path: '/rows/7/name', offset: 0, limit: 20 }).content, 'row "7"')
+  const told: [string[], unknown][] = [
+    [['done'], { result: 'done' }],
+    [rows.map((row) => JSON.stringify(row)), { result: rows }],
+    [[rows.map(({ id, name }) => `- **${name}** (no. ${id})`).join('\n')], { rows }],
+    [['Nothing was found.'], { rows: [], more: false, next: null }],
+    [['{"id": 9007199254740993}'], JSON.parse('{"id": 9007199254740993}')],
+  ]
+  for (const [texts, whole] of told)
+    t.strictSame(
+      (await shape(texts.map(text), whole)).content,
+      texts.map(text),
+      'a text that says it all stays alone',
+    )
 })
 
 t.test('a text file is kept and abridged like a text', async (t) => {
