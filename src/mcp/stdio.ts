@@ -16,7 +16,8 @@ import { scrubbedEnd, scrubbedText } from './scrub.ts'
 import type { Watchdog } from './watchdog.ts'
 
 const STDERR_BYTES = 8 * 1024
-const SHOWN_STDERR = 1_000
+/** Characters shown of it. Node gives an error's reason first, then pages of places and properties; Python gives it last. */
+const SHOWN = { start: 400, end: 600 }
 /** Longest wait for the end after stdin closed, and again after SIGTERM. */
 const GRACE_MS = 1_500
 const DRAIN_MS = 500
@@ -113,8 +114,10 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
     },
     obituary() {
       const isWhole = stderr.length < STDERR_BYTES
-      const words = (isWhole ? scrubbedText : scrubbedEnd)(stderr.toString('utf8'), spec)
-      return { ending, words: words.trim().slice(-SHOWN_STDERR) }
+      const words = (isWhole ? scrubbedText : scrubbedEnd)(stderr.toString('utf8'), spec).trim()
+      if (words.length <= SHOWN.start + SHOWN.end) return { ending, words }
+      const start = isWhole ? words.slice(0, SHOWN.start) : ''
+      return { ending, words: `${start} … ${words.slice(-SHOWN.end)}`.trim() }
     },
   }
   return transport

@@ -37,6 +37,13 @@ t.test("a configured server's last words go to the log only, and how it ended is
   t.same(told, [['notes', error.lastWords]])
 })
 
+t.test('of long last words the start is told, too, unless it is lost', async (t) => {
+  const long = shell("printf 'No driver%03000d at the end' 0 >&2; exit 7", { isConfigured: true })
+  t.match((await failure(t, long)).error.lastWords, /^No driver0+ … 0+ at the end$/)
+  const lost = shell("printf 'No driver%09000d at the end' 0 >&2; exit 7", { isConfigured: true })
+  t.match((await failure(t, lost)).error.lastWords, /^… 0+ at the end$/)
+})
+
 t.test('last words that begin within a secret do not show half of it', async (t) => {
   const spec = shell(`printf '%s%0990d' "$TOKEN" 0 >&2; exit 7`, { isConfigured: true })
   t.match((await failure(t, spec)).error.lastWords, /^\*\*\*0+$/)
