@@ -12,7 +12,14 @@ import { connectorKey } from './credentials/connector-secret.ts'
 import { type LoginPage, pageOf } from './credentials/logins/page.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError, isUnavailable, refuseAt } from './errors.ts'
-import { type Mcp, McpError, type McpServerInfo, type McpServerSpec, type McpTool } from './mcp/contract.ts'
+import {
+  type Mcp,
+  McpError,
+  type McpServerInfo,
+  type McpServerSpec,
+  type McpTool,
+  waitOutMs,
+} from './mcp/contract.ts'
 import type { Caller, SessionTools } from './ports.ts'
 import type {
   AuditEntry,
@@ -151,7 +158,8 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const from = performance.now()
     const took = () => Math.round(performance.now() - from)
     try {
-      const found = await deps.mcp.list(deps.specFor(connector), { refresh: true, insists: true })
+      const options = { timeoutMs: waitOutMs(connector), refresh: true, insists: true }
+      const found = await deps.mcp.list(deps.specFor(connector), options)
       return { ok: true, latency_ms: took(), server: found.server, tools: found.tools }
     } catch (error) {
       if (!(error instanceof McpError) && !(error instanceof BatonError)) throw error

@@ -13,6 +13,8 @@ export const CONNECT_MS = { http: 5_000, stdio: 15_000 }
 /** Longest that a caller waits for a server to be reached and to list. */
 export const connectBudgetMs = ({ transport }: { transport: McpTransport }): number =>
   transport === 'stdio' ? CONNECT_MS.stdio : CONNECT_MS.http
+/** As long, and a moment more: the caller hears how an attempt ended that took the whole budget. */
+export const waitOutMs = (server: { transport: McpTransport }): number => connectBudgetMs(server) + 500
 /** Each attempt that takes too long gives the next one twice the time, up to this. */
 export const ATTEMPT_MS = 60_000
 

@@ -3,7 +3,7 @@
  * late or away is asked again in the background, for as long as a session uses it, and `onNews` says when it is there.
  */
 import { connectorKey } from '../credentials/connector-secret.ts'
-import { connectBudgetMs, type Mcp, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
+import { type Mcp, type McpServerSpec, type ToolList, waitOutMs } from '../mcp/contract.ts'
 import type { Binding, Connector, Store } from '../store/store.ts'
 import { within } from '../within.ts'
 import type { KnownServer } from './registry.ts'
@@ -58,8 +58,6 @@ export interface Discovery {
 }
 
 const MOST_WATCHED = 1_000
-/** A caller that waits for the whole budget is to hear how the attempt ended. */
-const SLACK_MS = 500
 
 /** Knows nothing at first: a server is asked when a session's binding is looked up. */
 export function createDiscovery(deps: DiscoveryDeps): Discovery {
@@ -94,7 +92,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     const { connector } = binding
     const watch = watchOf(connector)
     mcp.interest(watch.spec, INTEREST_MS)
-    const ms = deadlineMs === 'budget' ? connectBudgetMs(connector) + SLACK_MS : deadlineMs
+    const ms = deadlineMs === 'budget' ? waitOutMs(connector) : deadlineMs
     const came = await within(ms, watch.answer(wanted, ms))
     const { failure } = watch
     const answer = came ?? (failure === null ? null : { failure })
