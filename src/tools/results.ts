@@ -68,7 +68,8 @@ export async function shapeResult(
     if (json === null) return content
     if (texts.length === 0 && !isLongJson) return [part(json), ...content]
     if (!isLongJson && (isRepeated || isTold(structured, text))) return content
-    const isShort = Buffer.byteLength(json) <= BESIDE
+    // Without the built-in, the model could not ask for it.
+    const isShort = Buffer.byteLength(json) <= (canInspect ? BESIDE : MODEL_LIMIT)
     return [...content, part(isShort ? json : elsewhere(bytes, execId, canInspect))]
   }
   return {

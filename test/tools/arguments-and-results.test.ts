@@ -372,6 +372,12 @@ t.test('what only the structure says is shown beside the text, or named with a w
   t.match(named.content, [text('200 rows'), { text: /structured result of \d+ bytes.*exec_7/ }])
   t.equal(named.content.length, 2)
   t.equal(outputSlice(named.stored, { path: '/rows/7/name', offset: 0, limit: 20 }).content, 'row "7"')
+  const unread = await shape([text('200 rows')], { rows }, false)
+  t.strictSame(
+    unread.content[1],
+    text(JSON.stringify({ rows })),
+    'a model that cannot read on gets it at once',
+  )
   const told: [string[], unknown][] = [
     [['done'], { result: 'done' }],
     [rows.map((row) => JSON.stringify(row)), { result: rows }],
