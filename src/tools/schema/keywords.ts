@@ -44,11 +44,25 @@ const same: Keep = (value) => value
 const prose: Keep = (value) => visibleText(String(value), MAX_DESCRIPTION) || undefined
 const bounded: Keep = (value) => (isWithin(value, VALUE_LIMITS) ? value : undefined)
 
-/** An expression that is short, and that JavaScript can read in its Unicode mode. */
+/** An escape in an expression, and the name in it if it stands for a property of characters. */
+const ESCAPE = /\\(?:[pP]\{([^}]*)\}|.)/gs
+/** The properties that were met and that JavaScript knows, by their names; there are some thousand. */
+const properties = new Map<string, RegExp>()
+
+/**
+ * An expression that is short, and that JavaScript can read in its Unicode mode. To read a property of characters takes
+ * the engine a tenth of a millisecond, and a list of tools has room for a hundred thousand: each is read once, and
+ * elsewhere the digits stand in its place.
+ */
 export const isPattern = (pattern: string): boolean => {
   if (pattern.length > MAX_PATTERN) return false
+  const digits = (escaped: string, property?: string): string => {
+    if (property === undefined) return escaped
+    if (!properties.has(property)) properties.set(property, new RegExp(`\\p{${property}}`, 'u'))
+    return '\\d'
+  }
   try {
-    return new RegExp(pattern, 'u') instanceof RegExp
+    return new RegExp(pattern.replace(ESCAPE, digits), 'u') instanceof RegExp
   } catch {
     return false
   }

@@ -128,3 +128,15 @@ t.test('a definition that is referred to often is not read for each reference', 
   t.ok(adapt(whole, profile('narrow')))
   t.ok(reads >= 700 && reads < 200_000, `${reads} subschemas are read`)
 })
+
+t.test('a property of characters costs little, however often expressions name it', async (t) => {
+  const named = (pattern: string) => clean({ type: 'object', properties: { a: { pattern } } }).properties
+  for (const pattern of ['^[\\p{L}\\P{sc=Han}-]+$', '\\\\p{2}', '\\u{70}{2}'])
+    t.strictSame(named(pattern), { a: { type: 'string', pattern } }, pattern)
+  for (const pattern of ['\\p{Foo}', '\\p{}', '\\pL', '[\\p{L}-z]', '(?<\\p{L}>a)'])
+    t.strictSame(named(pattern), { a: { type: 'string' } }, `${pattern} is none`)
+  const patterns = map(240, 'p', (i) => ({ pattern: i + '\\p{L}'.repeat(198) }))
+  const { user } = process.cpuUsage()
+  t.match(normalise({ type: 'object', properties: patterns }), { undeclarable: /larger than/ })
+  t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 1)
+})
