@@ -3,14 +3,18 @@
  * whole list away for one bad entry, so it sees the list only after that.
  */
 import { canonicalJson, isRecord, isWithin, sha256 } from '../chat/json.ts'
+import { once } from '../chat/once.ts'
 import type { JsonSchema } from '../provider.ts'
 import type { McpAnnotations, McpTool, ToolList } from './contract.ts'
 
 const MAX_TOOLS = 1_000
 /** Entries looked at, good or bad: a hostile server can send a million of them in one page. */
 export const MAX_ENTRIES = 2_000
-/** Most bytes of one list, over all its pages. */
-export const MAX_LIST_BYTES = 8 * 1024 * 1024
+/**
+ * Most bytes of one list, over all its pages: a session offers a quarter of it (src/tools/registry.ts), unless the
+ * connector's lists choose. Reading a megabyte takes a tenth of a second, and a session may bind a hundred servers.
+ */
+export const MAX_LIST_BYTES = 2 * 1024 * 1024
 const MAX_NAME = 400
 /** The largest real definition known is 76 kB (brave_place_search). */
 const MAX_TOOL_BYTES = 256 * 1024
@@ -27,13 +31,14 @@ export function mendTools(entries: readonly unknown[]): MendedTools {
   for (const entry of entries.slice(0, MAX_ENTRIES)) {
     const name = nameOf(entry)
     if (name === undefined || !isRecord(entry)) continue
-    const tool = mendTool(name, entry)
-    if (typeof tool === 'string') {
-      leftOut.set(name, `left out: ${tool}`)
+    const mended = mendTool(entry)
+    if (typeof mended === 'string') {
+      leftOut.set(name, `left out: ${mended}`)
       continue
     }
-    const size = JSON.stringify(tool).length
-    if (tools.has(name) || tools.size >= MAX_TOOLS || bytes + size > MAX_LIST_BYTES) continue
+    const { tool, size } = mended
+    if (tools.has(name)) continue
+    if (tools.size >= MAX_TOOLS || bytes + size > MAX_LIST_BYTES) break
     tools.set(name, tool)
     bytes += size
   }
@@ -50,8 +55,11 @@ function nameOf(entry: unknown): string | undefined {
   return isLegal ? name : undefined
 }
 
-/** The tool, or why it cannot be offered. Malformed parts that it can do without are dropped. */
-function mendTool(name: string, entry: Record<string, unknown>): McpTool | string {
+/**
+ * The tool and the length of its JSON, or why it cannot be offered. Malformed parts that it can do without are dropped.
+ * A list is read twice, as pages come and as a whole: megabytes of it would hold up everybody twice.
+ */
+const mendTool = once((entry: Record<string, unknown>): { tool: McpTool; size: number } | string => {
   // Baton does not speak tasks (2025-11-25, experimental), and such a tool answers no other call.
   if (isRecord(entry.execution) && entry.execution.taskSupport === 'required') return 'it only runs as a task'
   if (isForAppAlone(entry._meta)) return "it is for the server's own user interface, not for a model"
@@ -61,15 +69,16 @@ function mendTool(name: string, entry: Record<string, unknown>): McpTool | strin
     return `its definition is larger than ${MAX_TOOL_BYTES} bytes`
   const inputSchema = mendInputSchema(entry.inputSchema)
   if (typeof inputSchema === 'string') return inputSchema
-  const { title, description } = entry
-  return {
-    name,
+  const { name, title, description } = entry
+  const tool: McpTool = {
+    name: String(name),
     ...(typeof title === 'string' ? { title } : {}),
     ...(typeof description === 'string' ? { description } : {}),
     inputSchema,
     ...(isRecord(entry.annotations) ? { annotations: mendAnnotations(entry.annotations) } : {}),
   }
-}
+  return { tool, size: JSON.stringify(tool).length }
+})
 
 /** MCP Apps: such a tool serves the pages that a host shows, as by waiting for what a person does there. */
 function isForAppAlone(meta: unknown): boolean {

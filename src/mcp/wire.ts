@@ -281,7 +281,10 @@ function parcel(result: unknown, isModern: boolean): unknown {
   return { resultType: 'complete', content: [], _meta: { [PARCEL]: result } }
 }
 
-/** A page as the SDK accepts it in every revision: names and input schemas only. The rest is kept in `listed`. */
+/**
+ * A page as the SDK accepts it in every revision: names, and input schemas that mirror arguments into headers, for the
+ * SDK to judge (2026-07-28). It would walk all others, too, which may be megabytes. The rest is kept in `listed`.
+ */
 function mendPage(result: unknown, listed: Pages): unknown {
   if (!isRecord(result) || !Array.isArray(result.tools)) return result
   const room = MAX_ENTRIES + 1 - listed.entries.length
@@ -291,14 +294,17 @@ function mendPage(result: unknown, listed: Pages): unknown {
   const { nextCursor, ttlMs, cacheScope, ...rest } = result
   // Some servers end with `nextCursor: null` or "". No page is asked for beyond what can ever be offered.
   const isOffered = typeof nextCursor === 'string' && nextCursor !== ''
-  const isFull = listed.entries.length > MAX_ENTRIES || !isWithin(listed.entries, LARGEST)
-  const hasNext = isOffered && !isFull && listed.count < MAX_PAGES
+  const isOpen = listed.entries.length <= MAX_ENTRIES && listed.count < MAX_PAGES
+  const hasNext = isOffered && isOpen && isWithin(listed.entries, LARGEST)
   return {
     ...rest,
     resultType: 'complete',
     ...(hasNext && { nextCursor }),
     ttlMs: Number.isInteger(ttlMs) ? Math.min(Math.max(Number(ttlMs), 0), Number.MAX_SAFE_INTEGER) : 0,
     cacheScope: cacheScope === 'public' ? 'public' : 'private',
-    tools: mendTools(entries).tools.map(({ name, inputSchema }) => ({ name, inputSchema })),
+    tools: mendTools(entries).tools.map(({ name, inputSchema }) => ({
+      name,
+      inputSchema: JSON.stringify(inputSchema).includes('"x-mcp-header"') ? inputSchema : { type: 'object' },
+    })),
   }
 }

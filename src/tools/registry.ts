@@ -238,6 +238,8 @@ function mcpTool(
   const canonical = `${server.server}.${tool.name}`
   const { refusal, isChanged } = ruled(server, tool.name, hash, policy)
   const problem = refusal ?? ('undeclarable' in schema ? schema.undeclarable : null)
+  // What nobody may call is not kept with each session: the lists of a hundred servers would be.
+  const isKept = schema !== BEYOND
   return {
     canonical_name: canonical,
     exposed_name: exposedName(canonical),
@@ -245,9 +247,9 @@ function mcpTool(
     connector_id: connector.id,
     server: server.server,
     mcp_tool_name: tool.name,
-    description,
+    description: isKept ? description : '',
     parameters: 'schema' in schema ? schema.schema : ANY,
-    input_schema: tool.inputSchema,
+    input_schema: isKept ? tool.inputSchema : ANY,
     annotations: tool.annotations ?? {},
     ...statusOf(server, isChanged, problem),
     is_blocked: isChanged && connector.pin === 'block',

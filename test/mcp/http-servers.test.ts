@@ -120,7 +120,7 @@ t.test('an endless list is read up to a number of pages', async (t) => {
 t.test('no more pages are asked for once they are too large together', async (t) => {
   const rig = await startRig(t)
   // Each entry is left out, and none may wait in memory until the list is whole.
-  const entries = Array.from({ length: 20 }, () => ({ ...TOOL, description: 'x'.repeat(300_000) }))
+  const entries = Array.from({ length: 4 }, () => ({ ...TOOL, description: 'x'.repeat(300_000) }))
   rig.on('tools/list', ({ reply }) => reply({ tools: entries, nextCursor: `c${rig.count('tools/list')}` }))
   const { left_out } = await list(door(t), specOf(rig))
   t.match(left_out, [{ tool: 'tool', problem: /larger than/ }])
@@ -492,12 +492,16 @@ t.test('entries that are left out of a list are freed while the connection stays
   let page = 0
   rig.on('tools/list', ({ reply }) => {
     const inputSchema = { type: 'object', description: 'x'.repeat(1 << 20) }
-    reply({ tools: [1, 2, 3].map((n) => ({ name: `t${page}-${n}`, inputSchema })), nextCursor: `c${page++}` })
+    reply({
+      tools: [1, 2, 3, 4, 5, 6, 7].map((n) => ({ name: `t${n}`, inputSchema })),
+      nextCursor: `c${page++}`,
+    })
   })
   const mcp = door(t)
   const before = await held('heapUsed')
   const { left_out } = await list(mcp, specOf(rig))
-  t.equal(left_out.length, 9, 'nine entries of a megabyte each are left out')
+  t.equal(left_out.length, 7, 'seven entries of a megabyte each are left out')
+  t.equal(page, 1, 'no more pages are asked for')
   const grown = (await held('heapUsed')) - before
   t.ok(grown < 5 << 20, `the heap grew by ${grown} bytes`)
   t.match(mcp.status(specOf(rig).key), { state: 'ready' })
