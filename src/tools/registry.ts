@@ -49,6 +49,8 @@ export interface NextRegistry extends Difference {
  * "Names").
  */
 const MOST_LIST_BYTES = 512 * 1024
+/** … and for all servers of a session: no model reads so much, and each revision is written as a whole. */
+const MOST_BYTES = 4 * 1024 * 1024
 const MOST_LEFT_OUT = 256
 
 type Candidate = Omit<RegistryTool, 'order' | 'enabled'>
@@ -66,9 +68,10 @@ export function nextRegistry(
 ): NextRegistry {
   const known = new Map(before.map((tool) => [tool.canonical_name, tool]))
   const candidates = new Map<string, Candidate>()
+  const room = { bytes: MOST_BYTES }
   for (const tool of [
     ...builtins.map((builtin) => builtinTool(builtin, now)),
-    ...servers.flatMap((server) => toolsOf(server, before, policy)),
+    ...servers.flatMap((server) => toolsOf(server, before, policy, room)),
   ]) {
     if (!candidates.has(tool.canonical_name)) candidates.set(tool.canonical_name, tool)
   }
@@ -100,10 +103,11 @@ function toolsOf(
   server: KnownServer,
   before: readonly RegistryTool[],
   policy: Pick<ToolboxPolicy, 'admit'>,
+  room: Room,
 ): Candidate[] {
   const own = before.filter((tool) => belongsTo(tool, server))
   const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)
-  return isKept ? remembered(server, own, policy) : listed(server, server.tools ?? [], policy)
+  return isKept ? remembered(server, own, policy) : listed(server, server.tools ?? [], policy, room)
 }
 
 export function difference(before: readonly RegistryTool[], after: readonly RegistryTool[]): Difference {
@@ -198,7 +202,10 @@ function listed(
   server: KnownServer,
   tools: readonly McpTool[],
   policy: Pick<ToolboxPolicy, 'admit'>,
+  room: Room,
 ): Candidate[] {
+  const most = Math.min(MOST_LIST_BYTES, room.bytes)
+  const beyond = most < MOST_LIST_BYTES ? BEYOND_ALL : BEYOND
   let bytes = 0
   // By name: the same tools stay within the limit whatever order the server lists them in.
   const usable = tools
@@ -206,8 +213,9 @@ function listed(
     .sort((a, b) => (a.name < b.name ? -1 : 1))
     .map((tool) => {
       bytes += definitionOf(tool).bytes
-      return mcpTool(server, tool, bytes <= MOST_LIST_BYTES ? schemaOf(tool) : BEYOND, policy)
+      return mcpTool(server, tool, bytes <= most ? schemaOf(tool) : beyond, policy)
     })
+  room.bytes -= Math.min(bytes, most)
   const leftOut = server.left_out
     .filter(({ tool }) => isOffered(server.connector, tool))
     .slice(0, MOST_LEFT_OUT)
@@ -219,6 +227,14 @@ function listed(
 
 const BEYOND = {
   undeclarable: `The server lists more than ${MOST_LIST_BYTES} bytes of tools; this one is beyond.`,
+}
+const BEYOND_ALL = {
+  undeclarable: `The session's servers list more than ${MOST_BYTES} bytes of tools; this one is beyond.`,
+}
+
+/** What is left of MOST_BYTES, server by server. */
+interface Room {
+  bytes: number
 }
 
 /** Whether the connector's own lists let a tool through: named by `allow_tools` if there are any, not by `deny_tools`. */
@@ -239,7 +255,7 @@ function mcpTool(
   const { refusal, isChanged } = ruled(server, tool.name, hash, policy)
   const problem = refusal ?? ('undeclarable' in schema ? schema.undeclarable : null)
   // What nobody may call is not kept with each session: the lists of a hundred servers would be.
-  const isKept = schema !== BEYOND
+  const isKept = schema !== BEYOND && schema !== BEYOND_ALL
   return {
     canonical_name: canonical,
     exposed_name: exposedName(canonical),

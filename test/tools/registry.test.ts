@@ -312,6 +312,12 @@ t.test('globs, limits and the operator decide which tools are available', async 
   const offered = next([], [server('s', heavy)]).tools
   t.match(found(offered, 's.h59'), { status: 'undeclarable', reason: /524288 bytes/ })
   t.ok(JSON.stringify(offered.map((one) => one.input_schema)).length < 600_000, 'nothing beyond is kept')
+  const all = next(
+    [],
+    Array.from({ length: 12 }, (_, i) => server(`s${i + 10}`, heavy)),
+  ).tools
+  t.match(found(all, 's17.h00'), { status: 'available' })
+  t.match(found(all, 's21.h00'), { status: 'undeclarable', reason: /4194304 bytes/ }, 'all servers together')
   const refs = Array.from({ length: 1_200 }, (_, i) => `d${i}`)
   const large = Array.from({ length: 60 }, (_, i) =>
     tool(`l${i}`, {
