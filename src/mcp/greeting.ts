@@ -1,6 +1,6 @@
 /**
- * Mends a server's answer to `initialize`: the SDK refuses a whole server for one odd member of it, and Baton needs
- * little of it.
+ * Mends what a server says of itself, as it answers `initialize` or the probe: the SDK refuses a whole server for one odd
+ * member of it, and Baton needs little of it.
  */
 import { isRecord } from '../chat/json.ts'
 
@@ -16,6 +16,33 @@ export function mendGreeting(result: unknown): unknown {
     protocolVersion: typeof protocolVersion === 'string' ? protocolVersion : FIRST_REVISION,
     capabilities: mendCapabilities(capabilities),
     serverInfo: { name: inWords(name), version: inWords(version) },
+  }
+}
+
+/** Where a server names itself in `_meta` (MCP 2026-07-28) */
+const SERVER_INFO = 'io.modelcontextprotocol/serverInfo'
+/** Characters of a revision's name, and of a server's */
+const LONGEST = 400
+
+/**
+ * What Baton uses of the answer to `server/discover`. It is remembered for each server for a day, and the rest of it may
+ * be megabytes.
+ */
+export function mendDiscovery(result: unknown): unknown {
+  if (!isRecord(result)) return result
+  const { resultType, supportedVersions: versions, capabilities, _meta } = result
+  const info = isRecord(_meta) ? _meta[SERVER_INFO] : undefined
+  const { name, version } = isRecord(info) ? info : {}
+  const isShort = (text: unknown) => typeof text !== 'string' || text.length <= LONGEST
+  return {
+    resultType,
+    supportedVersions: Array.isArray(versions) ? versions.filter(isShort).slice(0, 100) : versions,
+    capabilities: isRecord(capabilities) ? mendCapabilities(capabilities) : capabilities,
+    ttlMs: 0,
+    cacheScope: 'private',
+    _meta: {
+      [SERVER_INFO]: { name: inWords(name).slice(0, LONGEST), version: inWords(version).slice(0, LONGEST) },
+    },
   }
 }
 

@@ -15,7 +15,7 @@ import {
 import { isRecord, isWithin } from '../chat/json.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
 import { toMcpError } from './failure.ts'
-import { mendGreeting } from './greeting.ts'
+import { mendDiscovery, mendGreeting } from './greeting.ts'
 import { createExchange, type Exchange, inExchange } from './http.ts'
 import { MAX_ENTRIES, MAX_LIST_BYTES, mendTools } from './mend.ts'
 import { type Tap, tap } from './tap.ts'
@@ -232,6 +232,7 @@ function createWire(
     answersInResponse: http !== null,
     onResult: (request, result) => {
       if (request.method === 'initialize') return mendGreeting(result)
+      if (request.method === 'server/discover') return mendDiscovery(result)
       if (request.method === 'tools/call') return parcel(result, client.getProtocolEra() === 'modern')
       if (request.method !== 'tools/list') return result
       if (request.params?.cursor === undefined) listed = noPages()

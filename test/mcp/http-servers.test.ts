@@ -487,6 +487,22 @@ t.test('a server that is down leaves an error text in memory, not the error itse
   t.match(mcp.status(spec.key), { state: 'down', error: /rig/ })
 })
 
+t.test('of what a server says of itself only as much is kept as is used', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const own = modernAnswers(rig)['server/discover']
+  rig.on('server/discover', (asked) =>
+    own?.({
+      ...asked,
+      reply: (result) => asked.reply({ ...Object(result), instructions: 'x'.repeat(7 << 20) }),
+    }),
+  )
+  const mcp = door(t)
+  const before = await held('heapUsed')
+  t.match(await list(mcp, specOf(rig)), { server: { name: 'rig', protocol_version: '2026-07-28' } })
+  const grown = (await held('heapUsed')) - before
+  t.ok(grown < 5 << 20, `the heap grew by ${grown} bytes`)
+})
+
 t.test('entries that are left out of a list are freed while the connection stays', async (t) => {
   const rig = await startRig(t)
   let page = 0
