@@ -10,14 +10,14 @@ import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import type { App } from '../../routes/app.ts'
-import { isExact } from '../chat/json.ts'
+import { excessIn, isExact, READABLE } from '../chat/json.ts'
 import { BatonError, invalid } from '../errors.ts'
 import { createAjv, deepest, problemOf } from '../validation.ts'
 
-/** Nesting beyond which JSON can no longer be written again with certainty. */
-const DEEPEST = 200
-/** Items and fields of a body: each takes a hundred bytes or more, and the parser makes all of them in one go. */
-const MOST_VALUES = 1_000_000
+const EXCESS = {
+  depth: `The body is nested deeper than ${READABLE.depth} levels; send a deeper value as text.`,
+  values: `The body holds more than ${READABLE.values} values; send fewer at a time, or many small ones as one text.`,
+}
 /** Readiness probes that have waited since the start are answered before schemas are compiled. */
 const ANSWER_FIRST_MS = 50
 
@@ -130,8 +130,8 @@ function useBodies(app: App): void {
     // Decoding would put U+FFFD in place of characters in another encoding, and the store would keep those.
     if (!isUtf8(body)) return done(new BatonError('invalid_request', 'The body is not valid UTF-8.'))
     const text = body.toString()
-    const excess = excessOf(text)
-    if (excess) return done(new BatonError('invalid_request', excess))
+    const excess = excessIn(text)
+    if (excess) return done(new BatonError('invalid_request', EXCESS[excess]))
     void parseJson(request, text, (error, value) => {
       if (error) return done(unparsed(text))
       // It would be stored, and tools be called with it, as another number.
@@ -209,32 +209,4 @@ function acceptAbsentBody(route: RouteOptions): void {
     },
     ...(Array.isArray(given) ? given : [given]),
   ]
-}
-
-const [QUOTE, COMMA, OPEN_LIST, ESCAPE, CLOSE_LIST, OPEN, CLOSE] = [0x22, 0x2c, 0x5b, 0x5c, 0x5d, 0x7b, 0x7d]
-
-/**
- * Why a JSON text is too much to be parsed, or null. Its brackets and commas tell, in a tenth of the time that parsing
- * takes.
- */
-function excessOf(text: string): string | null {
-  let depth = 0
-  let values = 0
-  let isText = false
-  for (let at = 0; at < text.length; at++) {
-    const code = text.charCodeAt(at)
-    if (isText) {
-      if (code === ESCAPE) at++
-      else if (code === QUOTE) isText = false
-    } else if (code === QUOTE) isText = true
-    else if (code === OPEN || code === OPEN_LIST) {
-      values++
-      if (++depth > DEEPEST)
-        return `The body is nested deeper than ${DEEPEST} levels; send a deeper value as text.`
-    } else if (code === CLOSE || code === CLOSE_LIST) depth--
-    else if (code === COMMA) values++
-    if (values > MOST_VALUES)
-      return `The body holds more than ${MOST_VALUES} values; send fewer at a time, or many small ones as one text.`
-  }
-  return null
 }

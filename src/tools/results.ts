@@ -2,7 +2,7 @@
  * A tool's answer as the model gets it and as it is kept. An answer that is too long for a model is stored whole; the
  * model gets its head and tail with a notice that says how to read on (outputSlice). Nothing is cut in silence.
  */
-import { BEARABLE, isJsonOf, isWithin, stepsOf } from '../chat/json.ts'
+import { BEARABLE, excessIn, isJsonOf, isWithin, stepsOf } from '../chat/json.ts'
 import { asItIs, fileAsText } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
 import { invalid } from '../errors.ts'
@@ -247,6 +247,7 @@ function textAt({ output, structured }: StoredOutput, path: string): string {
 }
 
 function readJson(text: string): unknown {
+  if (excessIn(text)) return undefined
   try {
     return JSON.parse(text)
   } catch {

@@ -503,6 +503,12 @@ t.test('a path leads into a structured output, and a wrong path is refused', asy
   for (const path of ['a', '/none', '/a~1b/c~0d/length', '/a~1b/c~0d/01', '/a~1b/c~0d/0/0', '/__proto__']) {
     t.throws(() => at(path), { code: 'invalid_request', param: 'path' }, path)
   }
+  const deep = `${'['.repeat(300_000)}${']'.repeat(300_000)}`
+  t.throws(
+    () => outputSlice({ output: deep, structured: false }, { path: '/0', offset: 0, limit: 1 }),
+    { message: /read it by offset/ },
+    'a text that takes seconds to parse is not walked',
+  )
   t.throws(() => outputSlice({ output: 'plain', structured: false }, { path: '/a', offset: 0, limit: 1 }), {
     code: 'invalid_request',
   })
