@@ -19,6 +19,7 @@ const MAX_NAME = 400
 /** The largest real definition known is 76 kB (brave_place_search). */
 const MAX_TOOL_BYTES = 256 * 1024
 const MAX_DEPTH = 64
+const BEYOND = `the server lists more than ${MAX_TOOLS} tools, or ${MAX_LIST_BYTES} bytes of them; this one is beyond`
 
 /** The tools that can be offered, and those that cannot. */
 export type MendedTools = Pick<ToolList, 'tools' | 'left_out'>
@@ -28,23 +29,26 @@ export function mendTools(entries: readonly unknown[]): MendedTools {
   const tools = new Map<string, McpTool>()
   const leftOut = new Map<string, string>()
   let bytes = 0
+  let isFull = false
   for (const entry of entries.slice(0, MAX_ENTRIES)) {
     const name = nameOf(entry)
-    if (name === undefined || !isRecord(entry)) continue
-    const mended = mendTool(entry)
+    if (name === undefined || !isRecord(entry) || tools.has(name)) continue
+    const mended: Mended = isFull ? BEYOND : mendTool(entry)
     if (typeof mended === 'string') {
-      leftOut.set(name, `left out: ${mended}`)
+      leftOut.set(name, mended)
       continue
     }
-    const { tool, size } = mended
-    if (tools.has(name)) continue
-    if (tools.size >= MAX_TOOLS || bytes + size > MAX_LIST_BYTES) break
-    tools.set(name, tool)
-    bytes += size
+    isFull = tools.size >= MAX_TOOLS || bytes + mended.size > MAX_LIST_BYTES
+    if (isFull) leftOut.set(name, BEYOND)
+    else tools.set(name, mended.tool)
+    bytes += mended.size
   }
   // Of several entries with one name the first sound one is the tool.
   const gone = [...leftOut].filter(([name]) => !tools.has(name))
-  return { tools: [...tools.values()], left_out: gone.map(([tool, problem]) => ({ tool, problem })) }
+  return {
+    tools: [...tools.values()],
+    left_out: gone.map(([tool, why]) => ({ tool, problem: `left out: ${why}` })),
+  }
 }
 
 /** Undefined if no URL of ours could name the tool: nobody could switch it off, accept it or be told of it. */
@@ -55,11 +59,14 @@ function nameOf(entry: unknown): string | undefined {
   return isLegal ? name : undefined
 }
 
+/** A tool and the length of its JSON, or why it cannot be offered */
+type Mended = { tool: McpTool; size: number } | string
+
 /**
- * The tool and the length of its JSON, or why it cannot be offered. Malformed parts that it can do without are dropped.
- * A list is read twice, as pages come and as a whole: megabytes of it would hold up everybody twice.
+ * Drops malformed parts that the tool can do without. Once: a list is read as its pages come and again as a whole, and
+ * megabytes of it would hold up everybody twice.
  */
-const mendTool = once((entry: Record<string, unknown>): { tool: McpTool; size: number } | string => {
+const mendTool = once((entry: Record<string, unknown>): Mended => {
   // Baton does not speak tasks (2025-11-25, experimental), and such a tool answers no other call.
   if (isRecord(entry.execution) && entry.execution.taskSupport === 'required') return 'it only runs as a task'
   if (isForAppAlone(entry._meta)) return "it is for the server's own user interface, not for a model"
