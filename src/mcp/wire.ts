@@ -156,12 +156,7 @@ async function openWire(
     if (isUnclearProbe(error, exchange, spec, probeMs))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
     const failure = toMcpError(exchange.failure ?? error, spec, exchange)
-    const isOfNoRevision = failure.rpcCode === METHOD_NOT_FOUND && !prior
-    throw explain(
-      isOfNoRevision ? failure.but({ message: `${spec.name} ${NO_REVISION}` }) : failure,
-      wire,
-      spec,
-    )
+    throw explain(prior ? failure : doubtful(failure, spec, exchange), wire, spec)
   } finally {
     clearTimeout(timer)
     context.ending.removeEventListener('abort', onEnding)
@@ -172,6 +167,22 @@ async function openWire(
 const METHOD_NOT_FOUND = -32601
 const NO_REVISION =
   'speaks no protocol revision that Baton does: it knows no initialize, and offers none of the new ones.'
+
+/** By transport: what is answered to a first request at a wrong address, or at one of the other transport */
+const MISPLACED: Readonly<Record<string, readonly (number | undefined)[]>> = {
+  streamable_http: [404, 405],
+  sse: [400, 404, 405, 406],
+}
+
+/** The failure of a server that was never reached before, with what may be wrong with its connector. */
+function doubtful(failure: McpError, { name, transport }: McpServerSpec, { status }: Exchange): McpError {
+  if (failure.rpcCode === METHOD_NOT_FOUND) return failure.but({ message: `${name} ${NO_REVISION}` })
+  if (failure.rpcCode !== undefined || !MISPLACED[transport]?.includes(status)) return failure
+  const other = transport === 'sse' ? 'streamable_http' : 'sse'
+  return failure.but({
+    message: `${failure.message} [Check its url, and whether its transport is ${other}.]`,
+  })
+}
 
 const isSilence = (error: unknown): boolean =>
   error instanceof SdkError && error.code === SdkErrorCode.RequestTimeout

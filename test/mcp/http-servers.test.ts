@@ -260,13 +260,21 @@ t.test('the old SSE transport distinguishes a refused credential from a server t
   const spec = specOf(rig, { transport: 'sse' })
   await fails(t, list(mcp, spec), { kind: 'auth_required', sent: false })
   rig.on('GET', ({ status }) => status(404))
-  await fails(t, list(mcp, { ...spec, key: 'server:2' }), { kind: 'unavailable', message: /HTTP 404/ })
+  const misplaced = /HTTP 404\. \[Check its url, and whether its transport is streamable_http\.\]$/
+  await fails(t, list(mcp, { ...spec, key: 'server:2' }), { kind: 'unavailable', message: misplaced })
   rig.on('GET', ({ stream }) => stream().raw('event: endpoint\ndata: /messages\n\n'))
   rig.on('initialize', ({ status }) => status(401))
   await fails(t, list(mcp, { ...spec, key: 'server:3' }), { kind: 'auth_required', sent: false })
   rig.on('GET', () => {})
   const hasty = door(t, { connectMs: { http: 100, stdio: 100 } })
   await fails(t, list(hasty, { ...spec, key: 'server:4' }), { kind: 'timeout', sent: false })
+})
+
+t.test('an address of the old SSE transport is told as such', async (t) => {
+  const rig = await startRig(t)
+  for (const method of ['server/discover', 'initialize']) rig.on(method, ({ status }) => status(405))
+  const message = 'rig answered HTTP 405. [Check its url, and whether its transport is sse.]'
+  await fails(t, list(door(t), specOf(rig)), { kind: 'unavailable', message })
 })
 
 t.test('a session of the old SSE transport ends with its stream, and a new one is opened', async (t) => {
