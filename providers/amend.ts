@@ -75,8 +75,8 @@ function inWords(
   })
 }
 
-/** The request with what its refusal told about the model. */
-export const taught = (request: ModelRequest, told: Partial<ReportedModel>): ModelRequest => ({
-  ...request,
-  reported: { ...request.reported, ...told, id: request.model },
-})
+/** The request with what its refusal told about the model; null where that was known. */
+export function taught(request: ModelRequest, told: Partial<ReportedModel>): ModelRequest | null {
+  const reported = { ...request.reported, ...told, id: request.model }
+  return JSON.stringify(reported) === JSON.stringify(request.reported) ? null : { ...request, reported }
+}

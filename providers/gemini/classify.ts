@@ -349,10 +349,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (failure.status === 413 || TOO_MANY_BYTES.test(message)) return withoutMedia(request)
   if (failure.status !== 400 && !NO_FILE.test(message)) return null
   const [, told] = UNTAKEN.find(([words]) => words.test(message)) ?? []
-  if (told) {
-    const again = taught(request, told)
-    return JSON.stringify(again.reported) === JSON.stringify(request.reported) ? null : again
-  }
+  if (told) return taught(request, told)
   if (UNSIGNED.test(message) && !isGemini3(request.model, request.reported))
     return taught(request, { signed_calls: true })
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
@@ -365,7 +362,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
 /** Null if no results stand apart from other content of the user. */
 function withResultsJoined(request: ModelRequest): ModelRequest | null {
   const joined = taught(request, { results_apart: false })
-  return contentsOf(joined).length === contentsOf(request).length ? null : joined
+  return joined && contentsOf(joined).length < contentsOf(request).length ? joined : null
 }
 
 /**

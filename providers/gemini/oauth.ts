@@ -125,11 +125,10 @@ function readCliFile(file: Json): ImportedLogin {
     throw invalid('content', `content is no gemini-cli login. ${why}`)
   }
   const expires_at = instantOf(number(file.expiry_date))
-  const { facts, name } = identify(secret)
   return {
     secret,
-    facts: { ...facts, path: 'code_assist' },
-    ...(name === undefined ? {} : { name }),
+    ...identify(secret),
+    facts: { path: 'code_assist' },
     ...(expires_at === undefined ? {} : { expires_at }),
     warning:
       "Google forbids other software to use gemini-cli's login and may suspend the account for it (docs/provider-logins.md). Renewing it needs the OAuth client that made it in BATON_GOOGLE_OAUTH_CLIENT_ID and _SECRET.",

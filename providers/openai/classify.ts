@@ -224,8 +224,8 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (code === 'invalid_encrypted_content' || STALE.test(message)) return withoutReasoning(request)
   if (status === 413) return withoutMedia(request)
   if (status !== 400) return null
-  if (error.param === 'reasoning.summary') return without('reasoning_summary', request)
-  if (error.param === 'include') return without('encrypted_reasoning', request)
+  if (error.param === 'reasoning.summary') return taught(request, { reasoning_summary: false })
+  if (error.param === 'include') return taught(request, { encrypted_reasoning: false })
   if (error.param === 'reasoning.effort') return withListedEffort(request, facts)
   if (error.param === 'max_output_tokens' && code !== 'unsupported_parameter')
     return withinLimit(request, facts)
@@ -243,11 +243,6 @@ const UNREAD: Unread = [
 /** Refusals of reasoning that is sent back: of another account or model, never stored, or without its pair. */
 const STALE =
   /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i
-
-const without = (
-  name: 'reasoning_summary' | 'encrypted_reasoning',
-  request: ModelRequest,
-): ModelRequest | null => (request.reported?.[name] === false ? null : taught(request, { [name]: false }))
 
 /**
  * With the limit that the refusal names ("Expected a value <= 16384"), which is listed nowhere. Without any limit if
@@ -270,7 +265,6 @@ function withListedEffort(request: ModelRequest, { code, message }: Facts): Mode
   const [, list = ''] = /Supported values are: (.+)/.exec(message) ?? []
   const efforts = [...list.matchAll(/'(\w+)'/g)].map(([, effort = '']) => effort)
   if (efforts.length === 0 && code !== 'unsupported_parameter') return null
-  if (efforts.join() === request.reported?.efforts?.join()) return null
   return taught(request, { efforts })
 }
 

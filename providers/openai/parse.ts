@@ -336,17 +336,14 @@ function settleRest(state: State, response: Json, status: 'completed' | 'incompl
   return open.flatMap((item) => settle(state, item, told.get(item) ?? { status }))
 }
 
+const NAMELESS: Finish = { reason: 'error', invalid_call: 'It did not name its tool.' }
+
 function finish(state: State, rest: ModelEvent[], response: Json, how: Finish): ModelEvent[] {
   state.finished = true
   const usage = object(response.usage)
   const counted = response.usage ? [{ type: 'usage' as const, usage: usageOf(usage) }] : []
-  if (state.nameless && how.reason !== 'refusal')
-    return [
-      ...rest,
-      ...counted,
-      { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' },
-    ]
-  return [...rest, ...counted, { type: 'finish', ...how }]
+  const end = state.nameless && how.reason !== 'refusal' ? NAMELESS : how
+  return [...rest, ...counted, { type: 'finish', ...end }]
 }
 
 /** The details may be missing; their tokens are parts of the totals (wire/openai.md 6.4). */

@@ -294,13 +294,11 @@ function structureOf({ content, structured }: ToolResultPart): TextPart[] {
 }
 
 /** The message itself where these are all its parts, as they were. */
-export function messageWith(message: MessageInput, role: MessageInput['role'], parts: Part[]): MessageInput {
-  const isSame =
-    message.role === role &&
-    message.parts.length === parts.length &&
-    parts.every((part, i) => part === message.parts[i])
-  return isSame ? message : { role, parts }
-}
+export const messageWith = (
+  message: MessageInput,
+  role: MessageInput['role'],
+  parts: Part[],
+): MessageInput => (message.role === role && isSame(message.parts, parts) ? message : { role, parts })
 
 /** The last thing that each part became. */
 const made = new WeakMap<Part, Part>()
