@@ -9,7 +9,7 @@ import type { Connector } from '../store/store.ts'
 import { within } from '../within.ts'
 import { connectorKey, openConnector, sealConnector } from './connector-secret.ts'
 import { type ConnectorRenewerDeps, createConnectorRenewer, loginNeeded } from './renew-connector.ts'
-import { PATIENCE_MS, shared, sleepFor } from './renew-once.ts'
+import { PATIENCE_MS, shared, sleepFor, type Timing } from './renew-once.ts'
 
 export interface ConnectorRenewals {
   /** The authorization that the MCP door uses, of connectors with `auth: oauth`. */
@@ -20,11 +20,8 @@ export interface ConnectorRenewals {
   close(): Promise<void>
 }
 
-export interface ConnectorRenewalDeps
-  extends Omit<ConnectorRenewerDeps, 'now' | 'uptime' | 'sleep' | 'ending'> {
-  now?(): number
-  sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
-}
+export type ConnectorRenewalDeps = Omit<ConnectorRenewerDeps, keyof Timing> &
+  Partial<Pick<Timing, 'now' | 'sleep'>>
 
 /** Characters of the scopes that a server asks for, as a row keeps them */
 const MOST_SCOPES = 4096

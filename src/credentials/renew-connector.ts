@@ -9,7 +9,7 @@ import type { McpLogin, McpLoginTarget, McpOAuth, McpTokens } from '../mcp/oauth
 import type { Connector, Store } from '../store/store.ts'
 import { connectorKey, openConnector, sealConnector } from './connector-secret.ts'
 import { createPauses } from './pauses.ts'
-import { insist, SPARE_MS, underClaim } from './renew-once.ts'
+import { insist, SPARE_MS, type Timing, underClaim } from './renew-once.ts'
 import type { Vault } from './vault.ts'
 
 interface ConnectorRenewer {
@@ -26,21 +26,11 @@ interface ConnectorRenewer {
   stored(connector: Connector): Promise<McpLogin | null>
 }
 
-export interface ConnectorRenewerDeps {
+export interface ConnectorRenewerDeps extends Timing {
   store: Pick<Store, 'connectors'>
   vault: Pick<Vault, 'seal' | 'open'>
   oauth: Pick<McpOAuth, 'renew'>
   allowPrivate: McpLoginTarget['allowPrivate']
-  now(): number
-  /** Clock of pauses */
-  uptime(): number
-  /** Rejects when the signal is aborted */
-  sleep(ms: number, signal?: AbortSignal): Promise<unknown>
-  /**
-   * Aborted when the process ends: what could not be stored so far is tried once more, and no other process is waited
-   * for.
-   */
-  ending: AbortSignal
 }
 
 /** A renewal takes 40 s at most: a discovery (oauth.ts) and a token request. */

@@ -10,7 +10,7 @@ import type { Credential, Store } from '../store/store.ts'
 import { within } from '../within.ts'
 import type { ConfiguredVendor, Vendors } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
-import { insist, PATIENCE_MS, SPARE_MS, shared, underClaim } from './renew-once.ts'
+import { insist, PATIENCE_MS, SPARE_MS, shared, type Timing, underClaim } from './renew-once.ts'
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
@@ -38,7 +38,7 @@ export interface LoginRenewer {
   underWay(): Iterable<Promise<unknown>>
 }
 
-export interface LoginRenewerDeps {
+export interface LoginRenewerDeps extends Timing {
   store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'seal' | 'open'>
   vendors: Vendors
@@ -46,16 +46,6 @@ export interface LoginRenewerDeps {
   log: Logger
   /** How long a claim outlives its owner. Longer than a call to a token endpoint may take. Default 30 */
   claimSeconds?: number
-  now(): number
-  /** Clock of what is kept in memory: a clock that is set back must not make that longer */
-  uptime(): number
-  /** Rejects when the signal is aborted */
-  sleep(ms: number, signal?: AbortSignal): Promise<unknown>
-  /**
-   * Aborted when the process ends: what could not be stored so far is tried once more, and no other process is waited
-   * for.
-   */
-  ending: AbortSignal
 }
 
 /** Why a renewal is begun. */

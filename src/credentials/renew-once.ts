@@ -8,9 +8,21 @@ import timers from 'node:timers/promises'
 import { isUnavailable } from '../errors.ts'
 import type { Claims } from '../store/store.ts'
 
-/** Rejects when the signal is aborted. */
-export const sleepFor = (ms: number, signal?: AbortSignal): Promise<unknown> =>
-  timers.setTimeout(ms, undefined, { signal })
+/** How renewals tell the time, wait, and hear of the end. */
+export interface Timing {
+  now(): number
+  /** Clock of what is kept in memory: a clock that is set back must not make that longer */
+  uptime(): number
+  /** Rejects when the signal is aborted */
+  sleep(ms: number, signal?: AbortSignal): Promise<unknown>
+  /**
+   * Aborted when the process ends: what could not be stored so far is tried once more, and no other process is waited
+   * for.
+   */
+  ending: AbortSignal
+}
+
+export const sleepFor: Timing['sleep'] = (ms, signal) => timers.setTimeout(ms, undefined, { signal })
 
 /** Joins the work under way for a key, or begins it; a failure that may last is kept for `failureMs`. */
 export function shared<T>(
@@ -36,7 +48,7 @@ export const SPARE_MS = 10_000
 /** How long somebody who has such a token waits for another. */
 export const PATIENCE_MS = 2_000
 
-interface Claimed<Row, T> {
+interface Claimed<Row, T> extends Pick<Timing, 'now' | 'sleep' | 'ending'> {
   id: string
   /** How long the claim outlives its process: longer than the work takes */
   seconds: number
@@ -46,15 +58,11 @@ interface Claimed<Row, T> {
    * after the other.
    */
   work(row: Row, wasTried: boolean): Promise<T>
-  now(): number
   /**
    * Called while another has the claim: answers with what came of its work, null to wait on. Throws when that takes too
    * long.
    */
   elsewhere(): Promise<T | null>
-  sleep(ms: number, ending: AbortSignal): Promise<unknown>
-  /** Aborted when the process ends: `elsewhere` is called at once */
-  ending: AbortSignal
 }
 
 const LONGEST_PAUSE_MS = 500

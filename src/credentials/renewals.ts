@@ -8,7 +8,7 @@ import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import type { Credential } from '../store/store.ts'
 import { createSetups } from './logins/setup.ts'
 import { createLoginRenewer, type LoginRenewerDeps } from './renew-login.ts'
-import { sleepFor } from './renew-once.ts'
+import { sleepFor, type Timing } from './renew-once.ts'
 import { openSecret } from './vault.ts'
 
 /** A login as a turn uses it. */
@@ -32,11 +32,9 @@ export interface Renewals {
   close(): Promise<void>
 }
 
-interface RenewalsDeps extends Omit<LoginRenewerDeps, 'now' | 'uptime' | 'sleep' | 'ending'> {
+interface RenewalsDeps extends Omit<LoginRenewerDeps, keyof Timing>, Partial<Pick<Timing, 'now' | 'sleep'>> {
   /** Milliseconds between two rounds of `tend`; 0: no timer */
   tendMs?: number
-  now?(): number
-  sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
 }
 
 export function createRenewals(deps: RenewalsDeps): Renewals {

@@ -9,6 +9,7 @@ import { endOf, merged, readTokens } from './logins/answer.ts'
 import type { ConfiguredVendor } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { createPauses, SHORTEST_PAUSE_MS } from './pauses.ts'
+import type { Timing } from './renew-once.ts'
 
 /** The vendor's final word on a login: only a new one helps. */
 export class LoginRefused extends Error {
@@ -43,11 +44,8 @@ interface TokenEndpoints {
 /** A vendor may name no longer pause. */
 const LONGEST_PAUSE_MS = 300_000
 
-interface TokenEndpointsDeps {
+interface TokenEndpointsDeps extends Pick<Timing, 'now' | 'uptime'> {
   http: OAuthHttp
-  now(): number
-  /** Clock of pauses: a clock that is set back must not make them longer */
-  uptime(): number
 }
 
 export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps): TokenEndpoints {
