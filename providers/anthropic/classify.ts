@@ -5,20 +5,9 @@
  */
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
-import type { ModelRequest, ReportedModel, UpstreamFailure } from '../../src/provider.ts'
-import {
-  isFile,
-  isImage,
-  isLinked,
-  taught,
-  type Unread,
-  withoutMedia,
-  withoutReasoning,
-  withoutUnread,
-} from '../amend.ts'
+import type { UpstreamFailure } from '../../src/provider.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
-import { familyOf } from './capabilities.ts'
 
 interface Report {
   /** null: the error came inside a stream */
@@ -40,7 +29,8 @@ export function classify(failure: UpstreamFailure): BatonError {
 export const streamError = (event: Json): BatonError =>
   errorOf({ status: null, headers: {}, ...wordsOf(event) })
 
-function reportOf({ status, headers, body }: UpstreamFailure): Report {
+/** What a failed response says. */
+export function reportOf({ status, headers, body }: UpstreamFailure): Report {
   const sent = parseRecord(body)
   const words = wordsOf(sent ?? {})
   return {
@@ -224,54 +214,4 @@ function resetOf(headers: Report['headers']): string | undefined {
     return []
   })
   return resets.sort().at(-1)
-}
-
-/** Refusals of thinking that is sent back: not the vendor's own, changed, or missing at the head of a tool turn. */
-const BAD_THINKING =
-  /Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking/
-
-/** For a fault, or a limit passed, the vendor names the place: `messages.4.content.1.image.source.base64.data: …`. */
-const UNREAD: Unread = [
-  [/image_dimensions_too_large|\bimage\.source\.|Could not process image/, isImage],
-  [/\b(?:pdf|document)\.source\.|tag 'document'|Could not process PDF|PDF pages/, isFile],
-  [/Unable to download the file|robots\.txt/, isLinked],
-  // images.ts keeps the images within the limit, but nobody has counted the files' pages.
-  [/Too much media|too many images and documents/, isFile],
-]
-
-/**
- * The request without what the vendor refused: media that it cannot read or that are too much are put in words,
- * thinking that was sent back is left out. With a budget, that leaves an open tool turn without thinking, so
- * thinking.ts switches thinking off. A model is asked for no more than the refusal says that it takes.
- */
-export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
-  const { status, code, message } = reportOf(failure)
-  if (status === 413) return withoutMedia(request)
-  if (status !== 400) return null
-  if (BAD_THINKING.test(message)) return withoutReasoning(request)
-  const told = toldOf(message, request)
-  return told ? taught(request, told) : withoutUnread(request, `${code} ${message}`, UNREAD)
-}
-
-/**
- * What the refusal tells about the model, in the words of wire/anthropic.md 3.3 to 3.6 and
- * anthropics/claude-code#30010.
- */
-function toldOf(message: string, { model, reported }: ModelRequest): Partial<ReportedModel> | null {
-  const { thinking, efforts, maxOutput, forcedToolChoice, dropsUnbound } = familyOf(model, reported)
-  if (/adaptive thinking is not supported/.test(message)) {
-    // A model without adaptive thinking thinks by budget.
-    return thinking.includes('adaptive') ? { thinking_types: ['enabled', 'disabled'] } : null
-  }
-  const [, type = ''] = /"thinking\.type\.(\w+)" is not supported/.exec(message) ?? []
-  if (thinking.includes(type)) return { thinking_types: thinking.filter((one) => one !== type) }
-  if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
-  // Relays may not hand the field's beta on, and other clouds not know it (BerriAI/litellm#41202, #41203).
-  if (dropsUnbound && /block_binding: Extra|value.*thinking-binding|invalid beta flag/.test(message))
-    return { block_binding: false }
-  if (forcedToolChoice && /tool_choice: type .*not supported/.test(message))
-    return { refused: { tool_choice: 'any' } }
-  // `[1, …`: words of others who speak the protocol (NousResearch/hermes-agent#7566, mnfst/llm-gateway#1177).
-  const [, most] = /max_tokens(?:: \d+ > | .*\[1, )(\d+)/.exec(message) ?? []
-  return most && Number(most) !== maxOutput ? { max_output_tokens: Number(most) } : null
 }

@@ -4,8 +4,9 @@
  * Pure; wire/anthropic.md is the source of every fact in this folder.
  */
 import type { CredentialFacts, Deployment, SchemaProfile } from '../../src/provider.ts'
+import { amendRequest } from './amend.ts'
 import { capabilitiesOf, parseModels } from './capabilities.ts'
-import { amendRequest, classify } from './classify.ts'
+import { classify } from './classify.ts'
 import { createParser } from './parse.ts'
 import { declareTools, OAUTH_BETA, renderRequest, VERSION_HEADER } from './render.ts'
 

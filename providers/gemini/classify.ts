@@ -3,24 +3,10 @@
  * links are kept in `details.upstream`, with anything that looks like a secret taken out.
  */
 import { asJson, isRecord } from '../../src/chat/json.ts'
-import type { Part } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
-import type { ModelRequest, ReportedModel, UpstreamFailure } from '../../src/provider.ts'
-import {
-  isFile,
-  isImage,
-  isLinked,
-  isNamed,
-  taught,
-  type Unread,
-  withoutMedia,
-  withoutUnread,
-  withParts,
-} from '../amend.ts'
+import type { UpstreamFailure } from '../../src/provider.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
-import { isGemini3 } from './capabilities.ts'
-import { contentsOf } from './render.ts'
 
 /** A refused request, or a body that is no stream. Never throws, whatever the body is. */
 export const classify = (failure: UpstreamFailure): BatonError =>
@@ -44,7 +30,7 @@ interface Failure {
   quotas: string[]
 }
 
-function readFailure(body: string, status: number): Failure {
+export function readFailure(body: string, status: number): Failure {
   const error = unwrap(parse(body))
   const details = objects(error.details)
   const info = details.find((detail) => typeOf(detail).endsWith('ErrorInfo')) ?? {}
@@ -199,13 +185,13 @@ const BY_REASON: Readonly<Record<string, Verdict>> = {
 }
 
 /** With status 400 (google-gemini/deprecated-generative-ai-android#26). */
-const TOO_MANY_BYTES = /request payload size exceeds the limit/i
+export const TOO_MANY_BYTES = /request payload size exceeds the limit/i
 
 /**
  * With status 403: a file that was uploaded to Google has expired after two days, or belongs to the project of another
  * key (googleapis/python-genai#1218, snailyp/gemini-balance#401).
  */
-const NO_FILE = /permission to access the File\b/i
+export const NO_FILE = /permission to access the File\b/i
 
 /** Words that say more than the reason beside them, which may be missing or a general one. */
 const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
@@ -308,95 +294,4 @@ function seconds(duration: string | undefined): number | undefined {
   const [hours, minutes, whole, milliseconds] = match.slice(1).map((digits) => Number(digits ?? 0))
   const total = (hours ?? 0) * HOUR + (minutes ?? 0) * 60 + (whole ?? 0) + (milliseconds ?? 0) / 1000
   return Number.isFinite(total) ? total : undefined
-}
-
-const BAD_SIGNATURE =
-  /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
-
-/** A refusal by a model that the table has for an older one (rowboatlabs/rowboat#694). */
-const UNSIGNED = /missing a.{0,3}thought_?signature/i
-
-/**
- * Refusals by a model that does not think, or not in the form that the table has (RooCodeInc/Roo-Code#10700,
- * lobehub/lobehub#7985).
- */
-const BAD_THINKING =
-  /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
-
-/** Refusals of what a model or backend takes at no time. */
-const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
-  [/unknown name "id"/i, { call_ids: false }],
-  [BAD_THINKING, { efforts: [] }],
-  // "Function calling is not enabled for models/gemma-3-27b-it", and for models that draw (agno-agi/agno#3505).
-  [/function calling is not (?:enabled|supported)/i, { tools: false }],
-  // "Developer instruction is not enabled for models/gemma-3-27b-it" (CherryHQ/cherry-studio#3242)
-  [/developer instruction is not (?:enabled|supported)/i, { instructions: false }],
-]
-
-/**
- * "Please ensure that multiturn requests alternate between user and model", the words of 4.3 on turns with functions,
- * and words that a relay may use instead.
- */
-const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b|\bsame role\b/i
-
-/**
- * The request without what Google refused: ids that a backend does not know (4.5), thinking that a model does not take,
- * signatures that it cannot verify, calls without one, a border between results and words, a forced choice among too
- * many tools, media that it cannot read or that are too much.
- */
-export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
-  const { message } = readFailure(failure.body, failure.status)
-  if (failure.status === 413 || TOO_MANY_BYTES.test(message)) return withoutMedia(request)
-  if (failure.status !== 400 && !NO_FILE.test(message)) return null
-  const [, told] = UNTAKEN.find(([words]) => words.test(message)) ?? []
-  if (told) return taught(request, told)
-  if (UNSIGNED.test(message) && !isGemini3(request.model, request.reported))
-    return taught(request, { signed_calls: true })
-  if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
-  if (/too many states/i.test(message)) return unforced(request)
-  return (
-    withoutUnread(request, message, UNREAD) ?? (TURN_ORDER.test(message) ? withResultsJoined(request) : null)
-  )
-}
-
-/** Null if no results stand apart from other content of the user. */
-function withResultsJoined(request: ModelRequest): ModelRequest | null {
-  const joined = taught(request, { results_apart: false })
-  return joined && contentsOf(joined).length < contentsOf(request).length ? joined : null
-}
-
-/**
- * With many tools, forcing the model to call one of them is too much (googleapis/python-genai#2293, wire/gemini.md
- * 5.2).
- */
-function unforced(request: ModelRequest): ModelRequest | null {
-  const { tool_choice = 'auto', ...settings } = request.settings
-  return tool_choice === 'auto' || tool_choice === 'none' ? null : { ...request, settings }
-}
-
-const UNREAD: Unread = [
-  // `provided image is not valid`: google-gemini/gemini-cli#27244.
-  [/process input image|provided image is not valid/i, isImage],
-  // "The document contains 1438 pages which exceeds the supported page limit of 1000." (suurt8ll/open_webui_functions#267)
-  [/document has no pages|supported page limit/i, isFile],
-  [/cannot fetch content|file ?uri/i, isLinked],
-  [NO_FILE, isLinked],
-  [/unsupported mime type/i, isNamed],
-  // "Image input modality is not enabled for models/gemma-3-1b-it"
-  [
-    /input modality is not/i,
-    ({ media_type }, words) => words.toLowerCase().includes(`${media_type.split('/', 1)[0]} input`),
-  ],
-]
-
-/**
- * A signature is refused if the model or its backend has changed since then, or a caller made it up. On calls the
- * documented dummy takes its place (4.4).
- */
-function withoutSignature(part: Part): Part[] {
-  if (!('provenance' in part) || part.provenance?.opaque === undefined) return [part]
-  // An empty text was kept only for its signature.
-  if (part.type === 'text' && part.text === '') return []
-  const { opaque: _, ...provenance } = part.provenance
-  return [{ ...part, provenance }]
 }

@@ -5,8 +5,9 @@
  */
 import { invalid } from '../../src/errors.ts'
 import type { Deployment, ModelRequest, RenderedRequest } from '../../src/provider.ts'
+import { amendRequest } from './amend.ts'
 import { bareModel, capabilities, parseModels } from './capabilities.ts'
-import { amendRequest, classify } from './classify.ts'
+import { classify } from './classify.ts'
 import { createParser } from './parse.ts'
 import { declareTools, renderBody, SCHEMA } from './render.ts'
 

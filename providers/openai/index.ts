@@ -4,6 +4,7 @@
  */
 import { BatonError } from '../../src/errors.ts'
 import type { Deployment } from '../../src/provider.ts'
+import { amendRequest } from './amend.ts'
 import {
   chatgptCapabilities,
   parseChatgptModels,
@@ -11,7 +12,7 @@ import {
   publicCapabilities,
   schemaProfile,
 } from './capabilities.ts'
-import { amendRequest, classifyFailure } from './classify.ts'
+import { classifyFailure } from './classify.ts'
 import { createParser } from './parse.ts'
 import { accountHeaders, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
 
