@@ -4,6 +4,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { newId } from '../../src/chat/ids.ts'
 import { exposedName, legalCallId } from '../../src/chat/names.ts'
+import { ANY_CHARACTER } from '../characters.ts'
 import { RUNS } from './histories.ts'
 
 t.test('exposed names follow the contract', async (t) => {
@@ -29,7 +30,7 @@ t.test('exposed names follow the contract', async (t) => {
   )
   t.match(replaced(57), /^srv__x{23}_x{25}_y_[0-9a-f]{6}$/, 'a name of 57 characters that gets a hash is cut')
   fc.assert(
-    fc.property(fc.string({ minLength: 1, unit: 'binary', maxLength: 80, size: 'max' }), (name) => {
+    fc.property(fc.string({ minLength: 1, unit: ANY_CHARACTER, maxLength: 80, size: 'max' }), (name) => {
       const exposed = exposedName(`srv.${name}`)
       return /^[A-Za-z_][A-Za-z0-9_-]{0,62}$/.test(exposed) && exposedName(`srv.${name}`) === exposed
     }),

@@ -10,6 +10,7 @@ import { type MessageInput, type Part, toolCalls } from '../../../src/chat/messa
 import { repair } from '../../../src/chat/repair.ts'
 import { BatonError } from '../../../src/errors.ts'
 import type { Deployment, Effort, ModelSettings } from '../../../src/provider.ts'
+import { ANY_CHARACTER } from '../../characters.ts'
 import { type AnthropicEmulator, anthropicFixture, refusalOf } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
 import { emulate } from '../../emulators/anthropic-requests.ts'
@@ -338,7 +339,7 @@ async function modelsBody(
 
 /** Arbitrary histories: other vendors' reasoning, orphans, odd ids, empty and broken texts, all roles. */
 const anyText = fc.oneof(
-  fc.string({ unit: 'binary' }),
+  fc.string({ unit: ANY_CHARACTER }),
   fc.constantFrom('', ' ', '\u200b', '\u0085\u001c', 'a\ud83d', 'say hi'),
 )
 const anyMedia: fc.Arbitrary<Part> = fc.record({
@@ -390,7 +391,7 @@ const histories = fc.array(
   fc.oneof(
     messageOf('user', fc.oneof(textPart, anyMedia)),
     messageOf('system', fc.oneof(textPart, anyMedia)),
-    messageOf('assistant', fc.oneof(textPart, anyReasoning, anyCall)),
+    messageOf('assistant', fc.oneof(textPart, anyReasoning, anyCall, anyMedia)),
     messageOf('tool', anyResult),
   ),
   { maxLength: 10 },
