@@ -5,10 +5,12 @@ import { BatonError } from '../../src/errors.ts'
 import { createMcpOAuth, type McpLoginTarget } from '../../src/mcp/oauth.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { gate } from '../waiting.ts'
-import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
+import './connector-registrations.ts'
+import './connector-renewals.ts'
+import { bench, store, vault } from './connector-shared.ts'
+import { ANN, guardedServer } from './connector-world.ts'
 import { visit } from './world.ts'
 
-const { store, vault, bench } = await connectorWorld(t)
 const target = ({ url }: McpLogins): McpLoginTarget => ({ name: 'docs', url, allowPrivate: true })
 
 t.test('a token is renewed once, however many calls and replicas need it at once', async (t) => {

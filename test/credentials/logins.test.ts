@@ -5,9 +5,12 @@ import { sleepFor } from '../../src/credentials/renew-once.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { gate } from '../waiting.ts'
-import { begun, createWorld, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
+import './away.ts'
+import './login-refusals.ts'
+import './login-ways.ts'
+import { world } from './shared-world.ts'
+import { begun, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
 
-const world = await createWorld(t)
 const { store, openai, anthropic, google, logged } = world
 const one = world.replica()
 const two = world.replica()

@@ -4,10 +4,24 @@ import { BatonError } from '../../src/errors.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { eventually, gate } from '../waiting.ts'
-import { chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
+import './renewal-outcomes.ts'
+import './renewals-shared.ts'
+import {
+  chosen,
+  emulators,
+  ends,
+  login,
+  one,
+  type Provider,
+  read,
+  storeWith,
+  tokenOf,
+  two,
+  unauthorized,
+  world,
+} from './spent-logins.ts'
 import { ME, refusal, sealedOf } from './world.ts'
 
-const { world, emulators, one, two, read, login, ends, storeWith } = await spentLogins(t)
 const { store, openai, anthropic } = world
 const PROVIDERS = Object.keys(emulators) as Provider[]
 

@@ -1,4 +1,4 @@
-/** Run by renewals-shared.test.ts as a process of its own: asks for a login's token, and is killed in the middle. */
+/** Run by renewals-shared.ts as a process of its own: asks for a login's token, and is killed in the middle. */
 import pino from 'pino'
 import { createVault } from '../../src/credentials/vault.ts'
 import { openStore } from '../../src/store/open.ts'

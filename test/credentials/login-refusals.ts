@@ -1,9 +1,9 @@
 /** Logins that vendors refuse, and the words in which callers hear of it. */
 import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
-import { begun, createWorld, ME, noSecretIn, refusal } from './world.ts'
+import { world } from './shared-world.ts'
+import { begun, ME, noSecretIn, refusal } from './world.ts'
 
-const world = await createWorld(t)
 const { openai, anthropic, google, logged } = world
 const one = world.replica()
 

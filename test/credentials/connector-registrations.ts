@@ -2,10 +2,9 @@
 import t from 'tap'
 import { sealConnector } from '../../src/credentials/connector-secret.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
-import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
+import { bench, store, vault } from './connector-shared.ts'
+import { ANN, guardedServer } from './connector-world.ts'
 import { visit } from './world.ts'
-
-const { store, vault, bench } = await connectorWorld(t)
 
 const SERVICE = '/.well-known/oauth-authorization-server'
 const RESOURCE = '/.well-known/oauth-protected-resource/mcp'

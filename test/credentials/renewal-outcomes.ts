@@ -6,10 +6,23 @@ import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
-import { at, chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
+import {
+  at,
+  chosen,
+  emulators,
+  ends,
+  login,
+  one,
+  type Provider,
+  read,
+  storeWith,
+  tokenOf,
+  two,
+  unauthorized,
+  world,
+} from './spent-logins.ts'
 import { ME, refusal, sealedOf } from './world.ts'
 
-const { world, emulators, one, two, read, login, ends, storeWith } = await spentLogins(t)
 const { store, openai, anthropic, google } = world
 
 t.test('a passing failure is no reason for a new login', async (t) => {

@@ -11,10 +11,21 @@ import { ON_POSTGRES, ON_SERVERS, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
 import { gate } from '../waiting.ts'
 import { wholeGateway } from '../whole-gateway.ts'
-import { at, chosen, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
+import {
+  at,
+  chosen,
+  ends,
+  login,
+  one,
+  read,
+  storeWith,
+  tokenOf,
+  two,
+  unauthorized,
+  world,
+} from './spent-logins.ts'
 import { createWorld, ME, refusal, sealedOf, visit } from './world.ts'
 
-const { world, one, two, read, login, ends, storeWith } = await spentLogins(t)
 const { store, vault, openai, anthropic } = world
 
 t.test('a replica that finds a renewal taken waits for it, or goes on with a token that lasts', async (t) => {

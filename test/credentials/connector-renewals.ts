@@ -7,9 +7,8 @@ import { toMcpError } from '../../src/mcp/failure.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { eventually, gate } from '../waiting.ts'
-import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
-
-const { store, vault, bench } = await connectorWorld(t)
+import { bench, store, vault } from './connector-shared.ts'
+import { ANN, guardedServer } from './connector-world.ts'
 
 const NEEDED = { kind: 'auth_required', message: /docs needs a login/ }
 

@@ -5,9 +5,9 @@ import { insist } from '../../src/credentials/renew-once.ts'
 import { createBreaker } from '../../src/credentials/token-endpoints.ts'
 import { BatonError } from '../../src/errors.ts'
 import { eventually } from '../waiting.ts'
-import { begun, createWorld, ME, sealedOf } from './world.ts'
+import { world } from './shared-world.ts'
+import { begun, ME, sealedOf } from './world.ts'
 
-const world = await createWorld(t)
 const { store, openai } = world
 const away = () => new BatonError('unavailable', 'The database is not available.')
 
