@@ -170,7 +170,8 @@ class Walk {
     }
     if (parts.length > 0) this.#push(messageWith(message, 'assistant', parts))
     if (results.length > 0) this.#push({ role: 'tool', parts: results })
-    if (media.length > 0) this.#push({ role: 'user', parts: [ANSWERED, ...media] })
+    const [first] = media
+    if (first) this.#push(again(first, { role: 'user', parts: [ANSWERED, ...media] }))
   }
 
   #assistantPart(part: Part, prefix: string): AssistantPart | null {
@@ -300,19 +301,19 @@ export const messageWith = (
   parts: Part[],
 ): MessageInput => (message.role === role && isSame(message.parts, parts) ? message : { role, parts })
 
-/** The last thing that each part became. */
-const made = new WeakMap<Part, Part>()
+/** The last thing that each part became, or the message that it begins. */
+const made = new WeakMap<Part, Part | MessageInput>()
 
-/** The part that was made of `part` last time, where `fresh` is alike: a history is repaired anew for each step. */
-function again<P extends Part>(part: Part, fresh: P): P {
-  const known = made.get(part) as P | undefined
+/** What was made of `part` last time, where `fresh` is alike: a history is repaired anew for each step. */
+function again<T extends Part | MessageInput>(part: Part, fresh: T): T {
+  const known = made.get(part) as T | undefined
   if (known && isAlike(known, fresh)) return known
   made.set(part, fresh)
   return fresh
 }
 
-function isAlike<P extends Part>(one: P, other: P): boolean {
-  const names = Object.keys(one) as (keyof P)[]
+function isAlike<T extends object>(one: T, other: T): boolean {
+  const names = Object.keys(one) as (keyof T)[]
   return names.length === Object.keys(other).length && names.every((name) => isSame(one[name], other[name]))
 }
 

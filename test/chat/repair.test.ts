@@ -71,6 +71,14 @@ t.test('a call becomes the same object when the history is repaired again', asyn
   )
 })
 
+t.test('so does the message in which an answer’s media are shown: its bytes are made once', async (t) => {
+  const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
+  const drawn: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: 'Here.' }, image] }
+  const shown = () => repair([drawn], { ...BOUND, takesMedia: () => true }).messages
+  t.match(shown()[1], { role: 'user', parts: [{ type: 'text' }, image] })
+  t.equal(shown()[1], shown()[1])
+})
+
 t.test('the call ids of a repaired history are unique and legal, and its tool names are legal', async () => {
   fc.assert(
     fc.property(history, target, (given, to) => {
