@@ -156,7 +156,7 @@ export class Attempts {
 
   /** Resolves when the same request may be sent again; throws the error where it may not. */
   async #wait(error: unknown): Promise<void> {
-    const ms = error instanceof BatonError ? this.#retry.wait(error, this.#isStreaming) : null
+    const ms = error instanceof BatonError ? this.#retry(error, this.#isStreaming) : null
     if (ms === null || !(error instanceof BatonError)) throw error
     this.#deps.onRetry(error, this.count, ms)
     const { signal } = this.#call

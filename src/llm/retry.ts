@@ -11,36 +11,32 @@ const BASE_MS = 400
 const LONGEST_WAIT_MS = 4000
 const TOTAL_WAIT_MS = 6000
 
-export interface Retry {
-  /**
-   * Milliseconds until the next attempt; null: give up with this error. `begun`: a stream had begun to answer, so
-   * that the vendor may have charged for the attempt.
-   */
-  wait(error: BatonError, begun: boolean): number | null
-}
+/**
+ * Milliseconds until the next attempt; null: give up with this error. `begun`: a stream had begun to answer, so that
+ * the vendor may have charged for the attempt.
+ */
+export type Retry = (error: BatonError, begun: boolean) => number | null
 
 export function createRetry(random: () => number): Retry {
   let retries = 0
   let waited = 0
   const begunWith = new Set<string>()
-  return {
-    wait(error, begun) {
-      if (retries >= RETRIES || !mayPass(error)) return null
-      const phase = error.details?.phase
-      // The whole time limit has passed in the queue or while the vendor was silent: the next attempt would wait as
-      // long.
-      if (error.code === 'upstream_timeout' && phase !== undefined && phase !== 'connect') return null
-      if (begun) {
-        // Tried again only after an error that the vendor itself sent in place of an answer, and once for each code.
-        if (error.code === 'upstream_disconnected' || begunWith.has(error.code)) return null
-        begunWith.add(error.code)
-      }
-      const wait = delay(error, random() * BASE_MS * 2 ** retries)
-      if (wait === null || waited + wait > TOTAL_WAIT_MS) return null
-      retries++
-      waited += wait
-      return wait
-    },
+  return (error, begun) => {
+    if (retries >= RETRIES || !mayPass(error)) return null
+    const phase = error.details?.phase
+    // The whole time limit has passed in the queue or while the vendor was silent: the next attempt would wait as
+    // long.
+    if (error.code === 'upstream_timeout' && phase !== undefined && phase !== 'connect') return null
+    if (begun) {
+      // Tried again only after an error that the vendor itself sent in place of an answer, and once for each code.
+      if (error.code === 'upstream_disconnected' || begunWith.has(error.code)) return null
+      begunWith.add(error.code)
+    }
+    const wait = delay(error, random() * BASE_MS * 2 ** retries)
+    if (wait === null || waited + wait > TOTAL_WAIT_MS) return null
+    retries++
+    waited += wait
+    return wait
   }
 }
 
