@@ -60,24 +60,25 @@ export interface ReportedModel {
   max_output_tokens?: number
   /** Settings that the model refused, each with the refused value, or `any` */
   refused?: Readonly<Partial<Record<keyof ModelSettings, unknown>>>
-  /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
+  /** OpenAI. False: no readable summary of the reasoning is asked for, since the account may not have one. */
   reasoning_summary?: false
-  /** False: it gives out no encrypted reasoning to keep. */
+  /** OpenAI. False: it gives out no encrypted reasoning to keep. */
   encrypted_reasoning?: false
-  /** False: calls and results go without ids, since the backend may know none. */
+  /** Gemini. False: calls and results go without ids, since the backend may know none. */
   call_ids?: false
-  /** False: what a user says after tool results goes into one content with them. */
+  /** Gemini. False: what a user says after tool results goes into one content with them. */
   results_apart?: false
-  /** False: it takes no tools; calls and results of the history go as texts. */
+  /** Gemini. False: it takes no tools; calls and results of the history go as texts. */
   tools?: false
-  /** False: it takes no instructions; they go as a user's first words. */
+  /** Gemini. False: it takes no instructions; they go as a user's first words. */
   instructions?: false
   /** Gemini. True: it refuses calls that are not signed, as Gemini 3 does. */
   signed_calls?: true
   /** Anthropic. False: it is not said what becomes of thinking whose prefix has changed. */
   block_binding?: false
-  /** Anthropic: accepted `thinking.type` values. Other vendors leave it out. */
+  /** Anthropic. Accepted `thinking.type` values */
   thinking_types?: string[]
+  /** Accepted ones; empty: none may be named */
   efforts?: string[]
 }
 

@@ -31,6 +31,7 @@ const BAD_THINKING =
 
 /** Refusals of what a model or backend takes at no time. */
 const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
+  // Ids of calls (4.5)
   [/unknown name "id"/i, { call_ids: false }],
   [BAD_THINKING, { efforts: [] }],
   // "Function calling is not enabled for models/gemma-3-27b-it", and for models that draw (agno-agi/agno#3505).
@@ -46,9 +47,9 @@ const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
 const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b|\bsame role\b/i
 
 /**
- * The request without what Google refused: ids that a backend does not know (4.5), thinking that a model does not take,
- * signatures that it cannot verify, calls without one, a border between results and words, a forced choice among too
- * many tools, media that it cannot read or that are too much.
+ * The request without what Google refused: what it takes at no time, calls without signatures, signatures that it
+ * cannot verify, a border between results and words, a forced choice among too many tools, media that it cannot read or
+ * that are too much.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)

@@ -101,7 +101,6 @@ export function mostOutput(model: string, reported?: ReportedModel): number | un
   return reported?.max_output_tokens ?? (/^gemini-(1|2\.0)/.test(name) ? 8192 : known)
 }
 
-/** Budget or level, never both. */
 export interface ThinkingConfig {
   includeThoughts: boolean
   thinkingBudget?: number
