@@ -1,4 +1,7 @@
-/** Logins by paste, and what holds for every login, against emulated vendors that refuse what the real ones refuse. */
+/**
+ * Logins by paste, and what holds for every login, against emulated vendors that refuse what the real ones refuse. The
+ * other tests that want such a world are its parts: they share it.
+ */
 import t from 'tap'
 import { createPendingLogins } from '../../src/credentials/logins/pending.ts'
 import { sleepFor } from '../../src/credentials/renew-once.ts'
@@ -6,8 +9,10 @@ import { createVault } from '../../src/credentials/vault.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { gate } from '../waiting.ts'
 import './away.ts'
+import './choose.ts'
 import './login-refusals.ts'
 import './login-ways.ts'
+import './logins-over-http.ts'
 import { world } from './shared-world.ts'
 import { begun, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
 

@@ -9,11 +9,39 @@ import { createOpenAiEmulator } from '../emulators/openai.ts'
 import { listening } from '../listening.ts'
 import { scratch } from '../scratch.ts'
 import { wholeGateway } from '../whole-gateway.ts'
-import { begun, createWorld, ME, sealedOf, visit } from './world.ts'
+import { world } from './shared-world.ts'
+import { begun, ME, sealedOf, visit } from './world.ts'
 
-const world = await createWorld(t)
 const { openai, anthropic } = world
 const one = world.replica()
+
+/** Anthropic's API as one address: its token endpoint, and its models. */
+async function anthropicApi(t: Test, models: string): Promise<string> {
+  const server = createServer((incoming, response) => {
+    const { url = '', method, headers } = incoming
+    const to = url === '/v1/oauth/token' ? anthropic.url : models
+    const outgoing = request(to + url, { method, headers }, (answer) => {
+      response.writeHead(answer.statusCode ?? 500, answer.headers)
+      answer.pipe(response)
+    })
+    incoming.pipe(outgoing)
+  })
+  return `http://127.0.0.1:${await listening(t, server)}`
+}
+
+const [gpt, claude, gemini] = await Promise.all([
+  createOpenAiEmulator(),
+  createAnthropicEmulator(),
+  createGeminiEmulator(),
+])
+t.teardown(() => Promise.all([gpt, claude, gemini].map((emulator) => emulator.close())))
+const { http, listen } = await wholeGateway(t, {
+  ...world.env,
+  BATON_DATA_DIR: scratch(t),
+  BATON_ANTHROPIC_BASE_URL: await anthropicApi(t, claude.baseUrl),
+  BATON_CHATGPT_BASE_URL: gpt.chatgptBaseUrl,
+  BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,
+})
 
 /** The fields of the API's answers that are read here. */
 interface Body {
@@ -24,17 +52,6 @@ interface Body {
 }
 
 t.test('over HTTP, a login serves a turn and is renewed in the middle of a turn', async (t) => {
-  const [model, claude] = await Promise.all([createOpenAiEmulator(), createAnthropicEmulator()])
-  t.teardown(() => Promise.all([model.close(), claude.close()]))
-  const { listen } = await wholeGateway(t, {
-    BATON_DATA_DIR: scratch(t),
-    BATON_ENABLE_OAUTH: 'openai,anthropic',
-    BATON_ANTHROPIC_BASE_URL: claude.baseUrl,
-    BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
-    BATON_ANTHROPIC_OAUTH_CLIENT_ID: CLIENT,
-    BATON_OPENAI_OAUTH_ISSUER: openai.url,
-    BATON_CHATGPT_BASE_URL: model.chatgptBaseUrl,
-  })
   const root = await listen()
   const call = async (method: string, path: string, body?: unknown) => {
     const headers = { 'content-type': 'application/json' }
@@ -59,12 +76,12 @@ t.test('over HTTP, a login serves a turn and is renewed in the middle of a turn'
   const session = await call('POST', '/sessions', { provider: 'openai', model: 'gpt-5.6-sol' })
   const turn = (input: string) => call('POST', `/sessions/${session.body.id}/turns`, { input, stream: false })
   t.match(await turn('say hello'), { status: 200, body: { output_text: 'hello' } })
-  const used = String(model.requests.at(-1)?.headers.authorization).slice(7)
-  model.revoke(used)
+  const used = String(gpt.requests.at(-1)?.headers.authorization).slice(7)
+  gpt.revoke(used)
   const before = openai.renewals()
   t.match(await turn('say again'), { status: 200, body: { output_text: 'again' } })
   t.equal(openai.renewals() - before, 1)
-  t.not(String(model.requests.at(-1)?.headers.authorization).slice(7), used)
+  t.not(String(gpt.requests.at(-1)?.headers.authorization).slice(7), used)
 
   const ours = await begun(one, 'anthropic')
   const { id } = await one.logins.exchange(ME, 'anthropic', { state: ours.state, pasted: ours.at.href })
@@ -83,7 +100,7 @@ t.test('over HTTP, a login serves a turn and is renewed in the middle of a turn'
   await call('PATCH', `/sessions/${session.body.id}`, { provider: 'openai', model: 'gpt-5.6-sol' })
 
   for (const token of openai.live()) openai.revoke(token)
-  model.revoke(String(model.requests.at(-1)?.headers.authorization).slice(7))
+  gpt.revoke(String(gpt.requests.at(-1)?.headers.authorization).slice(7))
   const third = await turn('say more')
   t.equal(third.body.error.code, 'upstream_auth', 'a second refusal so soon is not cured by another renewal')
   const file = { tokens: { access_token: 'eyJ.x.y', refresh_token: 'rt_spent' } }
@@ -93,7 +110,7 @@ t.test('over HTTP, a login serves a turn and is renewed in the middle of a turn'
     content: file,
   })
   t.match(taken, { status: 201, body: { warning: /Codex CLI/, hint: '.x.y' } })
-  model.revoke('eyJ.x.y')
+  gpt.revoke('eyJ.x.y')
   await call('PATCH', `/sessions/${session.body.id}`, { credential_id: taken.body.id })
   const dead = await turn('say more')
   t.match(dead, { status: 409, body: { error: { code: 'credential_needs_reauth' } } })
@@ -103,31 +120,9 @@ t.test('over HTTP, a login serves a turn and is renewed in the middle of a turn'
   t.match(await turn('say more'), { status: 409, body: { error: { code: 'credential_needs_reauth' } } })
 })
 
-/** Anthropic's API as one address: its token endpoint, and its models. */
-async function anthropicApi(t: Test, models: string): Promise<string> {
-  const server = createServer((incoming, response) => {
-    const { url = '', method, headers } = incoming
-    const to = url === '/v1/oauth/token' ? anthropic.url : models
-    const outgoing = request(to + url, { method, headers }, (answer) => {
-      response.writeHead(answer.statusCode ?? 500, answer.headers)
-      answer.pipe(response)
-    })
-    incoming.pipe(outgoing)
-  })
-  return `http://127.0.0.1:${await listening(t, server)}`
-}
-
 t.test(
   'bearer tokens that vendors mean for programs serve turns, and are renewed after a refusal',
   async (t) => {
-    const [claude, model] = await Promise.all([createAnthropicEmulator(), createGeminiEmulator()])
-    t.teardown(() => Promise.all([claude.close(), model.close()]))
-    const { http } = await wholeGateway(t, {
-      ...world.env,
-      BATON_DATA_DIR: scratch(t),
-      BATON_ANTHROPIC_BASE_URL: await anthropicApi(t, claude.baseUrl),
-      BATON_GEMINI_BASE_URL: model.publicBaseUrl,
-    })
     const call = async (method: 'POST' | 'PATCH', url: string, payload: object) => {
       const answer = await http.inject({
         method,
@@ -148,7 +143,7 @@ t.test(
       t.match(answer, { status: 200, body: { output_text: 'hi' } })
     }
     const opus = { provider: 'anthropic', model: 'claude-opus-5-5' }
-    const sentTo = (emulator: typeof claude | typeof model) => emulator.requests.at(-1)?.headers ?? {}
+    const sentTo = (emulator: typeof claude | typeof gemini) => emulator.requests.at(-1)?.headers ?? {}
 
     const bearer = { provider: 'anthropic', kind: 'oauth' }
     const workload = await call('POST', '/credentials', { ...bearer, federation: FEDERATION })
@@ -201,12 +196,12 @@ t.test(
     t.match(own, { status: 200, body: { path: 'public', quota_project: 'billed-project' } })
     const flash = { provider: 'gemini', model: 'gemini-3.8-flash' }
     await say(own.body, flash)
-    t.match(sentTo(model), { authorization: /^Bearer ya29\./, 'x-goog-user-project': 'billed-project' })
-    t.notOk(sentTo(model)['x-goog-api-key'])
-    t.match(model.requests.at(-1)?.path, /^\/v1beta\/models\/gemini-3\.8-flash:/)
-    const spent = String(sentTo(model).authorization)
-    model.revoke(spent.slice(7))
+    t.match(sentTo(gemini), { authorization: /^Bearer ya29\./, 'x-goog-user-project': 'billed-project' })
+    t.notOk(sentTo(gemini)['x-goog-api-key'])
+    t.match(gemini.requests.at(-1)?.path, /^\/v1beta\/models\/gemini-3\.8-flash:/)
+    const spent = String(sentTo(gemini).authorization)
+    gemini.revoke(spent.slice(7))
     await say(own.body, flash)
-    t.not(sentTo(model).authorization, spent)
+    t.not(sentTo(gemini).authorization, spent)
   },
 )

@@ -4,9 +4,7 @@ import type { BatonError } from '../../src/errors.ts'
 import type { Credential } from '../../src/store/store.ts'
 import { credential } from '../contracts/store-credentials.ts'
 import { newSession, openRequest, owner } from '../contracts/store-rows.ts'
-import { createWorld } from './world.ts'
-
-const world = await createWorld(t)
+import { world } from './shared-world.ts'
 
 t.test('a turn takes the named credential, the default, the only active or the environment’s', async (t) => {
   const { credentials, choice } = world.replica({ env: { OPENAI_API_KEY: 'sk-env-1' } })
