@@ -376,13 +376,13 @@ t.test('a result answers the call before it, also where ids are used again', asy
   t.same(told([ask, go, answer('one'), { ...ask }, answer('two')]), ['one', 'two'])
   t.same(told([answer('none of these'), ask, answer('one')]), ['one'])
   // This must be quick: a history of half a megabyte must not hold everybody else up for seconds.
-  t.equal(told([{ ...ask, parts: Array.from({ length: 30_000 }, () => ask.parts).flat() }]).length, 30_000)
-  const long = Array.from({ length: 10_000 }, (_, i) =>
+  const long = Array.from({ length: 5_000 }, (_, i) =>
     ask.parts.map((part) => ({ ...part, call_id: `call_${String(i).padStart(59, '0')}` })),
   ).flat()
   const { user } = process.cpuUsage()
-  t.equal(told([{ ...ask, parts: [...long, ...long] }]).length, 20_000)
-  t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 5)
+  t.equal(told([{ ...ask, parts: Array.from({ length: 10_000 }, () => ask.parts).flat() }]).length, 10_000)
+  t.equal(told([{ ...ask, parts: [...long, ...long] }]).length, 10_000)
+  t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 3)
   const both = { ...ask, parts: [...ask.parts, ...ask.parts] }
   t.same(told([both, answer('one'), answer('two')]), ['one', 'two'])
   t.same(told([ask, answer('one'), both, answer('two'), answer('three')]), ['one', 'two', 'three'])
