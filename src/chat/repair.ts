@@ -60,7 +60,7 @@ interface Repaired {
 export function repair(history: readonly MessageInput[], target: RepairTarget, head = ''): Repaired {
   const walk = new Walk(history, target, head)
   for (const message of history) walk.take(message)
-  return { messages: walk.messages, prefix: walk.prefix(), notes: [...walk.notes] }
+  return { messages: walk.messages, prefix: walk.prefix, notes: [...walk.notes] }
 }
 
 /** The calls of one id, which only a history put together by hand repeats. */
@@ -79,6 +79,8 @@ interface Asked {
 class Walk {
   readonly messages: MessageInput[] = []
   readonly notes = new Set<string>()
+  /** Hash of the head and all messages so far, each with the hash before it */
+  prefix: string
   readonly #target: RepairTarget
   /** By call id */
   readonly #asked = new Map<string, Asked>()
@@ -88,12 +90,10 @@ class Walk {
   readonly #usedIds = new Set<string>()
   /** By the beginning of an id: the number that the next call with such an id gets */
   readonly #numbers = new Map<string, number>()
-  /** Hash of the head and all messages so far, each with the hash before it */
-  #prefix: string
 
   constructor(history: readonly MessageInput[], target: RepairTarget, head: string) {
     this.#target = target
-    this.#prefix = target.boundThinking ? sha256(head) : ''
+    this.prefix = target.boundThinking ? sha256(head) : ''
     for (const message of history) {
       for (const part of message.parts) {
         if (part.type === 'tool_call' && message.role === 'assistant') this.#ask(part.call_id, message)
@@ -114,10 +114,6 @@ class Walk {
   #answer(result: ToolResultPart): void {
     const asked = this.#asked.get(result.call_id)
     if (asked && asked.open < asked.results.length) asked.results[asked.open++] = result
-  }
-
-  prefix(): string {
-    return this.#prefix
   }
 
   take(message: MessageInput): void {
@@ -157,12 +153,11 @@ class Walk {
   }
 
   #assistant(message: MessageInput): void {
-    const prefix = this.prefix()
     const parts: AssistantPart[] = []
     const results: ToolResultPart[] = []
     const media: MediaPart[] = []
     for (const part of message.parts) {
-      const ready = this.#assistantPart(part, prefix)
+      const ready = this.#assistantPart(part)
       if (!ready) continue
       if ('media_type' in ready) media.push(ready)
       else parts.push(ready)
@@ -174,8 +169,8 @@ class Walk {
     if (first) this.#push(again(first, { role: 'user', parts: [ANSWERED, ...media] }))
   }
 
-  #assistantPart(part: Part, prefix: string): AssistantPart | null {
-    const provenance = 'provenance' in part ? this.#fitting(part, prefix) : undefined
+  #assistantPart(part: Part): AssistantPart | null {
+    const provenance = 'provenance' in part ? this.#fitting(part) : undefined
     switch (part.type) {
       case 'text':
         if (isBlank(part.text) && !provenance) return null
@@ -208,17 +203,14 @@ class Walk {
    * A token goes back only to the provider, model and credential it came from, and, where it is bound to one, with its
    * prefix; a text's may be shared by all of the provider's.
    */
-  #fitting(
-    { type, provenance }: Pick<Part, 'type'> & Pick<TextPart, 'provenance'>,
-    prefix: string,
-  ): Provenance | undefined {
+  #fitting({ type, provenance }: Pick<Part, 'type'> & Pick<TextPart, 'provenance'>): Provenance | undefined {
     if (provenance?.opaque === undefined) return undefined
     const { provider, model, credential_id, boundThinking, sharedTextTokens } = this.#target
     if (provenance.provider !== provider) return undefined
     const fits =
       provenance.model === model &&
       provenance.credential_id === credential_id &&
-      (!boundThinking || provenance.prefix === prefix)
+      (!boundThinking || provenance.prefix === this.prefix)
     return fits || (type === 'text' && sharedTextTokens) ? provenance : undefined
   }
 
@@ -268,8 +260,8 @@ class Walk {
 
   #push(message: MessageInput): void {
     this.messages.push(message)
-    if (this.#prefix === '') return
-    this.#prefix = sha256([this.#prefix, message.role, ...message.parts.map(hashOf)].join(' '))
+    if (this.prefix === '') return
+    this.prefix = sha256([this.prefix, message.role, ...message.parts.map(hashOf)].join(' '))
   }
 }
 
