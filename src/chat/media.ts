@@ -20,7 +20,7 @@ const SIGNS: readonly (readonly [type: string, start: RegExp])[] = [
  * The part with its true type and kind; the same object where it declares them right. Null where it declares a type
  * that can be seen from the bytes, and they show another content.
  */
-export function asItIs(part: MediaPart): MediaPart | null {
+export const asItIs = once((part: MediaPart): MediaPart | null => {
   // Vendors compare whole types: `text/plain; charset=utf-8` is none of theirs.
   const [bare = ''] = part.media_type.toLowerCase().split(';', 1)
   const declared = bare.trimEnd().replace(/^image\/jpg$/, 'image/jpeg')
@@ -34,7 +34,7 @@ export function asItIs(part: MediaPart): MediaPart | null {
     known.data = standardBase64(part.data) ?? part.data
   const fields = Object.keys(known) as (keyof MediaPart)[]
   return fields.every((field) => known[field] === part[field]) ? part : known
-}
+})
 
 /** The URL as parsers write it: it may be given with blanks around it, `HTTPS:` or half a character in it. */
 const parsedUrl = (url: string): string => (URL.canParse(url) ? new URL(url).href : url)

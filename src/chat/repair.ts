@@ -255,7 +255,7 @@ class Walk {
   /** The medium named in words, since it cannot be shown. */
   #named(part: MediaPart, why: string): TextPart {
     this.notes.add(`messages: a medium of type ${part.media_type} ${why}; the model is told that it exists`)
-    return { type: 'text', text: mediaAsText(part) }
+    return again(part, { type: 'text', text: mediaAsText(part) })
   }
 
   #push(message: MessageInput): void {
@@ -291,16 +291,17 @@ export const messageWith = (
   message: MessageInput,
   role: MessageInput['role'],
   parts: Part[],
-): MessageInput => (message.role === role && isSame(message.parts, parts) ? message : { role, parts })
+): MessageInput =>
+  message.role === role && isSame(message.parts, parts) ? message : again(message, { role, parts })
 
-/** The last thing that each part became, or the message that it begins. */
-const made = new WeakMap<Part, Part | MessageInput>()
+/** The last thing that each part or message became, or the message that a part begins. */
+const made = new WeakMap<object, object>()
 
-/** What was made of `part` last time, where `fresh` is alike: a history is repaired anew for each step. */
-function again<T extends Part | MessageInput>(part: Part, fresh: T): T {
-  const known = made.get(part) as T | undefined
+/** What was made of `from` last time, where `fresh` is alike: a history is repaired anew for each step. */
+function again<T extends Part | MessageInput>(from: Part | MessageInput, fresh: T): T {
+  const known = made.get(from) as T | undefined
   if (known && isAlike(known, fresh)) return known
-  made.set(part, fresh)
+  made.set(from, fresh)
   return fresh
 }
 

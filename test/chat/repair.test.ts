@@ -13,7 +13,7 @@ import {
   textOf,
 } from '../../src/chat/message.ts'
 import { type RepairTarget, repair } from '../../src/chat/repair.ts'
-import { PNG } from '../emulators/bytes.ts'
+import { PDF, PNG } from '../emulators/bytes.ts'
 import { BOUND, history, KINDS, message, PROVIDERS, RUNS } from './histories.ts'
 
 const target: fc.Arbitrary<RepairTarget> = fc.record({
@@ -71,12 +71,23 @@ t.test('a call becomes the same object when the history is repaired again', asyn
   )
 })
 
-t.test('so does the message in which an answer’s media are shown: its bytes are made once', async (t) => {
+t.test('so does each message with media, whose bytes are many: they are written once', async (t) => {
   const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
-  const drawn: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: 'Here.' }, image] }
-  const shown = () => repair([drawn], { ...BOUND, takesMedia: () => true }).messages
-  t.match(shown()[1], { role: 'user', parts: [{ type: 'text' }, image] })
-  t.equal(shown()[1], shown()[1])
+  const pdf: Part = { type: 'file', media_type: 'application/pdf', data: PDF }
+  const given: MessageInput[] = [
+    { role: 'user', parts: [image, pdf] },
+    { role: 'user', parts: [{ ...image, media_type: 'image/PNG; q=1' }] },
+    { role: 'assistant', parts: [{ type: 'text', text: 'Here.' }, image] },
+  ]
+  const shown = () => repair(given, { ...BOUND, takesMedia: ({ type }) => type === 'image' }).messages
+  const before = shown()
+  t.match(before, [
+    { role: 'user', parts: [image, { text: /not shown/ }] },
+    { role: 'user', parts: [image] },
+    { role: 'assistant' },
+    { role: 'user', parts: [{ type: 'text' }, image] },
+  ])
+  for (const [i, message] of shown().entries()) t.equal(message, before[i])
 })
 
 t.test('the call ids of a repaired history are unique and legal, and its tool names are legal', async () => {
