@@ -121,7 +121,8 @@ const RULES: readonly Rule[] = [
   },
   {
     // cyber_policy, bio_policy, content_policy_violation, …
-    when: ({ code }) => /_policy(_violation)?$|^(invalid_prompt|content_filter)$/.test(code),
+    when: ({ code, type }) =>
+      [code, type].some((name) => /_policy(_violation)?$|^(invalid_prompt|content_filter)$/.test(name)),
     code: 'upstream_rejected',
     says: '{vendor} refused the conversation by its policy.',
   },
