@@ -123,12 +123,12 @@ function named<D extends object>(document: D): D {
     if (Array.isArray(value)) return value.map((item) => moved(item))
     if (!isRecord(value)) return value
     if (at === 'requestBody') value.required = needsBody(value)
-    const copy = Object.fromEntries(Object.entries(value).map(([key, item]) => [key, moved(item, key)]))
+    const copy = readable(
+      Object.fromEntries(Object.entries(value).map(([key, item]) => [key, moved(item, key)])),
+    )
     if (typeof copy.operationId === 'string')
       copy.responses = withHeaders(copy.operationId, copy.responses as Node)
     if (copy.description === 'Default Response') copy.description = STATUSES[at] ?? ''
-    // All enums are of words. Generators of clients lose the null of an enum that says no type.
-    if (Array.isArray(copy.enum)) copy.type ??= copy.enum.includes(null) ? ['string', 'null'] : 'string'
     const { title, type, oneOf } = copy
     if (typeof title !== 'string' || (type === undefined && oneOf === undefined)) return copy
     const { title: _, ...schema } = copy
@@ -153,6 +153,25 @@ function named<D extends object>(document: D): D {
     Object.entries(HEADERS).map(([name, description]) => [name, { description, schema: { type: 'string' } }]),
   )
   return { ...rest, components: { ...components, headers, schemas } } as D
+}
+
+/** Says in another way what generators of clients misread. */
+function readable(schema: Node): Node {
+  const { enum: values, anyOf, pattern, ...rest } = schema
+  // All enums are of words. A null among them is lost, or becomes the word "null".
+  if (Array.isArray(values)) {
+    const words = { type: 'string', enum: values.filter((value) => value !== null) }
+    if (words.enum.length === values.length) return { ...rest, ...words }
+    const { type: _, ...more } = rest
+    return { ...more, anyOf: [words, { type: 'null' }] }
+  }
+  // A choice between required fields makes the whole object one of unknown type.
+  if (Array.isArray(anyOf) && rest.properties) {
+    const { description, ...object } = rest
+    return { description, anyOf: anyOf.map((branch: Node) => ({ ...object, ...branch })) }
+  }
+  // Checks are made without the flag `u`, and `\p{C}` is then another class: it has the letters p and C.
+  return typeof pattern === 'string' && pattern.includes('\\p{') ? rest : schema
 }
 
 /** A body whose fields are all optional may be absent (src/http/validation.ts). */

@@ -54,8 +54,7 @@ function* mutations(value: unknown): Generator<unknown> {
 /** A value with every field that a schema names, so that none is left out of the sweep. */
 function sample(schema: Schema, resolve: (schema: Schema) => Schema): unknown {
   const { type, properties = {}, items, oneOf, anyOf, enum: values } = resolve(schema)
-  // Beside a type, the branches say only which of its fields go together.
-  const branch = oneOf?.[0] ?? (type === undefined ? anyOf?.[0] : undefined)
+  const branch = (oneOf ?? anyOf)?.[0]
   if (branch) return sample(branch, resolve)
   if (values) return values[0]
   const kind = Array.isArray(type) ? type[0] : type
