@@ -5,7 +5,8 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { NO_USAGE, type Usage } from './chat/message.ts'
 
-const SHORT = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30]
+/** Mostly milliseconds, but minutes where a request waits for its turn, a turn for its slot, or a tool is slow */
+const SHORT = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 const LONG = [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640]
 
 const counter = (help: string, ...labels: string[]) => ({ kind: 'counter' as const, help, labels })
@@ -72,7 +73,11 @@ export const METRICS = {
     'kind',
   ),
   baton_tool_calls_total: counter('Settled tool calls.', 'tool', 'outcome'),
-  baton_tool_call_seconds: histogram('A tool call from its start to its settlement.', SHORT, 'tool'),
+  baton_tool_call_seconds: histogram(
+    'A tool call from its start to its settlement, with its wait for a slot.',
+    SHORT,
+    'tool',
+  ),
   baton_tools_running: gauge('Tool calls that hold a slot in this process.'),
   baton_tools_waiting: gauge('Tool calls of this process that wait for a slot.'),
   baton_tool_wait_seconds: histogram('How long a tool call waited for its slot.', SHORT, 'tool'),

@@ -36,6 +36,7 @@ t.test('each event is counted under its labels, and times are in seconds', async
   metrics.modelCallEnded({ ...call, outcome: 'upstream_timeout', firstEventMs: null, usage: null })
   metrics.modelRetried('made-up', 'upstream_overloaded')
   metrics.toolEnded('github.search', 'ok', 120)
+  metrics.toolEnded('github.clone', 'ok', 90_000)
   metrics.eventsAppended(5)
   metrics.eventsLost(2)
   const found = await samples(metrics)
@@ -59,6 +60,8 @@ t.test('each event is counted under its labels, and times are in seconds', async
     'baton_model_retries_total{provider="made-up",code="upstream_overloaded"}': 1,
     'baton_tool_calls_total{tool="github.search",outcome="ok"}': 1,
     'baton_tool_call_seconds_sum{tool="github.search"}': 0.12,
+    'baton_tool_call_seconds_bucket{le="60",tool="github.clone"}': 0,
+    'baton_tool_call_seconds_bucket{le="120",tool="github.clone"}': 1,
     baton_events_appended_total: 5,
     baton_events_lost_total: 2,
   }
