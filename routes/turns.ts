@@ -126,7 +126,8 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
         response: {
           200: {
             ...EventStream,
-            content: { ...EventStream.content, 'application/json': { schema: TurnView } },
+            // Clients that are made from the document have the first type alone, and ask with `stream: false`.
+            content: { 'application/json': { schema: TurnView }, ...EventStream.content },
           },
           202: TurnView,
         },

@@ -168,6 +168,12 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
     enum: ERROR_CODES,
     description: /\n- `queue_full` \(429, may succeed later\): Too many turns/,
   })
+  const started = document.paths['/v1/sessions/{id}/turns']?.post?.responses[200]?.content
+  t.same(
+    Object.keys(started ?? {}),
+    ['application/json', 'text/event-stream'],
+    'first what generators can read',
+  )
   t.match(document.paths['/v1/turns/{id}/events']?.get?.responses[200]?.content, {
     'text/event-stream': { schema: { contentSchema: { $ref: '#/components/schemas/Event' } } },
   })
