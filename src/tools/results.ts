@@ -66,8 +66,8 @@ export async function shapeResult(
       return [part(abridged(whole, stored.output, execId, canInspect)), ...media]
     }
     if (json === null) return content
-    if (texts.length === 0 && !isLongJson) return [part(json), ...content]
-    if (!isLongJson && (isRepeated || isTold(structured, text))) return content
+    if (text === '') return [part(json), ...media]
+    if (isRepeated || (!isLongJson && isTold(structured, text))) return content
     // Without the built-in, the model could not ask for it.
     const isShort = Buffer.byteLength(json) <= (canInspect ? BESIDE : MODEL_LIMIT)
     return [...content, part(isShort ? json : elsewhere(bytes, execId, canInspect))]

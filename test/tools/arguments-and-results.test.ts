@@ -367,6 +367,11 @@ t.test('what only the structure says is shown beside the text, or named with a w
   const { content, structured } = await shape([text('three items')], small)
   t.strictSame(content, [text('three items'), text('{"items":[1,2,3]}')])
   t.strictSame(structured, small)
+  t.strictSame(
+    (await shape([text('')], small)).content,
+    [text('{"items":[1,2,3]}')],
+    'an empty text tells nothing',
+  )
   const rows = Array.from({ length: 200 }, (_, id) => ({ id, name: `row "${id}"` }))
   const named = await shape([text('200 rows')], { rows })
   t.match(named.content, [text('200 rows'), { text: /structured result of \d+ bytes.*exec_7/ }])
