@@ -96,22 +96,20 @@ export const upstream = (value: string): string => {
 const CUT_PASSWORD = /^[^/]*\/\/[^/?#]*(\/[^?]*|[?#][^=]*)@/
 
 /** A connection string that begins with one of the protocols, such as `redis:`. */
-const connection = (...protocols: string[]) => {
-  return (value: string): URL => {
-    const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
-    const remedy = value.includes('@/')
-      ? 'An @ stands before a host; for a socket see docs/operations.md, The two servers'
-      : `It begins with ${words} and names one host, and odd characters of its password are percent-encoded`
-    const url = decodable(parsed(value, remedy))
-    if (!protocols.includes(url.protocol)) throw new UnfitValue(`must begin with ${words}`)
-    if (CUT_PASSWORD.test(value)) throw new UnfitValue('holds an @ after its host', remedy)
-    return url
-  }
+function connection(value: string, ...protocols: string[]): URL {
+  const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
+  const remedy = value.includes('@/')
+    ? 'An @ stands before a host; for a socket see docs/operations.md, The two servers'
+    : `It begins with ${words} and names one host, and odd characters of its password are percent-encoded`
+  const url = decodable(parsed(value, remedy))
+  if (!protocols.includes(url.protocol)) throw new UnfitValue(`must begin with ${words}`)
+  if (CUT_PASSWORD.test(value)) throw new UnfitValue('holds an @ after its host', remedy)
+  return url
 }
 
 /** A PostgreSQL server; the driver ignores a schema, and the tables would be made in another one. */
 export const postgresServer = (value: string): string => {
-  const { searchParams } = connection('postgres:', 'postgresql:')(value)
+  const { searchParams } = connection(value, 'postgres:', 'postgresql:')
   const named = ['schema', 'search_path', 'currentSchema'].find((name) => searchParams.has(name))
   if (named === undefined) return value
   throw new UnfitValue(
@@ -122,7 +120,7 @@ export const postgresServer = (value: string): string => {
 
 /** A Redis server; the driver takes a path that is no number for database 0. */
 export const redisServer = (value: string): string => {
-  const { pathname } = connection('redis:', 'rediss:')(value)
+  const { pathname } = connection(value, 'redis:', 'rediss:')
   if (/^\/?\d*\/?$/.test(pathname)) return value
   throw new UnfitValue('must have the number of a database, or nothing, as its path')
 }
