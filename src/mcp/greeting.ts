@@ -21,8 +21,8 @@ export function mendGreeting(result: unknown): unknown {
 
 /** Where a server names itself in `_meta` (MCP 2026-07-28) */
 const SERVER_INFO = 'io.modelcontextprotocol/serverInfo'
-/** Characters of a revision's name, and of a server's */
-const LONGEST = 400
+/** Characters of a revision's name, and of what a server says of itself */
+const LONGEST = 1_000
 
 /**
  * What Baton uses of the answer to `server/discover`. It is remembered for each server for a day, and the rest of it may
@@ -40,9 +40,7 @@ export function mendDiscovery(result: unknown): unknown {
     capabilities: isRecord(capabilities) ? mendCapabilities(capabilities) : capabilities,
     ttlMs: 0,
     cacheScope: 'private',
-    _meta: {
-      [SERVER_INFO]: { name: inWords(name).slice(0, LONGEST), version: inWords(version).slice(0, LONGEST) },
-    },
+    _meta: { [SERVER_INFO]: { name: inWords(name), version: inWords(version) } },
   }
 }
 
@@ -56,4 +54,4 @@ function mendCapabilities(capabilities: unknown): object {
 }
 
 const inWords = (value: unknown): string =>
-  typeof value === 'string' || typeof value === 'number' ? String(value) : ''
+  typeof value === 'string' || typeof value === 'number' ? String(value).slice(0, LONGEST) : ''
