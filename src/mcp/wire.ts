@@ -174,7 +174,7 @@ const MISPLACED: Readonly<Record<string, readonly (number | undefined)[]>> = {
   sse: [400, 404, 405, 406],
 }
 
-/** The failure of a server that was never reached before, with what may be wrong with its connector. */
+/** The failure of an attempt without a verdict, with what may be wrong with the connector. */
 function doubtful(failure: McpError, { name, transport }: McpServerSpec, { status }: Exchange): McpError {
   if (failure.rpcCode === METHOD_NOT_FOUND) return failure.but({ message: `${name} ${NO_REVISION}` })
   if (failure.rpcCode !== undefined || !MISPLACED[transport]?.includes(status)) return failure
