@@ -167,8 +167,12 @@ export function tap(transport: Transport, options: TapOptions): Tap {
     // A notification is no part of the call whose end it may announce, and neither is an answer to the server.
     const own = createExchange()
     // Nobody waits for the response to such a message: a server that gives none must not hold a socket for each.
-    setTimeout(own.abort, ATTEMPT_MS).unref()
-    const leave = () => inExchange(own, () => send(message, sendOptions))
+    const timer = setTimeout(own.abort, ATTEMPT_MS).unref()
+    const leave = () =>
+      inExchange(own, () => send(message, sendOptions)).finally(() => {
+        clearTimeout(timer)
+        own.abort()
+      })
     if (!('method' in message)) return questions.answered(message.id, leave)
     if (message.method === 'notifications/cancelled') forget(message.params?.requestId)
     if (message.method !== 'notifications/initialized') return leave()

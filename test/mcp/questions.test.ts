@@ -69,19 +69,30 @@ t.test('requests of a flood beyond those that may wait are not answered', async 
   t.equal(leaving.length, 4 + 256)
 })
 
-t.test('a notification that the server does not accept in time is given up', (t) => {
+t.test('a notification that the server does not accept in time is given up', async (t) => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const signals: (AbortSignal | undefined)[] = []
+  let accept = (): void => {}
   const transport: Transport = {
     start: async () => {},
     close: async () => {},
-    send: async () => void signals.push(exchanges.getStore()?.signal),
+    send: () => {
+      signals.push(exchanges.getStore()?.signal)
+      return new Promise((resolve) => {
+        accept = resolve
+      })
+    },
   }
   tap(transport, { onResult: (_, result) => result, answersInResponse: true })
-  void transport.send({ jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId: 1 } })
+  const notify = () =>
+    transport.send({ jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId: 1 } })
+  void notify()
   t.equal(signals[0]?.aborted, false)
   mock.timers.tick(ATTEMPT_MS)
   t.equal(signals[0]?.aborted, true)
-  t.end()
+  const accepted = notify()
+  accept()
+  await accepted
+  t.equal(signals[1]?.aborted, true, 'one that is accepted is over at once')
 })
