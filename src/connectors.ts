@@ -12,14 +12,7 @@ import { connectorKey } from './credentials/connector-secret.ts'
 import { type LoginPage, pageOf } from './credentials/logins/page.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError, isUnavailable, refuseAt } from './errors.ts'
-import {
-  type Mcp,
-  McpError,
-  type McpServerInfo,
-  type McpServerSpec,
-  type McpTool,
-  waitOutMs,
-} from './mcp/contract.ts'
+import { type Mcp, McpError, type McpServerInfo, type McpServerSpec, type McpTool } from './mcp/contract.ts'
 import type { Caller, SessionTools } from './ports.ts'
 import type {
   AuditEntry,
@@ -158,8 +151,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const from = performance.now()
     const took = () => Math.round(performance.now() - from)
     try {
-      const options = { timeoutMs: waitOutMs(connector), refresh: true, insists: true }
-      const found = await deps.mcp.list(deps.specFor(connector), options)
+      const found = await deps.mcp.list(deps.specFor(connector), { refresh: true, insists: true })
       return { ok: true, latency_ms: took(), server: found.server, tools: found.tools }
     } catch (error) {
       if (!(error instanceof McpError) && !(error instanceof BatonError)) throw error

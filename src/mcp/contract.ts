@@ -197,7 +197,7 @@ export type ElicitHandler = (request: { message: string; [field: string]: unknow
 }>
 
 interface ListOptions {
-  /** The call settles within this time, whatever the server does. Default: connectBudgetMs */
+  /** The call settles within this time, whatever the server does. Default: waitOutMs */
   timeoutMs?: number
   /** Ask the server even though a list is cached */
   refresh?: boolean

@@ -2,13 +2,13 @@
 import type { Connection } from './connection.ts'
 import { readResult } from './content.ts'
 import {
-  connectBudgetMs,
   type Mcp,
   McpError,
   type McpProgress,
   type McpServerSpec,
   type McpStatus,
   type ToolList,
+  waitOutMs,
 } from './contract.ts'
 import { createDeadline } from './deadline.ts'
 import { Link, type LinkOptions } from './link.ts'
@@ -51,7 +51,7 @@ export function createServer(options: ServerOptions, kept: KeptList): Server {
 
   return {
     link,
-    async list(spec, { timeoutMs = connectBudgetMs(spec), refresh = false, insists = false } = {}) {
+    async list(spec, { timeoutMs = waitOutMs(spec), refresh = false, insists = false } = {}) {
       if (insists) link.health.skipPause()
       const deadline = createDeadline(spec.name, timeoutMs)
       return deadline.race(listing.get(spec, refresh)).finally(deadline.clear)

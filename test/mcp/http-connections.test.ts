@@ -2,7 +2,7 @@
 import { createServer } from 'node:net'
 import { mock } from 'node:test'
 import t from 'tap'
-import { McpError } from '../../src/mcp/contract.ts'
+import { CONNECT_MS, McpError } from '../../src/mcp/contract.ts'
 import { listening } from '../listening.ts'
 import { freePort } from '../servers.ts'
 import { eventually } from '../waiting.ts'
@@ -50,6 +50,18 @@ t.test('a lost session is opened anew, and each call runs once', async (t) => {
     t.equal(ran, 4, `${loss}: each of the parallel calls runs once`)
     t.equal(rig.count('initialize'), 2, `${loss}: all calls share one new session`)
   }
+})
+
+t.test('a caller waits until an attempt that takes its whole time can say how it ended', async (t) => {
+  const rig = await startRig(t)
+  const asked = new Promise<void>((resolve) => rig.on('initialize', () => resolve()))
+  const mcp = door(t, { connectMs: CONNECT_MS })
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const listed = fails(t, mcp.list(specOf(rig)), { kind: 'timeout', message: /did not connect/ })
+  await asked
+  mock.timers.tick(CONNECT_MS.http)
+  await listed
 })
 
 t.test('an error that only mentions a session or version does not make a call run again', async (t) => {
