@@ -14,7 +14,7 @@ import { createLogins } from '../credentials/logins.ts'
 import { createOAuthHttp } from '../credentials/oauth-http.ts'
 import { openVault, type Vault, verifyKeys } from '../credentials/vault.ts'
 import { inFull } from '../errors.ts'
-import { McpError } from '../mcp/contract.ts'
+import { ATTEMPT_MS, McpError } from '../mcp/contract.ts'
 import { createMcp } from '../mcp/mcp.ts'
 import { createMcpOAuth } from '../mcp/oauth.ts'
 import { openStore } from '../store/open.ts'
@@ -103,7 +103,8 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault): Async
       const spec = () => connectorSpec(connector, vault, allowPrivate, logins.authFor)
       let offered: string[] = []
       const error = await attempt(async () => {
-        const { tools } = await mcp.list(spec(), { refresh: true })
+        // As patiently as a start (src/tools/startup.ts).
+        const { tools } = await mcp.list(spec(), { timeoutMs: ATTEMPT_MS })
         offered = tools.map(({ name }) => name)
       })
       const unforeseen = connector.origin === 'config' ? unforeseenIn(offered, connector, policy) : []

@@ -1,8 +1,10 @@
 /** What the doctor finds out about logins, and what it says to do. */
+import { mock } from 'node:test'
 import t from 'tap'
 import { guardedServer } from '../credentials/connector-world.ts'
 import { visit } from '../credentials/world.ts'
 import { createClient } from '../e2e/client.ts'
+import { startRig } from '../mcp/servers/rig.ts'
 import { scratch } from '../scratch.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { run } from './running.ts'
@@ -29,6 +31,23 @@ t.test('the doctor renews the login at an MCP server before it reports on the se
     code: 1,
     out: [/^ok/, /^ok/, /^BAD {3}MCP server docs: needs a login: POST \/v1\/connectors\/con_.*invalid_grant/],
   })
+})
+
+t.test('the doctor hears why a server was too slow, however late it began to ask', async (t) => {
+  const rig = await startRig(t)
+  rig.on('initialize', () => mock.timers.tick(6_000))
+  const server = 'BATON__TOOLBOX__MCPS__0__'
+  const env = {
+    BATON_DATA_DIR: scratch(t),
+    [`${server}NAME`]: 'slow',
+    [`${server}TRANSPORT`]: 'streamable_http',
+    [`${server}URL`]: rig.url,
+    [`${server}MODE`]: 'strict',
+  }
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { out } = await run(env, 'doctor')
+  t.match(out, [/^ok/, /^ok/, /^BAD {3}MCP server slow: did not connect in 5000 ms/])
 })
 
 t.test('the doctor names the command that makes a login anew for the owner of the login', async (t) => {
