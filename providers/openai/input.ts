@@ -12,7 +12,7 @@ import type {
 } from '../../src/chat/message.ts'
 import { kept, once } from '../../src/chat/once.ts'
 import { wellFormedValue } from '../../src/chat/well-formed.ts'
-import { phaseOf, reasoningItem, withoutBreak } from './opaque.ts'
+import { phaseOf, reasoningItem } from './opaque.ts'
 import type { InputContent, InputItem, TextInput } from './wire.ts'
 
 /** A message that was rendered before gives the same items, with the same bytes. */
@@ -67,11 +67,10 @@ const assistantItem = once((part: Part): readonly InputItem[] => {
 
 function assistantMessage(part: TextPart): InputItem {
   const phase = phaseOf(part)
-  const text = withoutBreak(part.text)
   return {
     type: 'message',
     role: 'assistant',
-    content: [{ type: 'output_text', text, annotations: [] }],
+    content: [{ type: 'output_text', text: part.text, annotations: [] }],
     ...(phase ? { phase } : {}),
   }
 }

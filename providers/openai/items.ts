@@ -27,8 +27,6 @@ export interface Item {
   callId?: string
   name: string
   phase: unknown
-  /** What stands before a message's text, once some of it is known */
-  lead?: string
   done: boolean
   /** Reasoning that ended without its token, which may stand in the terminal event alone (earendil-works/pi#6409: Azure) */
   isBare: boolean

@@ -7,10 +7,8 @@ import type { ReasoningPart, TextPart } from '../../src/chat/message.ts'
 import { object, objects, string } from '../json.ts'
 import type { InputItem, Phase } from './wire.ts'
 
-/** Stands between the segments of a summary, and before a second message, when they are shown as one text. */
+/** Stands between the segments of a summary when they are shown as one text. */
 export const SEGMENT_BREAK = '\n\n'
-/** A message's text as the model wrote it */
-export const withoutBreak = (text: string): string => text.replace(/^\n\n(?=.)/s, '')
 
 /** The segments themselves are in the part's text; only their lengths are kept beside the token. */
 export function packReasoning(encrypted: string, segments: readonly string[]): string {

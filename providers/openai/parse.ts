@@ -22,8 +22,6 @@ interface State {
   headers: UpstreamFailure['headers']
   items: Items
   called: boolean
-  /** Some message has a text */
-  spoken: boolean
   nameless: boolean
   refused: boolean
   /** The response that failed without its reason */
@@ -45,7 +43,6 @@ export function createParser(
     headers,
     items: createItems(),
     called: false,
-    spoken: false,
     nameless: false,
     refused: false,
     failure: null,
@@ -82,13 +79,13 @@ const passOver: Handler = () => []
 
 const textDelta: Handler = (state, event) => {
   const item = state.items.of(event, 'message')
-  return grow(state, item, number(event.content_index) ?? 0, string(event.delta) ?? '', 'text.delta')
+  return grow(item, number(event.content_index) ?? 0, string(event.delta) ?? '', 'text.delta')
 }
 
 const summaryDelta: Handler = (state, event) => {
   const item = state.items.of(event, 'reasoning')
   const segment = number(event.summary_index) ?? number(event.content_index) ?? 0
-  return grow(state, item, segment, string(event.delta) ?? '', 'reasoning.delta')
+  return grow(item, segment, string(event.delta) ?? '', 'reasoning.delta')
 }
 
 /** `field`: where this event holds the whole text that its deltas built. */
@@ -213,7 +210,6 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map([
 ])
 
 function grow(
-  state: State,
   item: Item,
   place: number,
   delta: string,
@@ -222,20 +218,9 @@ function grow(
   if (delta === '' || item.done) return []
   const before = item.pieces.get(place)
   const breaks = before === undefined && place > 0 && type === 'reasoning.delta'
-  const lead = type === 'text.delta' && !item.isShown ? leadOf(state, item) : breaks ? SEGMENT_BREAK : ''
   item.pieces.set(place, (before ?? '') + delta)
   item.isShown = true
-  return [{ type, index: item.index, text: lead + delta }]
-}
-
-/**
- * A commentary and the answer come as two messages, and readers show all deltas as one text: without a break, one's last
- * word ran into the other's first (microsoft/vscode#312173, langchain4j/langchain4j#6399).
- */
-function leadOf(state: State, item: Item): string {
-  item.lead ??= state.spoken ? SEGMENT_BREAK : ''
-  state.spoken = true
-  return item.lead
+  return [{ type, index: item.index, text: breaks ? SEGMENT_BREAK + delta : delta }]
 }
 
 const piecesOf = ({ pieces }: Item): string[] => [...pieces].sort(([a], [b]) => a - b).map(([, text]) => text)
@@ -269,8 +254,7 @@ const settleMessage: Settler = (state, item, wire) => {
   const text = whole || piecesOf(item).join('')
   if (text === '') return null
   const known = phase(wire.phase) ?? phase(item.phase)
-  const opaque = known ? packPhase(known) : undefined
-  return { type: 'text', text: leadOf(state, item) + text, provenance: provenance(state, opaque) }
+  return { type: 'text', text, provenance: provenance(state, known ? packPhase(known) : undefined) }
 }
 
 const settleReasoning: Settler = (state, item, wire) => {

@@ -1,7 +1,6 @@
 /** OpenAI's streams, recorded and made up, become the parts of a message; a broken stream is a failure. */
 import { readdirSync } from 'node:fs'
 import t from 'tap'
-import { inputItems } from '../../../providers/openai/input.ts'
 import type { SseFrame } from '../../../src/sse.ts'
 import { EMPTY } from '../../patterns.ts'
 import { finishOf, fold, framed, framesOf, thrownBy } from '../streams.ts'
@@ -315,34 +314,6 @@ t.test('quirks of the stream are read', async (t) => {
     ] as const) {
       const whole = parse(framed(item(0, value), completed()))
       t.strictSame(parse(framed(item(0, value), ...behind, item(0, value), completed())), whole, value.type)
-    }
-  })
-
-  await t.test('two messages are shown apart, and go back as they came', async (t) => {
-    const delta = (output_index: number, text: string) => ({
-      type: 'response.output_text.delta',
-      output_index,
-      delta: text,
-    })
-    const words = ['Let me see.', '\nIt is 4.']
-    const [one, two] = [item(0, message(words[0] ?? '')), item(1, message(words[1] ?? ''))]
-    const begun = [delta(0, 'Let me '), delta(0, 'see.')]
-    const rest = [delta(1, ''), delta(1, '\nIt '), delta(1, 'is 4.')]
-    for (const events of [
-      [one, two],
-      [...begun, ...rest],
-      [...begun, one, ...rest, two],
-      [one, ...rest],
-    ]) {
-      const read = parse(framed(...events, completed()))
-      const parts = fold(read)
-      const shown = read.map((event) => (event.type === 'text.delta' ? event.text : '')).join('')
-      t.equal(shown, 'Let me see.\n\n\nIt is 4.')
-      t.equal(parts.map((part) => (part.type === 'text' ? part.text : '')).join(''), shown)
-      t.same(
-        inputItems([{ role: 'assistant', parts }]).map((sent) => 'content' in sent && sent.content[0]),
-        words.map((text) => ({ type: 'output_text', text, annotations: [] })),
-      )
     }
   })
 
