@@ -16,8 +16,8 @@ const PATIENCE = { TAP_TIMEOUT: '600' }
 const LONGEST_MS = 20 * 60_000
 
 /**
- * tap follows every promise with asynchronous hooks, a tenth of all processor time, to name the test that an uncaught
- * error belongs to. Without them such an error ends the file, which then fails by its exit code.
+ * tap follows every promise with asynchronous hooks, up to a tenth of a file's processor time, to name the test that an
+ * uncaught error belongs to. Without them such an error ends the file, which then fails by its exit code.
  */
 const NO_HOOKS = `data:text/javascript,${encodeURIComponent(`
   import hooks from 'node:async_hooks'

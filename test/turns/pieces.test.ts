@@ -136,6 +136,7 @@ const turn = {
   session_id: 'ses_1',
   restarts: 0,
   base_seq: 2,
+  context: [] as Turn['context'],
   usage: { input_tokens: 1, output_tokens: 2, reasoning_tokens: 0, cached_tokens: 0 },
 } as Turn
 const activeIn = (phase: ActiveTurn['phase']): ActiveTurn => {
