@@ -108,13 +108,11 @@ function createConnect(pool: pg.Pool, size: number): () => Promise<pg.PoolClient
   const made = new Set<pg.PoolClient>()
   pool.on('connect', (client) => made.add(client))
   pool.on('remove', (client) => made.delete(client))
-  let isFull = false
   const stopGrowing = () => {
+    const wasGrowing = pool.options.max === size
     pool.options.max = made.size
-    if (isFull) return
-    isFull = true
+    if (!wasGrowing) return
     setTimeout(() => {
-      isFull = false
       pool.options.max = size
     }, FULL_MS).unref()
   }

@@ -253,7 +253,7 @@ function inWords({ path, message, property }: Misfit, rename: DeclaredTool['rena
 interface Attempt {
   outcome: Outcome
   raw: McpResult
-  /** The server, or the built-in, was asked. Else the time that passed would make the tool look quick, or slow */
+  /** The call may have run. Of one that surely did not, the time would make the tool look quick, or slow */
   isMade: boolean
 }
 
