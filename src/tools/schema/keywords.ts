@@ -158,6 +158,7 @@ const KEYWORDS: ReadonlyMap<string, Keyword> = new Map<string, Keyword>([
 ])
 /** All keywords of a clean schema, in the order in which it has them. */
 export const KEYWORD_ORDER: readonly string[] = [...KEYWORDS.keys()]
+const PLACES: ReadonlyMap<string, number> = new Map(KEYWORD_ORDER.map((keyword, at) => [keyword, at]))
 export const isAnnotation = (keyword: string): boolean => KEYWORDS.get(keyword)?.isAnnotation === true
 const ANNOTATIONS = KEYWORD_ORDER.filter(isAnnotation)
 
@@ -180,8 +181,9 @@ export function annotationsOf(node: ReadonlyMap<string, unknown>): JsonSchema {
 
 /** The schema with its keywords, or only the kept ones, in the order of KEYWORDS. */
 export function ordered(schema: JsonSchema, isKept: (keyword: string) => boolean = () => true): JsonSchema {
-  const kept = KEYWORD_ORDER.filter((keyword) => keyword in schema && isKept(keyword))
-  return Object.fromEntries(kept.map((keyword) => [keyword, schema[keyword]]))
+  const kept = Object.keys(schema).filter((keyword) => PLACES.has(keyword) && isKept(keyword))
+  const sorted = kept.sort((a, b) => Number(PLACES.get(a)) - Number(PLACES.get(b)))
+  return Object.fromEntries(sorted.map((keyword) => [keyword, schema[keyword]]))
 }
 
 /** Each value once; equal ones may be written differently. */
@@ -227,20 +229,35 @@ export const placeOf = (keyword: string): Place | undefined => KEYWORDS.get(keyw
 
 /** A copy of a 2020-12 node whose direct subschemas went through `fn`. */
 export function mapSubschemas(node: JsonSchema, fn: (sub: unknown) => unknown): JsonSchema {
-  const mapped = (keyword: string, value: unknown): unknown => {
-    switch (placeOf(keyword)) {
-      case undefined:
-        return value
-      case 'list':
-        return (value as unknown[]).map((sub) => fn(sub))
-      case 'map':
-        return Object.fromEntries(Object.entries(value as JsonSchema).map(([key, sub]) => [key, fn(sub)]))
-      default:
-        return fn(value)
-    }
+  const copy = { ...node }
+  for (const keyword of Object.keys(node)) {
+    const place = placeOf(keyword)
+    if (place !== undefined) copy[keyword] = mapped(place, node[keyword], fn)
   }
-  return Object.fromEntries(Object.entries(node).map(([keyword, value]) => [keyword, mapped(keyword, value)]))
+  return copy
 }
+
+function mapped(place: Place, value: unknown, fn: (sub: unknown) => unknown): unknown {
+  switch (place) {
+    case 'list':
+      return (value as unknown[]).map((sub) => fn(sub))
+    case 'map':
+      return Object.fromEntries(Object.entries(value as JsonSchema).map(([key, sub]) => [key, fn(sub)]))
+    case 'schema':
+      return fn(value)
+    default:
+      return place satisfies never
+  }
+}
+
+/** A node's direct subschemas, without mere booleans. */
+export const subschemasOf = (node: JsonSchema): JsonSchema[] =>
+  Object.keys(node).flatMap((keyword) => {
+    const place = placeOf(keyword)
+    if (place === undefined) return []
+    const value = node[keyword]
+    return (place === 'schema' ? [value] : Object.values(value as object)).filter(isRecord)
+  })
 
 /** The members of a keyword that holds a list of subschemas, without mere booleans. */
 export const listOf = (value: unknown): JsonSchema[] => (Array.isArray(value) ? value.filter(isRecord) : [])
@@ -248,11 +265,8 @@ export const listOf = (value: unknown): JsonSchema[] => (Array.isArray(value) ? 
 /** A 2020-12 schema and all subschemas in it, without mere booleans. */
 export function nodesOf(schema: JsonSchema): JsonSchema[] {
   const nodes = [schema]
-  const add = (sub: unknown) => {
-    if (isRecord(sub)) nodes.push(sub)
-  }
   // The list grows while it is read.
-  for (const node of nodes) mapSubschemas(node, add)
+  for (const node of nodes) for (const sub of subschemasOf(node)) nodes.push(sub)
   return nodes
 }
 

@@ -14,6 +14,7 @@ import {
   nodesOf,
   ordered,
   placeOf,
+  subschemasOf,
 } from './keywords.ts'
 
 const TESTS = ['not', 'if', 'oneOf']
@@ -69,6 +70,8 @@ export function withWholeTests(
   targetOf: (node: JsonSchema) => JsonSchema | undefined = definitionOf(schema),
 ): JsonSchema {
   const nodes = nodesOf(schema)
+  // Few schemas have any.
+  if (!nodes.some((node) => TESTS.some((test) => test in node))) return schema
   const users = new Map<unknown, JsonSchema[]>()
   for (const node of nodes) {
     const use = (sub: unknown) => {
@@ -76,8 +79,7 @@ export function withWholeTests(
       if (known) known.push(node)
       else users.set(sub, [node])
     }
-    mapSubschemas(node, use)
-    use(targetOf(node))
+    for (const sub of [...subschemasOf(node), targetOf(node)]) use(sub)
   }
   const relaxed = new Set(nodes.filter(isRelaxed))
   // The set grows while it is read.
