@@ -1,4 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+/** Waits that end in time, and long work that lets others have the event loop. */
+import { setImmediate as nextPass, setTimeout as sleep } from 'node:timers/promises'
 
 /** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
 export const pause = (ms: number, signal: AbortSignal): Promise<void> =>
@@ -36,4 +37,29 @@ export function timeLimit(ms: number): AbortSignal {
   const end = () => controller.abort(new DOMException(`no answer within ${ms} ms`, 'TimeoutError'))
   setTimeout(() => setImmediate(end), ms).unref()
   return controller.signal
+}
+
+/** Longest that a long work holds the event loop at once. */
+const BREATH_MS = 10
+
+let lastBreath: Promise<void> = Promise.resolve()
+
+/** Waits for a pass of the event loop of its own: of many long works, each pass goes on with one. */
+function breathe(): Promise<void> {
+  lastBreath = lastBreath.then(() => nextPass())
+  return lastBreath
+}
+
+/** What `work` makes of the items, one by one. Others have the event loop every few milliseconds. */
+export async function inBreaths<T, R>(items: readonly T[], work: (item: T) => R): Promise<R[]> {
+  const made: R[] = []
+  let since = performance.now()
+  for (const item of items) {
+    if (performance.now() - since > BREATH_MS) {
+      await breathe()
+      since = performance.now()
+    }
+    made.push(work(item))
+  }
+  return made
 }

@@ -56,7 +56,7 @@ export function createListing(
     announced.asked = all
     isNext = false
     const { server, tools, left_out, ttlMs } = await fetch(spec)
-    const hash = hashTools({ tools, left_out })
+    const hash = await hashTools({ tools, left_out })
     const fetched_at = Date.now()
     const fresh_until = now() + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
     const list: ToolList = { server, tools, left_out, hash, fetched_at, fresh_until }

@@ -5,6 +5,7 @@
 import { canonicalJson, isRecord, isWithin, sha256 } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
 import type { JsonSchema } from '../provider.ts'
+import { inBreaths } from '../within.ts'
 import type { McpAnnotations, McpTool, ToolList } from './contract.ts'
 
 const MAX_TOOLS = 1_000
@@ -148,8 +149,9 @@ function mendAnnotations(raw: Record<string, unknown>): McpAnnotations {
  * SHA-256 over the canonical JSON (sorted by name, keys sorted) of the tools and of those left out, so that order and
  * spelling do not count.
  */
-export function hashTools({ tools, left_out }: MendedTools): string {
+export async function hashTools({ tools, left_out }: MendedTools): Promise<string> {
   const sorted = [...tools].sort((a, b) => (a.name < b.name ? -1 : 1))
   const problems = [...left_out].sort((a, b) => (a.tool < b.tool ? -1 : 1))
-  return sha256(canonicalJson([...sorted, ...problems]))
+  const texts = await inBreaths<object, string>([...sorted, ...problems], canonicalJson)
+  return sha256(`[${texts.join(',')}]`)
 }

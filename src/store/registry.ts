@@ -1,5 +1,6 @@
 /** The tools of sessions, compared and swapped by revision, for many sessions in one statement. */
 import { BatonError } from '../errors.ts'
+import { inBreaths } from '../within.ts'
 import { type StoredBindings, toBindings } from './bindings.ts'
 import { type Db, value } from './db.ts'
 import { document, record } from './json.ts'
@@ -28,17 +29,14 @@ export function createRegistry(db: Db): Registry {
         pins,
       }
     },
-    put: (changes) =>
-      db.query(PUT, [
-        changes.map(({ session_id }) => session_id),
-        record(
-          changes.map(({ session_id, expected, tools }) => ({
-            session_id,
-            expected,
-            tools: document(tools),
-          })),
-        ),
-      ]),
+    async put(changes) {
+      const rows: Record<string, unknown>[] = []
+      for (const { session_id, expected, tools } of changes) {
+        const documents = await inBreaths(tools, document)
+        rows.push({ session_id, expected, tools: `[${documents.join(',')}]` })
+      }
+      return db.query(PUT, [changes.map(({ session_id }) => session_id), record(rows)])
+    },
   }
 }
 

@@ -49,7 +49,8 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
 
   async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
     const view = await deps.viewOf(session, null)
-    return JSON.stringify(declared(before, view)) === JSON.stringify(declared(after, view))
+    const [former, present] = [await declared(before, view), await declared(after, view)]
+    return JSON.stringify(former) === JSON.stringify(present)
   }
 
   /**

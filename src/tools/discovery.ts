@@ -2,6 +2,7 @@
  * What is known of servers, in parallel and within a deadline: a fresh list, an older one, or none. A server that is
  * late or away is asked again in the background, for as long as a session uses it, and `onNews` says when it is there.
  */
+import { once } from '../chat/once.ts'
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { type Mcp, type McpServerSpec, type ToolList, waitOutMs } from '../mcp/contract.ts'
 import type { Binding, Connector, Store } from '../store/store.ts'
@@ -150,7 +151,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     forget: (id) => forget(({ connector }) => connector.id === id),
     lastSeen(id, tool) {
       const list = mcp.cached(latest.get(id)?.spec.key ?? '')
-      return list?.tools.some(({ name }) => name === tool) ? dateOf(list) : null
+      return list && namesIn(list).has(tool) ? dateOf(list) : null
     },
     isExpected: (id) => latest.get(id)?.isExpected() ?? false,
     marks: (bindings) => bindings.map(markOf),
@@ -170,6 +171,8 @@ export async function lastList(
   const own = mcp.cached(key)
   return own && stored && own.fetched_at < stored.fetched_at ? stored : (own ?? stored)
 }
+
+const namesIn = once(({ tools }: ToolList) => new Set(tools.map(({ name }) => name)))
 
 /** A server with its last known list; null: no list is known. */
 const serverWith = (

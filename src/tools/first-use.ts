@@ -1,7 +1,8 @@
 /** Trust on first use: a definition that a model is to get for the first time is kept as accepted before it can. */
 import type { McpTool } from '../mcp/contract.ts'
 import type { Store } from '../store/store.ts'
-import { hashOf } from './definition.ts'
+import { inBreaths } from '../within.ts'
+import { definitionOf } from './definition.ts'
 import type { Pins } from './registries.ts'
 
 type ToolPins = ReadonlyMap<string, string>
@@ -12,9 +13,10 @@ export function createFirstUse(store: Pick<Store, 'connectors'>) {
   const underWay = new Map<readonly McpTool[], Promise<ToolPins>>()
 
   async function pinFirst(connector: string, tools: readonly McpTool[], known: ToolPins): Promise<ToolPins> {
-    const first = tools
-      .filter(({ name }) => !known.has(name))
-      .map((tool) => ({ tool: tool.name, hash: hashOf(tool), definition: tool }))
+    const fresh = tools.filter(({ name }) => !known.has(name))
+    const first = await inBreaths(fresh, (tool) => {
+      return { tool: tool.name, hash: definitionOf(tool).hash, definition: tool }
+    })
     const kept = await store.connectors.pinFirst(connector, first)
     // Another replica's first use may have come before this one, with another list.
     const all = kept.length === first.length ? first : await store.connectors.pins(connector)

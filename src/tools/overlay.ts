@@ -8,6 +8,7 @@ import { exposedName } from '../chat/names.ts'
 import { once } from '../chat/once.ts'
 import type { Deployment, SchemaProfile, ToolDeclaration } from '../provider.ts'
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
+import { inBreaths } from '../within.ts'
 import type { DeclaredTool } from './execute.ts'
 import { isPlaceholder } from './registry.ts'
 import { type Adapted, adapt, ownNames, sentNames } from './schema/adapt.ts'
@@ -24,7 +25,7 @@ export interface Overlay {
 }
 
 /** Rows are immutable: a change makes a new one, so a row's overlays live as long as the row. */
-const overlays = new WeakMap<RegistryRow, Map<Deployment, Overlay>>()
+const overlays = new WeakMap<RegistryRow, Map<Deployment, Promise<Overlay>>>()
 /** One adaptation for a definition and profile, however many sessions bind it and deployments share it. */
 const adapted = new WeakMap<SchemaProfile, BoundedMap<Adapted>>()
 /** Most characters of JSON for one profile */
@@ -33,9 +34,9 @@ const MOST_ADAPTED = 32 << 20
 const OVERHEAD = 500
 const sizeOf = (one: Adapted): number => OVERHEAD + ('schema' in one ? JSON.stringify(one.schema).length : 0)
 
-/** A row and deployment have one overlay: the same object each time. */
-export function overlayOf(row: RegistryRow, deployment: Deployment): Overlay {
-  const made = overlays.get(row) ?? new Map<Deployment, Overlay>()
+/** A row and deployment have one overlay: the same object each time. Made in breaths: a long list takes half a second. */
+export function overlayOf(row: RegistryRow, deployment: Deployment): Promise<Overlay> {
+  const made = overlays.get(row) ?? new Map<Deployment, Promise<Overlay>>()
   overlays.set(row, made)
   const found = made.get(deployment)
   if (found) return found
@@ -44,33 +45,35 @@ export function overlayOf(row: RegistryRow, deployment: Deployment): Overlay {
   return overlay
 }
 
-function build(row: RegistryRow, deployment: Deployment): Overlay {
+async function build(row: RegistryRow, deployment: Deployment): Promise<Overlay> {
   const limit = deployment.toolLimit ?? Number.POSITIVE_INFINITY
   const tools: ToolDeclaration[] = []
   const byExposed = new Map<string, DeclaredTool>()
   const undeclared: Overlay['undeclared'] = []
-  for (const tool of [...row.tools].sort((a, b) => a.order - b.order)) {
-    if (!tool.enabled) continue
-    const fit = fitted(tool, deployment)
+  const enabled = row.tools.filter((tool) => tool.enabled).sort((a, b) => a.order - b.order)
+  await inBreaths(enabled, (tool) => {
+    const fit = tools.length < limit || isUndeclarable(tool) ? fitted(tool, deployment) : beyond(limit)
     const { exposed_name: name, canonical_name, description } = tool
     if ('undeclarable' in fit) {
       undeclared.push({ canonical_name, reason: fit.undeclarable })
-      continue
-    }
-    if (tools.length >= limit) {
-      const reason = `Not declared: this provider takes at most ${limit} tools, and those before it fill the list.`
-      undeclared.push({ canonical_name, reason })
-      continue
+      return
     }
     tools.push({ name, canonical_name, description, parameters: fit.schema })
     byExposed.set(name, { tool, rename: fit.rename })
-  }
+  })
   const isRenaming = [...byExposed.values()].some(({ rename }) => rename !== null)
   return { revision: row.revision, tools, byExposed, isRenaming, undeclared }
 }
 
+const isUndeclarable = ({ status, is_blocked }: RegistryTool): boolean =>
+  status === 'undeclarable' || is_blocked
+
+const beyond = (limit: number): Adapted => ({
+  undeclarable: `Not declared: this provider takes at most ${limit} tools, and those before it fill the list.`,
+})
+
 function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
-  if (tool.status === 'undeclarable' || tool.is_blocked) {
+  if (isUndeclarable(tool)) {
     return { undeclarable: tool.reason ?? 'It cannot be declared.' }
   }
   const known = adapted.get(deployment.schema) ?? new BoundedMap<Adapted>(MOST_ADAPTED, sizeOf)

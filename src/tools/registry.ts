@@ -7,6 +7,7 @@ import type { ToolsDelta } from '../chat/event.ts'
 import { exposedName } from '../chat/names.ts'
 import type { McpTool, ToolProblem } from '../mcp/contract.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
+import { inBreaths } from '../within.ts'
 import type { Builtin } from './builtin.ts'
 import { definitionOf, hashOf, schemaOf } from './definition.ts'
 import type { Normalised } from './schema/normalise.ts'
@@ -59,26 +60,27 @@ type Candidate = Omit<RegistryTool, 'order' | 'enabled'>
  * `now` is RFC 3339. Order: tools that stay keep their places; those that are new, or come back, are appended by name.
  * A definition that did not change keeps its bytes, so that the declarations before and after are the same.
  */
-export function nextRegistry(
+export async function nextRegistry(
   before: readonly RegistryTool[],
   servers: readonly KnownServer[],
   builtins: readonly Builtin[],
   policy: Pick<ToolboxPolicy, 'admit'>,
   now: string,
-): NextRegistry {
+): Promise<NextRegistry> {
   const known = new Map(before.map((tool) => [tool.canonical_name, tool]))
   const candidates = new Map<string, Candidate>()
   const room = { bytes: MOST_BYTES }
-  for (const tool of [
-    ...builtins.map((builtin) => builtinTool(builtin, now)),
-    ...servers.flatMap((server) => toolsOf(server, before, policy, room)),
-  ]) {
-    if (!candidates.has(tool.canonical_name)) candidates.set(tool.canonical_name, tool)
+  const add = (tools: readonly Candidate[]) => {
+    for (const tool of tools)
+      if (!candidates.has(tool.canonical_name)) candidates.set(tool.canonical_name, tool)
   }
-  const stays = before.flatMap((tool) => {
+  add(builtins.map((builtin) => builtinTool(builtin, now)))
+  for (const server of servers) add(await toolsOf(server, before, policy, room))
+  const stay = await inBreaths(before, (tool) => {
     const next = candidates.get(tool.canonical_name)
     return next ? [merged(tool, next)] : []
   })
+  const stays = stay.flat()
   // A new tool may have been here before, until its server dropped it, or under its server's former name.
   const off = new Set([
     ...servers.flatMap((server) => server.off.map((name) => ownKey(server.connector.id, name))),
@@ -99,15 +101,17 @@ export function nextRegistry(
 const ownKey = (connector: string | null, tool: string | null): string => `${connector} ${tool}`
 
 /** A server's tools for the registry: from its list, or as the registry knew them before. */
-function toolsOf(
+async function toolsOf(
   server: KnownServer,
   before: readonly RegistryTool[],
   policy: Pick<ToolboxPolicy, 'admit'>,
   room: Room,
-): Candidate[] {
-  const own = before.filter((tool) => belongsTo(tool, server))
-  const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)
-  return isKept ? remembered(server, own, policy) : listed(server, server.tools ?? [], policy, room)
+): Promise<Candidate[]> {
+  const isKnown = (tool: RegistryTool) => belongsTo(tool, server)
+  const isKept = server.tools === null || (server.state === 'pending' && before.some(isKnown))
+  return isKept
+    ? remembered(server, before.filter(isKnown), policy)
+    : listed(server, server.tools ?? [], policy, room)
 }
 
 export function difference(before: readonly RegistryTool[], after: readonly RegistryTool[]): Difference {
@@ -167,7 +171,8 @@ const bytesOf = ({ description, parameters, input_schema, annotations }: Registr
 const ANY = { type: 'object', properties: {} }
 /** Whether the tool has ANY for its schema. */
 export const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>): boolean =>
-  isDeepStrictEqual(parameters, ANY)
+  // The shorter look first: thousands of tools are asked for each revision.
+  Object.keys(parameters).length === 2 && isDeepStrictEqual(parameters, ANY)
 
 const hasChanged = (before: RegistryTool | undefined, after: RegistryTool): boolean =>
   before !== undefined &&
@@ -198,23 +203,24 @@ function builtinTool(builtin: Builtin, now: string): Candidate {
   }
 }
 
-function listed(
+/** In breaths: a schema that was not read before takes a millisecond. */
+async function listed(
   server: KnownServer,
   tools: readonly McpTool[],
   policy: Pick<ToolboxPolicy, 'admit'>,
   room: Room,
-): Candidate[] {
+): Promise<Candidate[]> {
   const most = Math.min(MOST_LIST_BYTES, room.bytes)
   const beyond = most < MOST_LIST_BYTES ? BEYOND_ALL : BEYOND
   let bytes = 0
   // By name: the same tools stay within the limit whatever order the server lists them in.
-  const usable = tools
+  const offered = tools
     .filter(({ name }) => isOffered(server.connector, name))
     .sort((a, b) => (a.name < b.name ? -1 : 1))
-    .map((tool) => {
-      bytes += definitionOf(tool).bytes
-      return mcpTool(server, tool, bytes <= most ? schemaOf(tool) : beyond, policy)
-    })
+  const usable = await inBreaths(offered, (tool) => {
+    bytes += definitionOf(tool).bytes
+    return mcpTool(server, tool, bytes <= most ? schemaOf(tool) : beyond, policy)
+  })
   room.bytes -= Math.min(bytes, most)
   const leftOut = server.left_out
     .filter(({ tool }) => isOffered(server.connector, tool))

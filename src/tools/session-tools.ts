@@ -55,7 +55,7 @@ export interface EngineTools
    * Throws session_not_found.
    */
   present(session: string): Promise<RegistryRow>
-  overlay(row: RegistryRow, deployment: Deployment): Overlay
+  overlay(row: RegistryRow, deployment: Deployment): Promise<Overlay>
   /** The session's registry lacks a list that is here or on its way, or a change is under way here. Cheap to ask. */
   isBehind(session: string): boolean
   close(): Promise<void>
@@ -141,7 +141,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       const view = await deps.viewOf(session, provider)
       const shown = await shownRegistry(row, view, { ...deps, lastSeen: discovery.lastSeen })
       // The tools as the provider gets them, if the caller named one.
-      return provider === null ? shown : { ...shown, declarations: declared(row, view) }
+      return provider === null ? shown : { ...shown, declarations: await declared(row, view) }
     },
     async accept(caller: Caller, from, tool, expected) {
       const list = (await lastList(deps, connectorKey(from))) ?? (await listed(from))

@@ -15,8 +15,8 @@ export interface View {
 }
 
 /** The registry's tools in the provider's own shape. */
-export const declared = (row: RegistryRow, { deployment, options }: View): unknown[] =>
-  deployment.declare(overlayOf(row, deployment).tools, options)
+export const declared = async (row: RegistryRow, { deployment, options }: View): Promise<unknown[]> =>
+  deployment.declare((await overlayOf(row, deployment)).tools, options)
 
 interface Known extends Pick<Discovery, 'lastSeen'> {
   store: Pick<Store, 'connectors'>
@@ -28,7 +28,7 @@ interface Known extends Pick<Discovery, 'lastSeen'> {
 export async function shownRegistry(row: RegistryRow, view: View, known: Known): Promise<SessionToolList> {
   const { providers, lastSeen } = known
   const changes = await changesIn(row, known)
-  const { undeclared } = overlayOf(row, view.deployment)
+  const { undeclared } = await overlayOf(row, view.deployment)
   const reasons = new Map(undeclared.map(({ canonical_name, reason }) => [canonical_name, reason]))
   const tools = [...row.tools]
     .sort((a, b) => a.order - b.order)

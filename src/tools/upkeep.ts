@@ -91,13 +91,14 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     nextOf(ground, discovery.heard(ground.bindings, datesOf(ground.row.tools)))
 
   async function nextOf({ row, bindings, pins }: Ground, servers: readonly ListedServer[]): Promise<Next> {
-    const pinning = servers.map(async (server, i): Promise<KnownServer> => {
+    const known: KnownServer[] = []
+    // One after the other: each writes up to a whole list.
+    for (const [i, server] of servers.entries()) {
       const { connector, tools } = server
       const off = bindings[i]?.off ?? []
-      return { ...server, off, pins: await pinned(connector.id, tools, pins) }
-    })
-    const known = await Promise.all(pinning)
-    const next = nextRegistry(row.tools, known, rules.builtins, rules.policy, new Date().toISOString())
+      known.push({ ...server, off, pins: await pinned(connector.id, tools, pins) })
+    }
+    const next = await nextRegistry(row.tools, known, rules.builtins, rules.policy, new Date().toISOString())
     await keepOff(row, next.removed, bindings)
     return next
   }

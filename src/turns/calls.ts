@@ -67,7 +67,7 @@ export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Prom
     ledgerOf(run),
     deps.tools.newest(active.session.id),
   ])
-  const overlay = deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
+  const overlay = await deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
   const turn = { asked_at: open.asked_at, isCancelled: active.stop.signal.reason === CANCELLED }
   const step = { ...run, index: open.index }
   const jobs = open.calls.map(async (call, i) => {

@@ -40,8 +40,8 @@ export interface Prepared {
  * The request of a turn's step, as the turn stands. Asks for the provider's list of models without waiting: later steps
  * have it.
  */
-export function prepareStep(run: Run, registry: RegistryRow): Prepared {
-  const prepared = prepare(run.deps, {
+export async function prepareStep(run: Run, registry: RegistryRow): Promise<Prepared> {
+  const prepared = await prepare(run.deps, {
     session: run.active.session,
     provider: run.provider,
     model: run.model,
@@ -56,16 +56,16 @@ export function prepareStep(run: Run, registry: RegistryRow): Prepared {
 }
 
 /** Throws invalid_request where no deployment serves the credential. */
-export function prepare(
+export async function prepare(
   deps: Pick<EngineDeps, 'deploymentFor' | 'optionsFor' | 'tools' | 'llm'>,
   from: Preparation,
-): Prepared {
+): Promise<Prepared> {
   const { session, credential, provider, model } = from
   const deployment = deps.deploymentFor(provider, credential)
   const options = deps.optionsFor(deployment)
   const reported = deps.llm.models.known(deployment, credential.facts, model)
   const capabilities = deployment.capabilities(model, reported)
-  const overlay = deps.tools.overlay(from.registry, deployment)
+  const overlay = await deps.tools.overlay(from.registry, deployment)
   const head = capabilities.boundThinking
     ? JSON.stringify([session.instructions, deployment.declare(overlay.tools, options)])
     : ''

@@ -25,7 +25,7 @@ export async function renderPreview(
     deps.store.messages.after(id, 0),
   ])
   const input: MessageInput[] = request.input.length > 0 ? [{ role: 'user', parts: request.input }] : []
-  const prepared = prepare(deps, {
+  const prepared = await prepare(deps, {
     session,
     provider,
     model: request.model ?? session.model,

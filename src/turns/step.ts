@@ -206,7 +206,7 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
 export async function discardLost(run: Run): Promise<void> {
   const { deps } = run
   const registry = await deps.tools.newest(run.active.session.id)
-  const overlay = deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
+  const overlay = await deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
   const started_at = run.history.at(-1)?.created_at ?? now()
   run.inFlight = { step: { ...newStep(run, overlay), started_at }, folding: createFold() }
   await discard(run, 'owner_lost')

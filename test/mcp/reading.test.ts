@@ -133,7 +133,7 @@ t.test('of entries with one name a sound one is the tool, else the last one’s 
   t.end()
 })
 
-t.test('the hash of a list ignores the order of tools and keys, and nothing else', (t) => {
+t.test('the hash of a list ignores the order of tools and keys, and nothing else', async (t) => {
   const a = {
     name: 'a',
     description: 'x',
@@ -145,17 +145,16 @@ t.test('the hash of a list ignores the order of tools and keys, and nothing else
     description: 'x',
     name: 'a',
   }
-  const hashOf = (tools: McpTool[]) => hashTools({ tools, left_out: [] })
-  t.equal(hashOf([a, b]), hashOf([b, reordered]))
-  t.not(hashOf([a, b]), hashOf([{ ...a, description: 'y' }, b]))
-  t.not(hashOf([a, b]), hashOf([{ ...a, annotations: { readOnlyHint: true } }, b]))
-  t.not(hashOf([a]), hashOf([a, b]))
+  const hashOf = async (tools: McpTool[]) => hashTools({ tools, left_out: [] })
+  t.equal(await hashOf([a, b]), await hashOf([b, reordered]))
+  t.not(await hashOf([a, b]), await hashOf([{ ...a, description: 'y' }, b]))
+  t.not(await hashOf([a, b]), await hashOf([{ ...a, annotations: { readOnlyHint: true } }, b]))
+  t.not(await hashOf([a]), await hashOf([a, b]))
   t.not(
-    hashOf([a]),
-    hashTools({ tools: [a], left_out: [{ tool: 'b', problem: 'left out: it is' }] }),
+    await hashOf([a]),
+    await hashTools({ tools: [a], left_out: [{ tool: 'b', problem: 'left out: it is' }] }),
     'entries that are left out count',
   )
-  t.end()
 })
 
 t.test('every kind of content becomes a canonical part', (t) => {

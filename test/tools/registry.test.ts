@@ -60,7 +60,7 @@ const rowOf = (tools: RegistryTool[]): RegistryRow => ({
 
 t.test('all lists together get unique legal names, the same in any order and after a restart', async (t) => {
   const servers = Object.entries(LISTS).map(([name, tools]) => server(name, tools))
-  const first = next([], servers, [BUILTIN])
+  const first = await next([], servers, [BUILTIN])
   t.ok(first.tools.length > 400, `${first.tools.length} tools`)
   const exposed = first.tools.map((one) => one.exposed_name)
   t.equal(new Set(exposed).size, exposed.length)
@@ -69,7 +69,7 @@ t.test('all lists together get unique legal names, the same in any order and aft
     [],
   )
   t.strictSame(names(first.tools), [...names(first.tools)].sort(), 'new tools are sorted by canonical name')
-  const turned = next(
+  const turned = await next(
     [],
     [...servers].reverse().map((one) => ({ ...one, tools: [...(one.tools ?? [])].reverse() })),
     [BUILTIN],
@@ -78,22 +78,22 @@ t.test('all lists together get unique legal names, the same in any order and aft
   // A restart: the row comes from the store, the lists anew from the servers.
   const stored = JSON.parse(JSON.stringify(first.tools)) as RegistryTool[]
   const fresh = servers.map((one) => ({ ...one, tools: JSON.parse(JSON.stringify(one.tools)) as McpTool[] }))
-  const again = next(stored, fresh, [BUILTIN])
+  const again = await next(stored, fresh, [BUILTIN])
   t.strictSame({ ...again, tools: [] }, { tools: [], added: [], removed: [], changed: [] })
   for (const deployment of deployments) {
-    const bytes = (tools: RegistryTool[]) =>
-      JSON.stringify(deployment.declare(overlayOf(rowOf(tools), deployment).tools, OPTIONS))
-    t.equal(bytes(again.tools), bytes(first.tools), `${deployment.id} declares the same bytes`)
+    const bytes = async (tools: RegistryTool[]) =>
+      JSON.stringify(deployment.declare((await overlayOf(rowOf(tools), deployment)).tools, OPTIONS))
+    t.equal(await bytes(again.tools), await bytes(first.tools), `${deployment.id} declares the same bytes`)
   }
 })
 
 t.test('every tool of every list is declared to every deployment', async (t) => {
-  const { tools } = next(
+  const { tools } = await next(
     [],
     Object.entries(LISTS).map(([name, list]) => server(name, list)),
   )
   for (const deployment of deployments) {
-    const overlay = overlayOf(rowOf(tools), { ...deployment, toolLimit: null })
+    const overlay = await overlayOf(rowOf(tools), { ...deployment, toolLimit: null })
     t.equal(overlay.tools.length + overlay.undeclared.length, tools.length, deployment.id)
     t.strictSame(overlay.undeclared, [], deployment.id)
     t.strictSame(
@@ -119,12 +119,12 @@ t.test('tools that stay keep their place and bytes; all others are appended by n
     listed: fc.subarray(pool),
     isTurned: fc.boolean(),
   })
-  fc.assert(
-    fc.property(fc.array(step, { minLength: 1, maxLength: 8 }), (steps) => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 8 }), async (steps) => {
       let tools: RegistryTool[] = []
       for (const { listed, isTurned } of steps) {
         const known = new Set(tools.map((one) => one.canonical_name))
-        const made = next(tools, [server('srv', isTurned ? listed.map(turned) : listed)])
+        const made = await next(tools, [server('srv', isTurned ? listed.map(turned) : listed)])
         const order = names(made.tools)
         const stayed = names(tools).filter((name) => listed.some((one) => `srv.${one.name}` === name))
         const joined = listed
@@ -146,13 +146,17 @@ t.test('tools that stay keep their place and bytes; all others are appended by n
 })
 
 t.test('a tool whose definition changes keeps its place and is reported as changed', async (t) => {
-  const before = next([], [server('s', [tool('a'), tool('b')])]).tools
-  const after = next(before, [server('s', [tool('a', { description: 'Other.' }), tool('b')])])
+  const before = (await next([], [server('s', [tool('a'), tool('b')])])).tools
+  const after = await next(before, [server('s', [tool('a', { description: 'Other.' }), tool('b')])])
   t.strictSame(after.changed, ['s.a'])
   t.strictSame(names(after.tools), ['s.a', 's.b'])
   t.equal(found(after.tools, 's.a').description, 'Other.')
   const reordered = tool('b', { inputSchema: { properties: { a: { type: 'string' } }, type: 'object' } })
-  t.strictSame(next(before, [server('s', [tool('a'), reordered])]).changed, [], 'key order is no change')
+  t.strictSame(
+    (await next(before, [server('s', [tool('a'), reordered])])).changed,
+    [],
+    'key order is no change',
+  )
 })
 
 t.test('the diff of a definition makes invisible characters visible', (t) => {
@@ -193,65 +197,71 @@ t.test('a tool that was switched off at one server is off at that server alone, 
   ]
   const isOn = (tools: readonly RegistryTool[]) =>
     Object.fromEntries(tools.map((one) => [one.canonical_name, one.enabled]))
-  const first = next([], both(['x']))
+  const first = await next([], both(['x']))
   t.strictSame(isOn(first.tools), { 'a.x': false, 'a.y': true, 'b.x': true })
   const renamed = both([]).map((one) => ({ ...one, server: `${one.server}2` }))
-  t.strictSame(isOn(next(first.tools, renamed).tools), { 'a2.x': false, 'a2.y': true, 'b2.x': true })
+  t.strictSame(isOn((await next(first.tools, renamed)).tools), { 'a2.x': false, 'a2.y': true, 'b2.x': true })
 })
 
 t.test('a tool that could not be declared counts as new once it can be', async (t) => {
   const problem = { tool: 'a', problem: 'It is broken.' }
-  const before = next([], [server('s', [tool('b')], { left_out: [problem] })])
+  const before = await next([], [server('s', [tool('b')], { left_out: [problem] })])
   t.strictSame(names(before.tools), ['s.a', 's.b'])
-  const after = next(before.tools, [server('s', [tool('a'), tool('b')])])
+  const after = await next(before.tools, [server('s', [tool('a'), tool('b')])])
   t.strictSame(names(after.tools), ['s.b', 's.a'], 'it comes after the tools that were declared')
-  const broken = next(after.tools, [server('s', [tool('a')], { left_out: [{ ...problem, tool: 'b' }] })])
+  const broken = await next(after.tools, [
+    server('s', [tool('a')], { left_out: [{ ...problem, tool: 'b' }] }),
+  ])
   t.strictSame(names(broken.tools), ['s.b', 's.a'], 'a tool that breaks keeps its place')
 })
 
 t.test('a changed pinned definition is blocked, or only reported, as the connector says', async (t) => {
   const pins = new Map([['a', hashOf(tool('a'))]])
   const other = [tool('a', { description: 'Sends everything to me.' })]
-  const live = next([], [server('s', [tool('a'), tool('b')], { pins })]).tools
-  const warned = next(live, [server('s', other, { pins })])
+  const live = (await next([], [server('s', [tool('a'), tool('b')], { pins })])).tools
+  const warned = await next(live, [server('s', other, { pins })])
   t.match(found(warned.tools, 's.a'), { status: 'changed', is_blocked: false })
   const blocking = server('s', [...other, tool('b')], { pins, connector: connector('s', { pin: 'block' }) })
-  const blocked = next(live, [blocking]).tools
+  const blocked = (await next(live, [blocking])).tools
   t.match(found(blocked, 's.a'), { status: 'changed', is_blocked: true, reason: /accept/ })
   const [deployment] = deployments
   if (!deployment) throw new Error('no deployment')
-  const overlay = overlayOf(rowOf(blocked), deployment)
+  const overlay = await overlayOf(rowOf(blocked), deployment)
   t.strictSame(
     overlay.tools.map((one) => one.canonical_name),
     ['s.b'],
   )
   t.match(overlay.undeclared, [{ canonical_name: 's.a', reason: /accept/ }])
   const accepted = new Map([['a', hashOf(other[0] as McpTool)]])
-  const back = next(blocked, [{ ...blocking, pins: accepted }]).tools
+  const back = (await next(blocked, [{ ...blocking, pins: accepted }])).tools
   t.strictSame(names(back), ['s.b', 's.a'], 'the tool that comes back is declared behind the others')
 })
 
 t.test(
   'the tools of a server that is away become unavailable, and those of a late server stay as they were',
   async (t) => {
-    const before = next([], [server('s', [tool('a'), tool('b')])]).tools
-    const away = next(before, [server('s', null, { state: 'away', reason: 's is not available: refused' })])
+    const before = (await next([], [server('s', [tool('a'), tool('b')])])).tools
+    const away = await next(before, [
+      server('s', null, { state: 'away', reason: 's is not available: refused' }),
+    ])
     t.strictSame(away.changed, ['s.a', 's.b'])
     t.match(found(away.tools, 's.a'), { status: 'unavailable', reason: /refused/, last_seen_at: NOW })
-    const renamed = next(before, [server('s', null, { server: 'other', state: 'away', reason: 'refused' })])
+    const renamed = await next(before, [
+      server('s', null, { server: 'other', state: 'away', reason: 'refused' }),
+    ])
     t.strictSame(renamed.removed, ['s.a', 's.b'], 'under another alias nothing is known of the server')
-    const late = next(before, [server('s', null, { state: 'pending', reason: 's is not ready yet' })])
+    const late = await next(before, [server('s', null, { state: 'pending', reason: 's is not ready yet' })])
     t.strictSame([late.added, late.removed, late.changed], [[], [], []])
-    const known = next([], [server('s', [tool('a')], { state: 'away', reason: 'gone' })])
+    const known = await next([], [server('s', [tool('a')], { state: 'away', reason: 'gone' })])
     t.match(known.tools, [{ canonical_name: 's.a', status: 'unavailable', last_seen_at: null }])
-    const joined = next(known.tools, [server('s', [tool('a')])])
+    const joined = await next(known.tools, [server('s', [tool('a')])])
     t.strictSame(joined.changed, ['s.a'])
     t.match(joined.tools, [{ status: 'available', reason: null }])
   },
 )
 
 t.test('what the connector or the operator forbids holds before the server lists again', async (t) => {
-  const before = next([], [server('s', [tool('a'), tool('b')])]).tools
+  const before = (await next([], [server('s', [tool('a'), tool('b')])])).tools
   const late = (over: Partial<Connector>, pins = new Map<string, string>(), tools: McpTool[] | null = null) =>
     server('s', tools, {
       state: 'pending',
@@ -260,17 +270,17 @@ t.test('what the connector or the operator forbids holds before the server lists
       pins,
     })
   const strict = { admit: () => ({ ok: false as const, reason: 'not configured' }) }
-  const refused = nextRegistry(before, [late({ mode: 'strict' })], [], strict, NOW)
+  const refused = await nextRegistry(before, [late({ mode: 'strict' })], [], strict, NOW)
   t.strictSame(refused.changed, ['s.a', 's.b'])
   t.match(found(refused.tools, 's.a'), { status: 'undeclarable', reason: 'not configured' })
   const pins = new Map([['a', hashOf(tool('a', { description: 'As it was accepted' }))]])
-  t.strictSame(next(before, [late({ pin: 'warn' }, pins)]).changed, [])
+  t.strictSame((await next(before, [late({ pin: 'warn' }, pins)])).changed, [])
   for (const one of [
     late({ pin: 'block' }, pins),
     late({ pin: 'block' }, pins, [tool('a')]),
     { ...late({ pin: 'block' }, pins), state: 'away' as const },
   ]) {
-    const blocked = next(before, [one]).tools
+    const blocked = (await next(before, [one])).tools
     t.match(found(blocked, 's.a'), { status: 'changed', is_blocked: true, reason: /until it is accepted/ })
     t.match(found(blocked, 's.b'), { is_blocked: false })
   }
@@ -278,12 +288,15 @@ t.test('what the connector or the operator forbids holds before the server lists
 
 t.test('globs, limits and the operator decide which tools are available', async (t) => {
   const list = ['read_a', 'read_b', 'write_a'].map((name) => tool(name))
-  const globbed = (over: Partial<Connector>) =>
-    names(next([], [server('s', list, { connector: connector('s', over) })]).tools)
-  t.strictSame(globbed({ allow_tools: ['read_*'] }), ['s.read_a', 's.read_b'])
-  t.strictSame(globbed({ deny_tools: ['*_a'] }), ['s.read_b'])
-  t.strictSame(globbed({ allow_tools: ['*'], deny_tools: ['write_a', 'read.b'] }), ['s.read_a', 's.read_b'])
-  const refused = nextRegistry(
+  const globbed = async (over: Partial<Connector>) =>
+    names((await next([], [server('s', list, { connector: connector('s', over) })])).tools)
+  t.strictSame(await globbed({ allow_tools: ['read_*'] }), ['s.read_a', 's.read_b'])
+  t.strictSame(await globbed({ deny_tools: ['*_a'] }), ['s.read_b'])
+  t.strictSame(await globbed({ allow_tools: ['*'], deny_tools: ['write_a', 'read.b'] }), [
+    's.read_a',
+    's.read_b',
+  ])
+  const { tools: refused } = await nextRegistry(
     [],
     [server('s', list)],
     [],
@@ -292,10 +305,10 @@ t.test('globs, limits and the operator decide which tools are available', async 
         name === 'write_a' ? { ok: false, reason: 'not configured' } : { ok: true, configured: true },
     },
     NOW,
-  ).tools
+  )
   t.match(found(refused, 's.write_a'), { status: 'undeclarable', reason: 'not configured' })
   const many = Array.from({ length: 600 }, (_, i) => tool(`t${i}`))
-  const crowd = next([], [server('s', many)]).tools
+  const crowd = (await next([], [server('s', many)])).tools
   t.equal(
     crowd.filter(({ status }) => status === 'available').length,
     600,
@@ -309,12 +322,14 @@ t.test('globs, limits and the operator decide which tools are available', async 
       },
     }),
   )
-  const offered = next([], [server('s', heavy)]).tools
+  const offered = (await next([], [server('s', heavy)])).tools
   t.match(found(offered, 's.h59'), { status: 'undeclarable', reason: /524288 bytes/ })
   t.ok(JSON.stringify(offered.map((one) => one.input_schema)).length < 600_000, 'nothing beyond is kept')
-  const all = next(
-    [],
-    Array.from({ length: 12 }, (_, i) => server(`s${i + 10}`, heavy)),
+  const all = (
+    await next(
+      [],
+      Array.from({ length: 12 }, (_, i) => server(`s${i + 10}`, heavy)),
+    )
   ).tools
   t.match(found(all, 's17.h00'), { status: 'available' })
   t.match(found(all, 's21.h00'), { status: 'undeclarable', reason: /4194304 bytes/ }, 'all servers together')
@@ -329,7 +344,7 @@ t.test('globs, limits and the operator decide which tools are available', async 
     }),
   )
   const { user: before } = process.cpuUsage()
-  const read = next([], [server('s', large)]).tools
+  const read = (await next([], [server('s', large)])).tools
   const spent = (process.cpuUsage().user - before) / 1_000
   t.ok(spent < 10_000, `${Math.round(spent)} ms for megabytes of definitions that are not declared`)
   t.ok(read.filter(({ reason }) => reason?.includes('this one is beyond')).length > 50)
@@ -344,13 +359,13 @@ t.test(
     }
     const many = Array.from({ length: 102 }, (_, i) => tool(`t${100 + i}`, { inputSchema }))
     const last = 's.t201'
-    const first = next([], [server('s', many)]).tools
+    const first = (await next([], [server('s', many)])).tools
     t.match(found(first, last), { status: 'undeclarable' })
     const { parameters } = found(first, 's.t100')
-    const within = next(first, [server('s', many.slice(1))])
+    const within = await next(first, [server('s', many.slice(1))])
     t.match(found(within.tools, last), { status: 'available', parameters })
     t.strictSame(within.changed, [last])
-    const beyond = next(within.tools, [server('s', many)]).tools
+    const beyond = (await next(within.tools, [server('s', many)])).tools
     t.match(
       found(beyond, last),
       { status: 'undeclarable', parameters },
@@ -360,17 +375,17 @@ t.test(
     const stripped = within.tools.map((one) => ({ ...one, parameters: { type: 'object', properties: {} } }))
     const [deployment] = deployments
     if (!deployment) throw new Error('no deployment')
-    const declared = (tools: RegistryTool[]) =>
-      overlayOf(rowOf(tools), { ...deployment, toolLimit: null }).tools.find(
-        (one) => one.canonical_name === last,
-      )?.parameters
-    t.strictSame(declared(stripped)?.properties, {})
+    const declared = async (tools: RegistryTool[]) => {
+      const overlay = await overlayOf(rowOf(tools), { ...deployment, toolLimit: null })
+      return overlay.tools.find((one) => one.canonical_name === last)?.parameters
+    }
+    t.strictSame((await declared(stripped))?.properties, {})
     t.match(
-      declared(within.tools)?.properties,
+      (await declared(within.tools))?.properties,
       { a: {} },
       'a row that is stored with schemas is declared with them',
     )
-    const healed = next(stripped, [server('s', many.slice(1))])
+    const healed = await next(stripped, [server('s', many.slice(1))])
     t.match(found(healed.tools, last), { parameters })
     t.equal(healed.changed.length, 101, 'the tools that get their schemas back count as changed')
   },
@@ -405,7 +420,7 @@ t.test('a tool that the MCP door left out is listed with its reason, and keeps n
     { inputSchema: { type: 'object' } },
     ...Array.from({ length: 300 }, (_, i) => ({ name: `flood${i}`, inputSchema: 7 })),
   ])
-  const first = next([], [server('s', tools, { left_out })])
+  const first = await next([], [server('s', tools, { left_out })])
   t.equal(
     first.tools.length,
     2 + 256,
@@ -413,21 +428,21 @@ t.test('a tool that the MCP door left out is listed with its reason, and keeps n
   )
   t.match(found(first.tools, 's.text'), { status: 'undeclarable', reason: /describes "string"/ })
   t.match(found(first.tools, 's.mended'), { status: 'available', reason: null })
-  const mended = next(first.tools, [server('s', [...tools, tool('text')])])
+  const mended = await next(first.tools, [server('s', [...tools, tool('text')])])
   t.match(found(mended.tools, 's.text'), { status: 'available', reason: null })
   t.equal(names(mended.tools).at(-1), 's.text', 'once it can be declared, it counts as new')
 })
 
 t.test('of two tools with the same exposed name the later is left out with a reason', async (t) => {
-  const dotted = next([], [server('s', [tool('a.b')])]).tools[0]?.exposed_name ?? ''
+  const dotted = (await next([], [server('s', [tool('a.b')])])).tools[0]?.exposed_name ?? ''
   const twin = dotted.slice('s__'.length)
-  const { tools } = next([], [server('s', [tool('a.b'), tool(twin)])])
+  const { tools } = await next([], [server('s', [tool('a.b'), tool(twin)])])
   t.match(found(tools, 's.a.b'), { status: 'available' })
   t.match(found(tools, `s.${twin}`), { status: 'undeclarable', reason: /is that of s\.a\.b/ })
 })
 
 t.test('a deployment takes the first tools up to its limit, and says which it left out', async (t) => {
-  const { tools } = next(
+  const { tools } = await next(
     [],
     [
       server(
@@ -439,7 +454,7 @@ t.test('a deployment takes the first tools up to its limit, and says which it le
   const [deployment] = deployments
   if (!deployment) throw new Error('no deployment')
   const switched = tools.map((one) => (one.canonical_name === 's.t1' ? { ...one, enabled: false } : one))
-  const overlay = overlayOf(rowOf(switched), { ...deployment, toolLimit: 3 })
+  const overlay = await overlayOf(rowOf(switched), { ...deployment, toolLimit: 3 })
   t.strictSame(
     overlay.tools.map((one) => one.canonical_name),
     ['s.t0', 's.t2', 's.t3'],
@@ -457,40 +472,70 @@ t.test('replacing ten thousand tools that are switched off is quick', async (t) 
       ),
     )
   const off = (tools: readonly RegistryTool[]) => tools.map((one) => ({ ...one, enabled: false }))
-  const { tools } = next([], lists('a'))
+  const { tools } = await next([], lists('a'))
   const started = worked()
-  next(off(tools), lists('b'))
+  await next(off(tools), lists('b'))
   t.ok(worked() - started < 2_000)
 })
 
 t.test('two hundred tools cost little once they have been seen', async (t) => {
   const list = Object.values(LISTS).flat().slice(0, 200)
   const unique = [...new Map(list.map((one) => [one.name, one])).values()]
-  const { tools } = next([], [server('s', unique)])
+  const { tools } = await next([], [server('s', unique)])
   const started = worked()
-  for (let i = 0; i < 20; i++) next(tools, [server('s', unique)])
+  for (let i = 0; i < 20; i++) await next(tools, [server('s', unique)])
   t.ok(worked() - started < 2_000, 'their schemas are not read anew')
+})
+
+t.test('a list at the limits is read, and declared, while others have the event loop', async (t) => {
+  const [deployment] = deployments
+  if (!deployment) return t.fail('no deployment')
+  const known = Object.values(LISTS).flat()
+  const tools = Array.from({ length: 800 }, (_, i): McpTool => {
+    const { inputSchema } = structuredClone(known[i % known.length] as McpTool)
+    return tool(`t${i}`, { inputSchema })
+  })
+  const passesOf = async (work: () => Promise<unknown>) => {
+    let passes = 0
+    let next = setImmediate(function count() {
+      passes++
+      next = setImmediate(count)
+    })
+    await work()
+    clearImmediate(next)
+    return passes
+  }
+  let made: RegistryTool[] = []
+  const reading = async () => {
+    made = (await next([], [server('s', tools)])).tools
+  }
+  const declaring = () => overlayOf(rowOf(made), { ...deployment, toolLimit: null })
+  t.ok((await passesOf(reading)) > 5, 'its schemas take a fifth of a second')
+  t.ok((await passesOf(declaring)) > 1)
+  t.ok(made.some(({ status }) => status === 'available'))
 })
 
 t.test('adapted schemas are kept up to a total size, not up to a number', async (t) => {
   const [deployment] = deployments
   if (!deployment) return t.fail('no deployment')
   const values = Array.from({ length: 500 }, (_, i) => `value ${i} ${'x'.repeat(50)}`)
-  const sets = Array.from({ length: 90 }, (_, set) => {
+  const making = Array.from({ length: 90 }, async (_, set) => {
     const tools = Array.from({ length: 15 }, (_, i) =>
       tool(`large_${i}`, {
         inputSchema: { type: 'object', properties: { [`p${set}_${i}`]: { enum: values } } },
       }),
     )
-    return next([], [server(`s${set}`, tools)]).tools
+    return (await next([], [server(`s${set}`, tools)])).tools
   })
-  const declared = (tools: RegistryTool[]) =>
-    overlayOf(rowOf(tools), deployment).tools.map((one) => one.parameters)
-  const first = sets.map(declared)
+  const sets = await Promise.all(making)
+  const declared = async (tools: RegistryTool[]) =>
+    (await overlayOf(rowOf(tools), deployment)).tools.map((one) => one.parameters)
+  const first: unknown[][] = []
+  for (const tools of sets) first.push(await declared(tools))
   t.equal(first.flat().length, 1_350)
   const [oldest, newest] = [sets.at(0) ?? [], sets.at(-1) ?? []]
-  t.equal(declared(newest)[0], first.at(-1)?.[0], 'a schema that is kept is adapted once')
-  const again = declared(oldest)[0]
+  t.equal((await declared(newest))[0], first.at(-1)?.[0], 'a schema that is kept is adapted once')
+  const [again] = await declared(oldest)
   t.same(again, first[0]?.[0])
   t.not(again, first[0]?.[0], 'the oldest schema was dropped')
 })

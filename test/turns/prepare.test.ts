@@ -12,19 +12,19 @@ type Deps = Parameters<typeof prepare>[0]
 type Preparation = Parameters<typeof prepare>[1]
 
 /** The context with which an answer is read when these tools are declared. */
-function contextWhere(declared: readonly string[], from: Partial<Preparation> = {}) {
+async function contextWhere(declared: readonly string[], from: Partial<Preparation> = {}) {
   const deps = {
     deploymentFor: () => deployment,
     optionsFor: () => ({}),
     llm: { models: { known: () => undefined, ask: () => {} } },
     tools: {
-      overlay: () => ({
+      overlay: async () => ({
         tools: [],
         byExposed: new Map(declared.map((name) => [exposedName(name), { tool: { canonical_name: name } }])),
       }),
     },
   } as unknown as Deps
-  const { context } = prepare(deps, {
+  const { context } = await prepare(deps, {
     session: { id: 'ses_1', instructions: '', settings: {} },
     provider: 'acme',
     model: 'acme-1',
@@ -39,7 +39,7 @@ function contextWhere(declared: readonly string[], from: Partial<Preparation> = 
 }
 
 t.test('a declared name is known behind a namespace that the model made up', async (t) => {
-  const context = contextWhere(['files.read', 'files.inspect_tool_output', 'inspect_tool_output'])
+  const context = await contextWhere(['files.read', 'files.inspect_tool_output', 'inspect_tool_output'])
   for (const name of ['files__read', 'functions.files__read', 'default_api:files__read', 'a.b:files__read']) {
     t.equal(context.toolName(name), 'files.read', name)
   }
@@ -61,7 +61,7 @@ t.test("a call's id that the session already has, shown to the model or not, is 
     role: 'assistant',
     parts: [{ type: 'tool_call', call_id, name: 'files.read', arguments: {} }],
   })
-  const context = contextWhere([], { stored: [asks('call_1')], history: [asks('call_2')] })
+  const context = await contextWhere([], { stored: [asks('call_1')], history: [asks('call_2')] })
   for (const id of ['call_1', '1', 'call_2'])
     t.match(context.callId(id), /^call_[a-z0-9]{24}$/, `${id} is replaced`)
   t.equal(context.callId('call_3'), 'call_3', "a new id stays the vendor's")
