@@ -3,6 +3,7 @@
  * date.
  */
 import type { Message } from '../chat/message.ts'
+import { inBreaths } from '../within.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 import { document, record } from './json.ts'
 import { PAGE_BYTES, readCursor, SEQ, toPage } from './page.ts'
@@ -54,11 +55,11 @@ export function createMessages(db: Db, parts: Parts): Messages {
       return found.map(lost ? parts.shown : parts.message)
     },
     async append(scope, session, messages) {
-      const given = record(messages.map((message) => parts.newMessage(message, session)))
+      const given = await inBreaths(messages, (message) => parts.newMessage(message, session))
       const done = await value<{ busy?: true; placed?: Placed }>(db, 'select append_messages($1, $2, $3)', [
         visibleTo(scope),
         session,
-        given,
+        record(given),
       ])
       if (done === null) return null
       return done.placed ? allAsStored(session, messages, done.placed) : 'busy'

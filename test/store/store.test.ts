@@ -4,12 +4,33 @@ import t from 'tap'
 import { createLog } from '../../src/log.ts'
 import { type Db, unavailable } from '../../src/store/db.ts'
 import { createExecutions } from '../../src/store/executions.ts'
+import { createMessages } from '../../src/store/messages.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { endTurn, message, newSession, openRequest, owner, rejection, text } from '../contracts/store-rows.ts'
 import { freshDatabase, storeOn } from './fresh.ts'
 
 /** Closed by the last test */
 const db = await freshDatabase(t)
+
+t.test('many messages are made ready for the store while others have the event loop', async (t) => {
+  let sealed = 0
+  const seal: typeof PLAIN_PARTS.seal = (parts) => {
+    const end = performance.now() + 6
+    while (performance.now() < end);
+    sealed++
+    return parts
+  }
+  const away = { ...db, query: async () => [] }
+  const messages = createMessages(away, createParts({ ...PLAIN_PARTS, seal }))
+  let seen = 0
+  setImmediate(() => {
+    seen = sealed
+  })
+  const given = Array.from({ length: 10 }, () => message('hello'))
+  t.equal(await messages.append(owner(), 'ses_1', given), null)
+  t.equal(sealed, 10)
+  t.ok(seen > 0 && seen < 10, `${seen} of them`)
+})
 
 t.test(
   'a history is read before its session is locked, and only its changes are read under the lock',
