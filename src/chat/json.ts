@@ -2,6 +2,8 @@
 import { createHash } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 
+const [QUOTE, COMMA, OPEN_LIST, ESCAPE, CLOSE_LIST, OPEN, CLOSE] = [0x22, 0x2c, 0x5b, 0x5c, 0x5d, 0x7b, 0x7d]
+
 /** A JSON object, neither null nor a list. */
 export const isRecord = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
@@ -44,7 +46,7 @@ function holdsExact(json: string): boolean {
 function endOfString(json: string, quote: number): number {
   for (let at = json.indexOf('"', quote + 1); at >= 0; at = json.indexOf('"', at + 1)) {
     let start = at
-    while (json[start - 1] === '\\') start--
+    while (json.charCodeAt(start - 1) === ESCAPE) start--
     if ((at - start) % 2 === 0) return at + 1
   }
   return json.length
@@ -128,8 +130,6 @@ export function isWithin(value: unknown, { depth, values = Infinity, bytes = Inf
   return true
 }
 
-const [QUOTE, COMMA, OPEN_LIST, ESCAPE, CLOSE_LIST, OPEN, CLOSE] = [0x22, 0x2c, 0x5b, 0x5c, 0x5d, 0x7b, 0x7d]
-
 /**
  * The most that is parsed of a text from outside. Deeper nesting can no longer be written again with certainty; each
  * value takes a hundred bytes or more, and the parser makes all of them in one go.
@@ -140,13 +140,9 @@ export const READABLE = { depth: 200, values: 1_000_000 }
 export function excessIn(json: string): keyof typeof READABLE | null {
   let depth = 0
   let values = 0
-  let isText = false
   for (let at = 0; at < json.length; at++) {
     const code = json.charCodeAt(at)
-    if (isText) {
-      if (code === ESCAPE) at++
-      else if (code === QUOTE) isText = false
-    } else if (code === QUOTE) isText = true
+    if (code === QUOTE) at = endOfString(json, at) - 1
     else if (code === OPEN || code === OPEN_LIST) {
       values++
       if (++depth > READABLE.depth) return 'depth'

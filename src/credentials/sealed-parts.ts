@@ -3,6 +3,7 @@
  * turns replay. At rest a part in which a secret is found is sealed whole; the others stay readable.
  */
 import type { Part } from '../chat/message.ts'
+import { once } from '../chat/once.ts'
 import { Unreadable } from '../store/store.ts'
 import type { Vault } from './vault.ts'
 
@@ -14,12 +15,14 @@ interface SealedPart {
 
 /** For openStore's `codec`. `hasSecret` is asked about each part's JSON text. */
 export function sealParts(vault: Pick<Vault, 'seal' | 'open'>, hasSecret: (text: string) => boolean) {
+  // A turn's input is stored with the turn and as a message.
+  const isSecret = once((part: Part) => hasSecret(JSON.stringify(part)))
   return {
     seal: (parts: Part[], session: string): (Part | SealedPart)[] =>
       parts.map((part) => {
-        const text = JSON.stringify(part)
-        if (!hasSecret(text)) return part
-        return { type: 'sealed', sealed: Buffer.from(vault.seal(text, session)).toString('base64') }
+        if (!isSecret(part)) return part
+        const sealed = vault.seal(JSON.stringify(part), session)
+        return { type: 'sealed', sealed: Buffer.from(sealed).toString('base64') }
       }),
     open: (stored: unknown, session: string, lost?: (cause: unknown) => Part): Part[] =>
       // Written by `seal`, and read back only from our own store.

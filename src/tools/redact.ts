@@ -43,11 +43,11 @@ const FIELDS = [
   // `pwd` is often a directory; `PWD` always is.
   ['[pP]wd', '(?![~/])'],
 ] as const
-/** Where such a field's value begins in JSON text */
+/** What stands between a field's name and its value in JSON text */
+const between = (quote: string) => String.raw`${quote}\s{0,9}:\s{0,9}${quote}`
+/** Where such a field's value begins */
 const field = (quote: string) =>
-  FIELDS.map(([name, begins]) => String.raw`(?<=(?:${name})${quote}\s{0,9}:\s{0,9}${quote})${begins}`).join(
-    '|',
-  )
+  FIELDS.map(([name, begins]) => `(?<=(?:${name})${between(quote)})${begins}`).join('|')
 
 const AWS_SECRET = /[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)/
 const AWS_SESSION = /[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)/
@@ -65,9 +65,11 @@ function named(name: RegExp, { source }: RegExp): RegExp {
 /**
  * These find all that secretlint's preset finds, since `hasSecret` uses only these (test/tools/redact-oracle.test.ts),
  * and what trials showed that the preset misses: shapes with a prefix that nothing else has. Before each rule stands
- * its sign: every match of the rule holds the sign, and looking for the sign takes a tenth of the time.
+ * its sign: every match of the rule holds the sign, and looking for the sign takes a tenth of the time. Behind a rule
+ * whose sign most texts hold stands what goes before each match: to look back only from there takes a tenth of the time,
+ * too.
  */
-const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
+const RULES: readonly (readonly [sign: RegExp, rule: RegExp, before?: string])[] = [
   // OpenAI, Anthropic. The mark in the middle of OpenAI's keys tells them, wherever they begin.
   [/sk-/, token(/sk-[A-Za-z0-9_-]{20,}/)],
   [/T3BlbkFJ/, /sk-[A-Za-z0-9_-]{20,90}T3BlbkFJ[A-Za-z0-9_-]{20,}/],
@@ -119,8 +121,12 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
   [AWS_SECRET, named(AWS_SECRET, /[A-Za-z0-9/+=]{40,}/)],
   [AWS_SESSION, named(AWS_SESSION, /[A-Za-z0-9/+=]{100,}/)],
   // Fields, also of JSON inside a JSON string
-  [/"\s{0,9}:\s{0,9}"[^"]/, new RegExp(String.raw`(?:${field('"')})(?:[^"\\]|\\.){1,}`)],
-  [/\\"\s{0,9}:\s{0,9}\\"/, new RegExp(String.raw`(?:${field(String.raw`\\"`)})(?:[^"\\]|\\\\\\?.){1,}`)],
+  [/"\s{0,9}:\s{0,9}"[^"]/, new RegExp(String.raw`(?:${field('"')})(?:[^"\\]|\\.){1,}`), between('"')],
+  [
+    /\\"\s{0,9}:\s{0,9}\\"/,
+    new RegExp(String.raw`(?:${field(String.raw`\\"`)})(?:[^"\\]|\\\\\\?.){1,}`),
+    between(String.raw`\\"`),
+  ],
 ]
 
 const SECRET_FIELDS = FIELDS.map(
@@ -172,7 +178,8 @@ function unescaped(json: string): string {
 
 /** Each rule with the fewest characters that it takes: a whole match of megabytes would be more than the stack holds. */
 const SHORTEST = RULES.map(
-  ([sign, { source, flags }]) => [sign, new RegExp(source.replaceAll(',}', '}'), flags)] as const,
+  ([sign, { source, flags }, before = '']) =>
+    [sign, new RegExp(before + source.replaceAll(',}', '}'), flags)] as const,
 )
 
 const holdsSecret = (text: string): boolean =>

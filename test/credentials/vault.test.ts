@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import fc from 'fast-check'
 import t from 'tap'
+import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import {
   confirmKeys,
   createVault,
@@ -36,6 +37,15 @@ const rejected = (work: Promise<unknown>): Promise<string> =>
     (thrown: unknown) =>
       thrown instanceof BatonError ? `${thrown.code}: ${thrown.message}` : String(thrown),
   )
+
+t.test('a part that is stored in two places is searched for secrets once', async (t) => {
+  const asked: string[] = []
+  const codec = sealParts(createVault([NEW]), (json) => asked.push(json) > 0)
+  const part = { type: 'text' as const, text: SECRET }
+  const stored = [codec.seal([part], 'ses_1'), codec.seal([part], 'ses_1')]
+  t.strictSame(asked, [JSON.stringify(part)])
+  for (const one of stored) t.strictSame(codec.open(one, 'ses_1'), [part])
+})
 
 t.test('any text that is sealed for a context opens in that context', async () => {
   const vault = createVault([NEW, OLD])
