@@ -62,8 +62,8 @@ export interface RouteDeps {
   /** Re-encrypts everything at rest with the first encryption key. */
   rotateEncryption(by: string): Promise<KeyRotation>
   logins: Logins
-  /** Rejects with address_not_allowed (src/guard.ts): URLs of media that callers give */
-  assertUrl(url: string): Promise<void>
+  /** Of URLs of media that callers give: address_not_allowed for each that is refused, else null (src/guard.ts) */
+  refusals(urls: readonly string[]): Promise<(Error | null)[]>
   metrics: Pick<Metrics, 'contentType' | 'text' | 'httpAnswered' | 'streamOpened' | 'streamClosed'>
   streams: Streams
   log: Logger

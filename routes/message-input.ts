@@ -14,7 +14,8 @@ import type { RouteDeps } from './app.ts'
 import type { GivenEdit, GivenMessage, GivenParts, Input } from './schemas.ts'
 
 type GivenPart = Static<typeof GivenParts>[number]
-type Check = Pick<RouteDeps, 'assertUrl'>
+/** The URLs of a body's media, each with its place there */
+type Urls = { path: string; url: string }[]
 
 const MEDIA = ['image', 'audio', 'file'] as const
 const HOLDS: Record<Role, readonly Part['type'][]> = {
@@ -24,64 +25,70 @@ const HOLDS: Record<Role, readonly Part['type'][]> = {
   system: ['text', 'notice'],
 }
 
-/** Text becomes one part. Throws invalid_request, address_not_allowed with `param`. */
-export async function givenInput(check: Check, input: Static<typeof Input>): Promise<ContentPart[]> {
+/**
+ * What `read` makes of a body, once the URLs that it has met have passed. They are checked together: names that nobody
+ * answers for would else be waited for one after the other. Throws as `read`, and address_not_allowed with `param`.
+ */
+export async function reading<T>(
+  { refusals }: Pick<RouteDeps, 'refusals'>,
+  read: (urls: Urls) => T,
+): Promise<T> {
+  const urls: Urls = []
+  const ready = read(urls)
+  const refused = await refusals(urls.map(({ url }) => url))
+  for (const [i, { path }] of urls.entries()) if (refused[i]) refuseAt(path)(refused[i])
+  return ready
+}
+
+/** Text becomes one part. Throws invalid_request. */
+export function givenInput(urls: Urls, input: Static<typeof Input>): ContentPart[] {
   const parts = typeof input === 'string' ? [{ type: 'text' as const, text: input }] : input
   if (parts.every((part) => part.type === 'text' && isBlank(part.text))) {
     throw invalid('input', 'input holds nothing but white space.')
   }
-  return content(check, parts, 'input')
+  return content(urls, parts, 'input')
 }
 
 /** `path` is where the message stands in the body, '' for the body itself. */
-export async function givenMessage(
-  check: Check,
+export function givenMessage(
+  urls: Urls,
   { role, parts }: Static<typeof GivenMessage>,
   path: string,
-): Promise<MessageInput> {
-  return { role, parts: await givenParts(check, role, parts, path === '' ? 'parts' : `${path}.parts`) }
+): MessageInput {
+  return { role, parts: givenParts(urls, role, parts, path === '' ? 'parts' : `${path}.parts`) }
 }
 
 /** Throws invalid_request at the part that its role may not hold, and whatever a part itself is refused for. */
-export async function givenParts(
-  check: Check,
-  role: Role,
-  parts: readonly GivenPart[],
-  path: string,
-): Promise<Part[]> {
+export function givenParts(urls: Urls, role: Role, parts: readonly GivenPart[], path: string): Part[] {
   // A provider may answer with nothing, and a message that was read from one session can be given to another.
   if (parts.length === 0 && role !== 'assistant') throw invalid(path, `${path} must have at least 1 item(s).`)
-  const ready: Part[] = []
-  for (const [i, part] of parts.entries()) {
+  return parts.map((part, i) => {
     if (!HOLDS[role].includes(part.type)) {
       const kinds = HOLDS[role].join(', ')
       throw invalid(`${path}[${i}].type`, `A message of role ${role} holds: ${kinds}; not ${part.type}.`)
     }
-    ready.push(await givenPart(check, part, `${path}[${i}]`))
-  }
-  return ready
+    return givenPart(urls, part, `${path}[${i}]`)
+  })
 }
 
 /** Edits of the context with their messages checked; throws as `givenMessage`. */
-export async function givenEdits(check: Check, edits: readonly GivenEdit[] = []): Promise<ContextEdit[]> {
-  const ready: ContextEdit[] = []
-  for (const [i, edit] of edits.entries()) {
-    if (edit.op === 'delete_at') ready.push(edit)
-    else ready.push({ ...edit, message: await givenMessage(check, edit.message, `context[${i}].message`) })
-  }
-  return ready
-}
+export const givenEdits = (urls: Urls, edits: readonly GivenEdit[] = []): ContextEdit[] =>
+  edits.map((edit, i) =>
+    edit.op === 'delete_at'
+      ? edit
+      : { ...edit, message: givenMessage(urls, edit.message, `context[${i}].message`) },
+  )
 
-async function givenPart(check: Check, part: GivenPart, path: string): Promise<Part> {
+function givenPart(urls: Urls, part: GivenPart, path: string): Part {
   switch (part.type) {
     case 'image':
     case 'audio':
     case 'file':
-      return givenMedia(check, part, path)
+      return givenMedia(urls, part, path)
     case 'tool_result': {
       const isError = part.is_error ?? (part.outcome !== undefined && part.outcome !== 'ok')
       const outcome = part.outcome ?? (isError ? 'error' : 'ok')
-      const ready = await content(check, part.content, `${path}.content`)
+      const ready = content(urls, part.content, `${path}.content`)
       return { ...part, content: ready, is_error: isError, outcome }
     }
     case 'text':
@@ -94,16 +101,11 @@ async function givenPart(check: Check, part: GivenPart, path: string): Promise<P
   }
 }
 
-async function content(check: Check, parts: readonly ContentPart[], path: string): Promise<ContentPart[]> {
-  const ready: ContentPart[] = []
-  for (const [i, part] of parts.entries()) {
-    ready.push(part.type === 'text' ? part : await givenMedia(check, part, `${path}[${i}]`))
-  }
-  return ready
-}
+const content = (urls: Urls, parts: readonly ContentPart[], path: string): ContentPart[] =>
+  parts.map((part, i) => (part.type === 'text' ? part : givenMedia(urls, part, `${path}[${i}]`)))
 
 /** The medium with its URL as the parser wrote it: some services refuse what a parser is lenient about. */
-async function givenMedia(check: Check, part: MediaPart, path: string): Promise<MediaPart> {
+function givenMedia(urls: Urls, part: MediaPart, path: string): MediaPart {
   const { type, data, url } = part
   if ((data === undefined) === (url === undefined)) {
     throw invalid(path, `${path} needs exactly one of data (base64) and url.`)
@@ -113,6 +115,6 @@ async function givenMedia(check: Check, part: MediaPart, path: string): Promise<
   if (!parsed || !/^https?:$/.test(parsed.protocol)) {
     throw invalid(`${path}.url`, `${path}.url must be an http or https URL; give the ${type} itself as data.`)
   }
-  await check.assertUrl(parsed.href).catch(refuseAt(`${path}.url`))
+  urls.push({ path: `${path}.url`, url: parsed.href })
   return { ...part, url: parsed.href }
 }

@@ -5,7 +5,7 @@ import { newId } from '../src/chat/ids.ts'
 import { BatonError, invalid, noSession } from '../src/errors.ts'
 import { busyError } from '../src/sessions.ts'
 import type { App, RouteDeps } from './app.ts'
-import { givenMessage, givenParts } from './message-input.ts'
+import { givenMessage, givenParts, reading } from './message-input.ts'
 import {
   closed,
   GivenMessage,
@@ -47,7 +47,7 @@ const MessagePatch = Type.Object(
   { ...closed, examples: [{ parts: [{ type: 'text', text: 'My name is Grace.' }] }] },
 )
 
-export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDeps): void {
+export function messageRoutes(app: App, { sessions, store, refusals }: RouteDeps): void {
   app.get(
     '/sessions/:id/messages',
     {
@@ -80,10 +80,11 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     },
     async (request, reply) => {
       const session = await sessions.get(request.caller, request.params.id)
-      const ready = []
-      for (const { path, message } of messagesIn(request.body)) {
-        ready.push({ id: newId('msg'), turn_id: null, ...(await givenMessage({ assertUrl }, message, path)) })
-      }
+      const ready = await reading({ refusals }, (urls) =>
+        messagesIn(request.body).map(({ path, message }) => {
+          return { id: newId('msg'), turn_id: null, ...givenMessage(urls, message, path) }
+        }),
+      )
       const stored = await store.messages.append(request.caller, session.id, ready)
       if (stored === 'busy') throw await busyError(store, request.caller, session.id)
       if (!stored) throw noSession(session.id)
@@ -108,7 +109,9 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
       const before = await store.messages.get(request.caller, session.id, message)
       if (!before) throw notFound(message)
       const role = request.body.role ?? before.role
-      const given = await givenParts({ assertUrl }, role, request.body.parts, 'parts')
+      const given = await reading({ refusals }, (urls) => {
+        return givenParts(urls, role, request.body.parts, 'parts')
+      })
       const parts = given.map(fittingTokens(before.parts))
       const stored = await store.messages.replace(request.caller, session.id, message, { role, parts })
       if (stored === 'busy') throw await busyError(store, request.caller, session.id)

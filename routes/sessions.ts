@@ -2,7 +2,7 @@
 import { Type } from 'typebox'
 import { invalid } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
-import { givenEdits, givenInput } from './message-input.ts'
+import { givenEdits, givenInput, reading } from './message-input.ts'
 import {
   ContextEdits,
   Count,
@@ -106,7 +106,7 @@ function assertSmall(metadata: Record<string, unknown> | undefined): void {
   throw invalid('metadata', 'metadata must be at most 16 KiB of JSON.')
 }
 
-export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: RouteDeps): void {
+export function sessionRoutes(app: App, { sessions, store, turns, refusals }: RouteDeps): void {
   app.post(
     '/sessions',
     {
@@ -201,12 +201,11 @@ export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: R
     },
     async (request) => {
       const { provider = null, model = null, context, input } = request.body
-      return turns.render(request.caller, request.params.id, {
-        provider,
-        model,
-        context: await givenEdits({ assertUrl }, context),
-        input: input === undefined ? [] : await givenInput({ assertUrl }, input),
-      })
+      const given = await reading({ refusals }, (urls) => ({
+        context: givenEdits(urls, context),
+        input: input === undefined ? [] : givenInput(urls, input),
+      }))
+      return turns.render(request.caller, request.params.id, { provider, model, ...given })
     },
   )
 }

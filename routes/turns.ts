@@ -8,7 +8,7 @@ import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
 import { hasBegun, turnEvents } from './event-source.ts'
-import { givenEdits, givenInput } from './message-input.ts'
+import { givenEdits, givenInput, reading } from './message-input.ts'
 import {
   ContextEdits,
   closed,
@@ -271,9 +271,12 @@ async function startRequest(
   body: Static<typeof NewTurn>,
   key: string | undefined,
 ): Promise<StartTurn> {
+  const given = await reading(deps, (urls) => ({
+    input: givenInput(urls, body.input),
+    context: givenEdits(urls, body.context),
+  }))
   return {
-    input: await givenInput(deps, body.input),
-    context: await givenEdits(deps, body.context),
+    ...given,
     on_busy: body.on_busy ?? 'reject',
     max_steps: body.max_steps ?? 16,
     provider: body.provider ?? null,

@@ -280,7 +280,7 @@ function httpOf(
   parts: HttpParts,
 ) {
   const { mcp, specFor, connectorLogins, credentials, logins, tools, turns } = parts
-  const { assertUrl } = createGuard({ allowPrivate: config.connectorsAllowPrivate })
+  const { assertUrl, refusals } = createGuard({ allowPrivate: config.connectorsAllowPrivate })
   return buildHttp({
     config,
     version: VERSION,
@@ -304,7 +304,7 @@ function httpOf(
     credentials,
     rotateEncryption: (by) => rotateEncryption(store, vault, by),
     logins,
-    assertUrl,
+    refusals,
     metrics,
     isDraining: turns.isDraining,
     ...(pingMs === undefined ? {} : { pingMs }),

@@ -10,7 +10,7 @@ import { BatonError, invalid } from './errors.ts'
 import { capBody } from './guard/body.ts'
 import { type ConnectorProxy, createDialer, knownAddresses } from './guard/dial.ts'
 import { assertPasses, bareHostname, checkUrl, refused } from './guard/rules.ts'
-import { type Resolve, systemResolve } from './resolve.ts'
+import { type Resolve, sparing, systemResolve } from './resolve.ts'
 import { timeLimit } from './within.ts'
 
 /** Most bytes of one answer, unless a guard is told otherwise. */
@@ -47,6 +47,8 @@ export interface Guard {
   fetch(url: string | URL, init?: RequestInit): Promise<Response>
   /** Rejects with `address_not_allowed` if the URL may not be used. A name that does not resolve passes. */
   assertUrl(url: string): Promise<void>
+  /** What `assertUrl` rejects with for each of a request's URLs; null: it passes. Takes no longer for all than for one. */
+  refusals(urls: readonly string[]): Promise<(Error | null)[]>
   /** Whether the URL may be used and is known to lead somewhere: a name that has no address here does not. */
   isReachable(url: string): Promise<boolean>
   /** Cuts all connections. */
@@ -80,12 +82,12 @@ export function createGuard(options: GuardOptions): Guard {
   }
 
   /** Whether the URL is known to lead somewhere. Throws for one that may not be used. */
-  async function leads(text: string): Promise<boolean> {
+  async function leads(text: string, ask = resolve): Promise<boolean> {
     const url = parseUrl(text)
     checkUrl(url, openings, options.requireHttps ?? false)
     const hostname = bareHostname(url.hostname)
     if (isIP(hostname) !== 0 || openings.name(hostname)) return true
-    const found = await knownAddresses(hostname, resolve)
+    const found = await knownAddresses(hostname, ask)
     assertPasses(hostname, found, openings)
     return found.length > 0
   }
@@ -99,6 +101,16 @@ export function createGuard(options: GuardOptions): Guard {
       return capBody(response, maxBytes)
     },
     assertUrl: async (url) => void (await leads(url)),
+    async refusals(urls) {
+      const over = new AbortController()
+      const ask = sparing(resolve, over.signal)
+      const passes = (url: string) =>
+        leads(url, ask).then(
+          () => null,
+          (error: Error) => error,
+        )
+      return Promise.all(urls.map(passes)).finally(() => over.abort())
+    },
     isReachable: (url) => leads(url).catch(() => false),
     async close() {
       await Promise.all([agent.destroy(), dialer.close()])

@@ -26,6 +26,32 @@ export function sharing(resolve: Resolve): Resolve {
   }
 }
 
+/** Most names of one request that are asked for at a time. */
+const MOST_ASKED = 4
+
+/** For the names of one request, each of which it asks for once: a few at a time, and no more after the signal. */
+export function sparing(resolve: Resolve, signal: AbortSignal): Resolve {
+  const asked = new Map<string, Promise<LookupAddress[]>>()
+  const waiting: (() => void)[] = []
+  let free = MOST_ASKED
+  const ask: Resolve = async (hostname) => {
+    if (free > 0) free--
+    else await new Promise<void>((go) => waiting.push(go))
+    try {
+      return signal.aborted ? [] : await resolve(hostname)
+    } finally {
+      const next = waiting.shift()
+      if (next) next()
+      else free++
+    }
+  }
+  return (hostname) => {
+    const asking = asked.get(hostname) ?? ask(hostname)
+    asked.set(hostname, asking)
+    return asking
+  }
+}
+
 /**
  * For names out of the settings alone, which are few. While a name has no new answer, its last one serves. So a request
  * to a vendor does not wait for the names of tenants' servers, which nobody may answer for.

@@ -145,6 +145,32 @@ t.test('a name that does not resolve in time passes, to be judged when it is dia
   over.abort()
 })
 
+t.test('the URLs of one request wait together for names that nobody answers for', async (t) => {
+  const asked: string[] = []
+  const over = new AbortController()
+  const { refusals } = guard(t, {
+    resolve: (name) => {
+      asked.push(name)
+      if (name === 'in.test') return Promise.resolve(addresses(['10.0.0.7']))
+      return sleep(60_000, [], { signal: over.signal })
+    },
+  })
+  const slow = Array.from({ length: 50 }, (_, i) => `https://slow${i}.test/`)
+  const began = performance.now()
+  const all = ['https://in.test/a', 'https://in.test/b', ...slow, 'http://10.0.0.1/', 'ftp://out.test/']
+  const answers = await refusals(all)
+  t.ok(performance.now() - began < 9_000, 'no longer than for one')
+  t.strictSame(
+    all.filter((_, i) => answers[i] !== null),
+    ['https://in.test/a', 'https://in.test/b', 'http://10.0.0.1/', 'ftp://out.test/'],
+  )
+  t.match(answers.at(-2), REFUSED)
+  t.strictSame(asked, ['in.test', 'slow0.test', 'slow1.test', 'slow2.test', 'slow3.test'], 'few at a time')
+  over.abort()
+  await new Promise(setImmediate)
+  t.equal(asked.length, 5, 'for the others nobody waits any more')
+})
+
 t.test('a name without an address is let in, since it may get one later, but is not reachable', async (t) => {
   const answers: Record<string, string[]> = { 'out.test': ['93.184.215.14'], 'in.test': ['10.0.0.7'] }
   const { assertUrl, isReachable } = guard(t, {

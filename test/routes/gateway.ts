@@ -246,6 +246,15 @@ export async function gateway(
     if (new URL(url).hostname !== '169.254.169.254') return
     throw new BatonError('address_not_allowed', 'That address is not public.', { param: 'elsewhere' })
   }
+  const refusals = (urls: readonly string[]) =>
+    Promise.all(
+      urls.map((url) =>
+        assertUrl(url).then(
+          () => null,
+          (error: Error) => error,
+        ),
+      ),
+    )
   const connectorLogins = createConnectorLogins({
     store,
     vault,
@@ -279,7 +288,7 @@ export async function gateway(
     credentials,
     rotateEncryption: async () => ({ resealed: 0, left: 0, unopened: [], key: 'new', others: ['old'] }),
     logins,
-    assertUrl,
+    refusals,
     metrics: createMetrics({ defaults: false }),
     isDraining: () => drain.now,
     ...extra,
