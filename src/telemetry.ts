@@ -136,7 +136,8 @@ export function createMetrics({ defaults = true } = {}) {
     turnRecovered: (reason: 'handed_over' | 'lost') => made.baton_turns_recovered_total.inc({ reason }),
     stepEnded: (provider: string, finish: string) => made.baton_steps_total.inc({ provider, finish }),
     modelCallEnded(call: ModelCallRecord) {
-      const labels = { provider: call.provider, model: model(call.model) }
+      // A name that a caller made up never answers, and so takes no value from the models that do.
+      const labels = { provider: call.provider, model: model(call.model, call.firstEventMs !== null) }
       made.baton_model_calls_total.inc({ ...labels, outcome: call.outcome })
       made.baton_model_call_seconds.observe(labels, call.ms / 1000)
       if (call.firstEventMs !== null) {
@@ -188,11 +189,12 @@ function register(registry: Registry): Made {
   return Object.fromEntries(made)
 }
 
-function bounded(): (value: string) => string {
+/** `isReal`: the value may become one of the label's. */
+function bounded(): (value: string, isReal?: boolean) => string {
   const known = new Set<string>()
-  return (value) => {
+  return (value, isReal = true) => {
     if (known.has(value)) return value
-    if (known.size >= MOST_VALUES) return 'other'
+    if (known.size >= MOST_VALUES || !isReal) return 'other'
     known.add(value)
     return value
   }

@@ -100,6 +100,25 @@ t.test('values that callers invent do not multiply the series', async (t) => {
   t.equal(values.get('baton_tool_calls_total{tool="server.tool0",outcome="ok"}'), 2)
 })
 
+t.test(
+  'a model has figures of its own from its first answer on, however many names were made up',
+  async (t) => {
+    const metrics = createMetrics({ defaults: false })
+    const call = { provider: 'acme', model: 'real', outcome: 'ok', ms: 1, firstEventMs: 1, usage: null }
+    const failed = { ...call, outcome: 'upstream_rejected', firstEventMs: null }
+    for (let i = 0; i < 200; i++) metrics.modelCallEnded({ ...failed, model: `made-up-${i}` })
+    metrics.modelCallEnded(failed)
+    metrics.modelCallEnded(call)
+    metrics.modelCallEnded(failed)
+    const found = [...(await samples(metrics))].filter(([name]) => name.startsWith('baton_model_calls_total'))
+    t.strictSame(Object.fromEntries(found), {
+      'baton_model_calls_total{provider="acme",model="other",outcome="upstream_rejected"}': 201,
+      'baton_model_calls_total{provider="acme",model="real",outcome="ok"}': 1,
+      'baton_model_calls_total{provider="acme",model="real",outcome="upstream_rejected"}': 1,
+    })
+  },
+)
+
 t.test('two sets of metrics do not share a registry', async (t) => {
   const [a, b] = [createMetrics({ defaults: false }), createMetrics({ defaults: false })]
   a.turnStarted()
