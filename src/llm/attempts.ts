@@ -98,6 +98,7 @@ export class Attempts {
     this.count++
     this.#isStreaming = false
     const { path, headers, body } = deployment.render(this.#request)
+    const bytes = await bodyBytes(body)
     // A login may have to be renewed for it, which takes a minute at worst.
     const secret = await unlessAborted(signal, this.#call.secret())
     const exchange = this.#deps.requests.send(deployment, {
@@ -105,7 +106,7 @@ export class Attempts {
       facts: this.#request.credential,
       headers: { ...STREAM_HEADERS, ...headers },
       path,
-      body: bodyBytes(body),
+      body: bytes,
       signal,
       ...(beforeSend && { beforeSend }),
     })

@@ -3,6 +3,7 @@
  * is sent: in a long chat only the last words are new.
  */
 import { once } from '../chat/once.ts'
+import { inBreaths } from '../within.ts'
 
 /**
  * A value's JSON after a comma, as it stands in a list: a piece of its own for each comma would cost more than all the
@@ -18,23 +19,26 @@ const bytesOf = once((value: object) => {
 const isFrozen = (value: unknown): value is object =>
   typeof value === 'object' && value !== null && Object.isFrozen(value)
 
-type Piece = string | Buffer
+/** A frozen value's bytes are made when all pieces are known. */
+type Piece = string | (() => Buffer)
 
 /** How deep frozen values stand at most: in an envelope, its request, the list of contents, a content, its list of parts. */
 const DEPTH = 5
 
-/** The result of JSON.stringify, in UTF-8. */
-export function bodyBytes(body: Readonly<Record<string, unknown>>): Buffer {
+/** The result of JSON.stringify, in UTF-8. In breaths: a long history that was not sent before takes half a second. */
+export async function bodyBytes(body: Readonly<Record<string, unknown>>): Promise<Buffer> {
   const pieces: Piece[] = []
   addObject(pieces, body, DEPTH)
-  const length = pieces.reduce((sum, piece) => sum + sizeOf(piece), 0)
+  const made = await inBreaths(pieces, (piece) => (typeof piece === 'string' ? piece : piece()))
+  const length = made.reduce((sum, piece) => sum + sizeOf(piece), 0)
   const bytes = Buffer.allocUnsafe(length)
   let at = 0
-  for (const piece of pieces) at += typeof piece === 'string' ? bytes.write(piece, at) : piece.copy(bytes, at)
+  for (const piece of made) at += typeof piece === 'string' ? bytes.write(piece, at) : piece.copy(bytes, at)
   return bytes
 }
 
-const sizeOf = (piece: Piece): number => (typeof piece === 'string' ? Buffer.byteLength(piece) : piece.length)
+const sizeOf = (piece: string | Buffer): number =>
+  typeof piece === 'string' ? Buffer.byteLength(piece) : piece.length
 
 /** Joined to the text before it: each piece is measured and written by itself, so there should be few. */
 function addText(pieces: Piece[], text: string): void {
@@ -55,7 +59,7 @@ function addObject(pieces: Piece[], value: Readonly<Record<string, unknown>>, de
 }
 
 function addValue(pieces: Piece[], value: unknown, depth: number): void {
-  if (isFrozen(value)) pieces.push(bytesOf(value).subarray(1))
+  if (isFrozen(value)) pieces.push(() => bytesOf(value).subarray(1))
   else if (depth > 0 && Array.isArray(value)) addList(pieces, value, depth)
   else if (depth > 0 && isPlain(value)) addObject(pieces, value, depth)
   else addText(pieces, JSON.stringify(value))
@@ -65,7 +69,7 @@ function addList(pieces: Piece[], list: readonly unknown[], depth: number): void
   addText(pieces, '[')
   list.forEach((item, i) => {
     if (i > 0 && isFrozen(item)) {
-      pieces.push(bytesOf(item))
+      pieces.push(() => bytesOf(item))
       return
     }
     if (i > 0) addText(pieces, ',')
