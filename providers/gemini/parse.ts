@@ -234,6 +234,8 @@ const FINISH: Readonly<Record<string, 'stop' | 'length' | 'refusal'>> = {
   BLOCKLIST: 'refusal',
   PROHIBITED_CONTENT: 'refusal',
   SPII: 'refusal',
+  // A filter of the customer's own cloud project (seen on Vertex AI)
+  MODEL_ARMOR: 'refusal',
   IMAGE_SAFETY: 'refusal',
   IMAGE_PROHIBITED_CONTENT: 'refusal',
   IMAGE_RECITATION: 'refusal',
