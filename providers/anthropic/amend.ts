@@ -53,6 +53,10 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   const [, type = ''] = /"thinking\.type\.(\w+)" is not supported/.exec(message) ?? []
   if (thinking.includes(type)) return { thinking_types: thinking.filter((one) => one !== type) }
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
+  // "This model does not support effort level 'xhigh'. Supported levels: high, low, max, medium."; "valid levels" is a
+  // relay's (nguyenphutrong/quotio#287).
+  const [, levels] = /(?:Supported|valid) levels: ([\w, ]+)/.exec(message) ?? []
+  if (levels) return { efforts: levels.split(', ') }
   // Relays may not hand the field's beta on, and other clouds not know it (BerriAI/litellm#41202, #41203).
   if (dropsUnbound && /block_binding: Extra|value.*thinking-binding|invalid beta flag/.test(message))
     return { block_binding: false }

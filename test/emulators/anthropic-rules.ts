@@ -255,7 +255,8 @@ function checkThinking(body: Json, { betas }: Head, model: EmulatedModel): void 
   if (effort !== undefined && model.efforts.length === 0)
     invalid('This model does not support the effort parameter.')
   if (effort !== undefined && !model.efforts.includes(String(effort))) {
-    invalid(`output_config.effort: '${effort}' is not supported for this model`)
+    const levels = [...model.efforts].sort().join(', ')
+    invalid(`This model does not support effort level '${effort}'. Supported levels: ${levels}.`)
   }
   if (body.thinking === undefined) return
   const thinking = object(body.thinking)

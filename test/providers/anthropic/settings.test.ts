@@ -179,6 +179,11 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     t.match(after('low', adaptive), { thinking: { type: 'enabled' }, effort: undefined, notes: NONE })
     t.match(after('low', adaptive, enabled), { thinking: undefined, notes: [/not accepted/] })
     t.match(after('low', effort), { thinking: bound, effort: undefined, notes: [/not accepted/] })
+    const level =
+      "This model does not support effort level 'xhigh'. Supported levels: high, low, max, medium."
+    const relayed = 'level "xhigh" not supported, valid levels: low, medium, high'
+    for (const refusal of [level, relayed])
+      t.match(after('xhigh', refusal), { effort: 'high', notes: [/"xhigh" was sent as "high"/] }, refusal)
     // The others in the words of a relay (BerriAI/litellm#41202, #41203).
     for (const refusal of [
       'Unexpected value(s) `thinking-binding-controls-2026-08-01` for the `anthropic-beta` header',
@@ -188,7 +193,7 @@ t.test('thinking is asked for as each model takes it', async (t) => {
       t.strictSame(after(undefined, refusal), { ...quiet, thinking: shown })
       t.equal(after(undefined, refusal, refusal), null, 'the request is amended only once')
     }
-    for (const refusal of [adaptive, effort])
+    for (const refusal of [adaptive, effort, level])
       t.equal(after('low', refusal, refusal), null, 'the request is amended only once')
     t.equal(after('low', enabled), null, 'a setting that was not sent is not amended')
   })
