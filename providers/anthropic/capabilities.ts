@@ -145,12 +145,15 @@ export function parseModels(body: unknown): ReportedModel[] {
 function reportedModel(id: string, model: Json): ReportedModel {
   const output = number(model.max_tokens)
   const { thinking, effort } = object(model.capabilities)
-  const types = supported(object(thinking).types)
+  const { types } = object(thinking)
+  const accepted = supported(types)
+  // In the summer of 2026 the list named only `enabled` and `adaptive`, also of models that take `disabled`.
+  const unnamed = tabled(id).thinking.filter((type) => object(types)[type] === undefined)
   const efforts = supported(effort)
   return {
     id,
     ...(output === undefined ? {} : { max_output_tokens: output }),
-    ...(types ? { thinking_types: types } : {}),
+    ...(accepted ? { thinking_types: [...accepted, ...unnamed] } : {}),
     ...(efforts ? { efforts } : {}),
   }
 }

@@ -304,6 +304,12 @@ t.test('whole turns against the emulator', async (t) => {
       data: [{ id: 'a', capabilities: null, max_tokens: null }, { nothing: 1 }, 5],
     })
     t.strictSame(parsed, [{ id: 'a' }])
+    const types = { enabled: { supported: false }, adaptive: { supported: true } }
+    t.strictSame(
+      anthropic.models?.parse({ data: [{ id: 'claude-opus-5', capabilities: { thinking: { types } } }] }),
+      [{ id: 'claude-opus-5', thinking_types: ['adaptive', 'disabled'] }],
+      'of types that the list does not name, the known ones stay',
+    )
     t.strictSame(anthropic.models?.parse('<html>'), [])
   })
 
