@@ -57,7 +57,8 @@ const RULES: readonly Rule[] = [
   {
     when: (facts) =>
       named('context_length_exceeded')(facts) ||
-      says(/context window|maximum context length|tokens exceed the configured limit/i)(facts) ||
+      // `maximum prompt length`: xAI's (cline/cline#3120)
+      says(/context window|maximum (context|prompt) length|tokens exceed the configured limit/i)(facts) ||
       says(LONG_TEXT)(facts),
     code: 'context_too_long',
     says: 'The conversation is longer than the model accepts.',
@@ -154,7 +155,12 @@ const RULES: readonly Rule[] = [
     says: '{vendor} waited too long for a medium by its address.',
   },
   { when: named('vector_store_timeout'), code: 'upstream_timeout', says: '{vendor} timed out.' },
-  { when: status(401), code: 'upstream_auth', says: '{vendor} refused the credential.' },
+  {
+    // xAI says so with a 400.
+    when: (facts) => facts.status === 401 || says(/^Incorrect API key provided/)(facts),
+    code: 'upstream_auth',
+    says: '{vendor} refused the credential.',
+  },
   {
     // Only if the API says so itself: any other 403 is the network edge's, whatever the credential.
     when: (facts) => facts.status === 403 && facts.isApi,

@@ -78,6 +78,17 @@ t.test('failures become codes of the catalogue', async (t) => {
     [400, json({ code: 'invalid_image_url', message: 'no' }), 'upstream_rejected', /image/],
     [400, json({ code: 'context_length_exceeded', message: 'x' }), 'context_too_long'],
     [400, json({ message: "This model's maximum context length is 9 tokens." }), 'context_too_long'],
+    [
+      400,
+      '{"code":"invalid-argument","error":"This model\'s maximum prompt length is 9 but the request contains 12 tokens."}',
+      'context_too_long',
+    ],
+    [
+      400,
+      '{"code":"invalid-argument","error":"Incorrect API key provided. You can obtain an API key elsewhere."}',
+      'upstream_auth',
+      /refused the credential/,
+    ],
     [400, json(tooLong('input[0].content', 10_485_760)), 'context_too_long'],
     [400, json(tooLong('tools[0].name', 64)), 'upstream_rejected'],
     [
