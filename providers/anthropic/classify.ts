@@ -21,13 +21,13 @@ interface Report {
 }
 
 /** A refused request, or a body that is no stream. Never throws, whatever the body is. */
-export function classify(failure: UpstreamFailure): BatonError {
-  return errorOf(reportOf(failure))
+export function classify(failure: UpstreamFailure, vendor: string): BatonError {
+  return errorOf(reportOf(failure), vendor)
 }
 
 /** An `error` event in place of the rest of a stream. */
-export const streamError = (event: Json): BatonError =>
-  errorOf({ status: null, headers: {}, ...wordsOf(event) })
+export const streamError = (event: Json, vendor: string): BatonError =>
+  errorOf({ status: null, headers: {}, ...wordsOf(event) }, vendor)
 
 /** What a failed response says. */
 export function reportOf({ status, headers, body }: UpstreamFailure): Report {
@@ -63,10 +63,12 @@ const presentable = (text: string): string =>
     .trim()
     .slice(0, 1000)
 
+/** In `says`, `{vendor}` is the service behind this API. */
 type Verdict = [code: ErrorCode, says: string, options?: ErrorOptions]
 
-function errorOf(report: Report): BatonError {
-  const [verdict, says, options] = verdictOf(report)
+function errorOf(report: Report, vendor: string): BatonError {
+  const [verdict, words, options] = verdictOf(report)
+  const says = words.replaceAll('{vendor}', vendor)
   const { status, headers, type, code, message, request_id } = report
   return new BatonError(verdict, message === '' ? says : `${says} It said: ${message}`, {
     ...options,
@@ -88,10 +90,10 @@ const always =
 
 const refusedCredential = always(
   'upstream_auth',
-  'Anthropic refused the credential. Check that it is valid and may use this model.',
+  '{vendor} refused the credential. Check that it is valid and may use this model.',
 )
-const unknownModel = always('upstream_rejected', 'Anthropic knows no such model, or no longer serves it.')
-const unpaid = always('upstream_rejected', "Anthropic refused the request because of the account's billing.")
+const unknownModel = always('upstream_rejected', '{vendor} knows no such model, or no longer serves it.')
+const unpaid = always('upstream_rejected', "{vendor} refused the request because of the account's billing.")
 /** A failure that may pass, after the wait that the vendor names. */
 const passing =
   (code: ErrorCode, says: string) =>
@@ -99,14 +101,11 @@ const passing =
     const retryAfter = retryAfterIn(headers)
     return [code, says, retryAfter === undefined ? {} : { retryAfter }]
   }
-const busy = passing(
-  'upstream_overloaded',
-  'Anthropic is overloaded or failed for a moment. Try again later.',
-)
-const late = passing('upstream_timeout', 'Anthropic gave up on the request after its own time limit.')
+const busy = passing('upstream_overloaded', '{vendor} is overloaded or failed for a moment. Try again later.')
+const late = passing('upstream_timeout', '{vendor} gave up on the request after its own time limit.')
 const tooLarge = always(
   'context_too_long',
-  'The request is larger than Anthropic takes. Shorten the conversation or its attachments.',
+  'The request is larger than {vendor} takes. Shorten the conversation or its attachments.',
 )
 
 const BY_TYPE = new Map<string, (report: Report) => Verdict>([
@@ -138,11 +137,11 @@ const BY_STATUS = new Map<number, (report: Report) => Verdict>([
 function unexpected(report: Report): Verdict {
   const { status } = report
   if (status === null)
-    return ['upstream_overloaded', 'Anthropic broke the stream off with an error of a kind not known.']
+    return ['upstream_overloaded', '{vendor} broke the stream off with an error of a kind not known.']
   if (status < 300)
-    return ['upstream_rejected', 'Anthropic answered with something other than a stream of events.']
+    return ['upstream_rejected', '{vendor} answered with something other than a stream of events.']
   if (status >= 500) return busy(report)
-  return ['upstream_rejected', `Anthropic refused the request with status ${status}.`]
+  return ['upstream_rejected', `{vendor} refused the request with status ${status}.`]
 }
 
 /**
@@ -161,7 +160,7 @@ function invalidRequest({ message }: Report): Verdict {
   if (POLICY.test(message)) {
     return [
       'upstream_rejected',
-      "Anthropic does not serve this login's plan here. Use an API key, or see the vendor's terms for logins.",
+      "{vendor} does not serve this login's plan here. Use an API key, or see the vendor's terms for logins.",
     ]
   }
   // "… is required when authenticating with an identity-linked API key", "… must be a valid workspace ID."
@@ -174,9 +173,9 @@ function invalidRequest({ message }: Report): Verdict {
   // It comes as an invalid request (anthropics/claude-code#88711).
   if (/credit balance is too low/.test(message)) return unpaid()
   if (/specified API usage limits/.test(message)) {
-    return ['upstream_rejected', "The account's own spending limit at Anthropic is reached."]
+    return ['upstream_rejected', "The account's own spending limit at {vendor} is reached."]
   }
-  return ['upstream_rejected', 'Anthropic refused the request as invalid.']
+  return ['upstream_rejected', '{vendor} refused the request as invalid.']
 }
 
 /**
@@ -186,13 +185,13 @@ function invalidRequest({ message }: Report): Verdict {
 function rateLimited({ headers, code, message }: Report): Verdict {
   const retryAfter = retryAfterIn(headers)
   if (retryAfter === undefined && /spend|extra usage/i.test(`${code} ${message}`)) {
-    return ['upstream_rejected', "The account's spending limit at Anthropic is reached; raise it to go on."]
+    return ['upstream_rejected', "The account's spending limit at {vendor} is reached; raise it to go on."]
   }
   const reset = resetOf(headers)
   const wait = retryAfter ?? secondsUntil(reset, headers)
   return [
     'upstream_rate_limited',
-    "The account's rate limit at Anthropic is reached. Try again later.",
+    "The account's rate limit at {vendor} is reached. Try again later.",
     {
       ...(wait === undefined ? {} : { retryAfter: wait }),
       ...(reset === undefined ? {} : { details: { reset_at: reset } }),

@@ -26,18 +26,6 @@ const SCHEMA: SchemaProfile = {
 
 const MODELS_PATH = '/v1/models?limit=1000'
 
-const common = {
-  provider: 'anthropic',
-  schema: SCHEMA,
-  // No limit is published and more than 300 were seen to work (wire/anthropic.md 4.5).
-  toolLimit: null,
-  capabilities: capabilitiesOf,
-  declare: declareTools,
-  parser: createParser,
-  classify,
-  amend: amendRequest,
-} satisfies Partial<Deployment>
-
 /**
  * Only a login, or a key linked to a person or a service account, that may act in several workspaces has one
  * (wire/anthropic.md 2.2; cloudflare/cloudflare-os#402).
@@ -45,19 +33,32 @@ const common = {
 const workspaceOf = ({ workspace_id }: CredentialFacts): Record<string, string> =>
   workspace_id === undefined ? {} : { 'anthropic-workspace-id': workspace_id }
 
-/** The Messages API by key. */
-export const anthropic: Deployment = {
-  ...common,
-  id: 'anthropic',
+/**
+ * The Messages API with a key, whichever vendor serves it: its provider id, and its name in errors. Models that are no
+ * Claudes count as FOREIGN (capabilities.ts); those that take more, or less, need a family of their own there.
+ */
+export const messagesApi = (provider: string, vendor: string): Deployment => ({
+  id: provider,
+  provider,
   credential: { kind: 'api_key' },
+  schema: SCHEMA,
+  // No limit is published and more than 300 were seen to work (wire/anthropic.md 4.5).
+  toolLimit: null,
+  capabilities: capabilitiesOf,
+  declare: declareTools,
   render: (request) => renderRequest(request, false),
+  parser: (context) => createParser(context, vendor),
+  classify: (failure) => classify(failure, vendor),
+  amend: amendRequest,
   authorize: ({ api_key }, facts) => ({ 'x-api-key': api_key ?? '', ...workspaceOf(facts) }),
   models: { path: MODELS_PATH, headers: VERSION_HEADER, parse: parseModels },
-}
+})
+
+export const anthropic: Deployment = messagesApi('anthropic', 'Anthropic')
 
 /** The Messages API by bearer token, with the operator's own blocks and headers. */
 export const anthropicOauth: Deployment = {
-  ...common,
+  ...anthropic,
   id: 'anthropic-oauth',
   credential: { kind: 'oauth' },
   render: (request) => renderRequest(request, true),

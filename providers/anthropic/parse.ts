@@ -113,6 +113,7 @@ const openOther: Opener = (index) => ({ index, delta: () => [], part: () => null
 
 interface State {
   context: ParseContext
+  vendor: string
   /** The message's id */
   id: string | undefined
   /** Open blocks by the vendor's index */
@@ -146,16 +147,20 @@ const HANDLERS = new Map<string, Handler>([
   ['message_stop', onMessageStop],
   [
     'error',
-    (_state, event) => {
-      throw streamError(event)
+    ({ vendor }, event) => {
+      throw streamError(event, vendor)
     },
   ],
 ])
 
-/** Throws the vendor's `error` event as a BatonError, and `upstream_disconnected` for a stream without its end. */
-export function createParser(context: ParseContext): ModelParser {
+/**
+ * Throws the vendor's `error` event as a BatonError, and `upstream_disconnected` for a stream without its end. `vendor`
+ * is the service behind the API, as errors name it.
+ */
+export function createParser(context: ParseContext, vendor: string): ModelParser {
   const state: State = {
     context,
+    vendor,
     id: undefined,
     open: new Map(),
     blocks: 0,
@@ -169,7 +174,7 @@ export function createParser(context: ParseContext): ModelParser {
   }
   return {
     push(frame) {
-      const event = readFrame(frame)
+      const event = readFrame(frame, vendor)
       // In an error event that a relay makes, `type` may be the error's own, or missing.
       const isError = frame.event === 'error' || Boolean(event.error)
       const type = isError ? 'error' : (string(event.type) ?? frame.event ?? '')
@@ -179,18 +184,18 @@ export function createParser(context: ParseContext): ModelParser {
       if (state.finished) return []
       throw new BatonError(
         'upstream_disconnected',
-        'Anthropic ended the stream before the message was complete.',
+        `${vendor} ended the stream before the message was complete.`,
       )
     },
   }
 }
 
-function readFrame({ data }: SseFrame): Json {
+function readFrame({ data }: SseFrame, vendor: string): Json {
   const event = parseRecord(data)
   if (event) return event
   throw new BatonError(
     'upstream_disconnected',
-    'Anthropic sent a piece of the stream that is no JSON object.',
+    `${vendor} sent a piece of the stream that is no JSON object.`,
     { details: { upstream: data.slice(0, 200) } },
   )
 }
@@ -203,7 +208,10 @@ function onMessageStart(state: State, event: Json): ModelEvent[] {
   const { id, usage } = object(event.message)
   const begun = string(id) ?? state.id
   if (state.blocks > 0 && begun !== (state.id ?? begun))
-    throw new BatonError('upstream_disconnected', 'Anthropic broke the message off and began another one.')
+    throw new BatonError(
+      'upstream_disconnected',
+      `${state.vendor} broke the message off and began another one.`,
+    )
   state.id = begun
   return usageEvents(state, usage)
 }

@@ -1,7 +1,34 @@
 /** Anthropic's failures as errors of the catalogue. */
 import t from 'tap'
-import { anthropic, anthropicOauth } from '../../../providers/anthropic/index.ts'
+import { anthropic, anthropicOauth, messagesApi } from '../../../providers/anthropic/index.ts'
 import { anthropicFixture } from '../../emulators/anthropic.ts'
+import { parserOf } from '../exchange.ts'
+import { framed, thrownBy } from '../streams.ts'
+import { origin } from './exchange.ts'
+
+t.test('errors of another vendor of the same API name this vendor', async (t) => {
+  const acme = messagesApi('acme', 'Acme')
+  const parser = () => parserOf(acme, origin)
+  const told = (...events: Record<string, unknown>[]) =>
+    thrownBy(() => {
+      const reading = parser()
+      for (const frame of framed(...events)) reading.push(frame)
+    })
+  const begun = (id: string) => ({ type: 'message_start', message: { id } })
+  const block = { type: 'content_block_start', index: 0, content_block: { type: 'text', text: 'Hm' } }
+  const said = [
+    ...[200, 400, 401, 402, 404, 408, 413, 418, 429, 500].map((status) =>
+      acme.classify({ status, headers: {}, body: '' }),
+    ),
+    told({ type: 'error', error: { type: 'overloaded_error' } }),
+    told({ type: 'error', error: { type: 'unheard_of' } }),
+    told(begun('msg_a'), block, begun('msg_b')),
+    thrownBy(() => parser().push({ event: undefined, data: 'x', id: undefined })),
+    thrownBy(() => parser().end()),
+  ]
+  for (const error of said) t.match(error?.message, /\bAcme\b/)
+  t.match(acme, { id: 'acme', provider: 'acme' })
+})
 
 t.test('failures become errors of the catalogue', async (t) => {
   const fail = (
