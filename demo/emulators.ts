@@ -1,32 +1,28 @@
 /**
  * The emulated model services on fixed ports, so that the README's walk can be tried without an account.
  */
-import { createAnthropicEmulator } from '../test/emulators/anthropic.ts'
-import { createGeminiEmulator } from '../test/emulators/gemini.ts'
-import { createOpenAiEmulator } from '../test/emulators/openai.ts'
+import { startVendors, type Vendors } from '../test/emulators/vendors.ts'
 import { flag } from './flag.ts'
 
 const USAGE = `npm run emulators                    serves them until Ctrl-C
 npm run -s emulators -- --settings   prints the settings that lead Baton to them, for the shell's \`eval\``
 const isForShell = flag('settings', USAGE)
-const PORTS = { openai: 8791, anthropic: 8792, gemini: 8793 }
+const PORTS: Record<keyof Vendors, number> = { openai: 8791, anthropic: 8792, gemini: 8793 }
 
 if (isForShell) {
-  const [openai, anthropic, gemini] = Object.values(PORTS).map((port) => `http://127.0.0.1:${port}`)
+  const at = (vendor: keyof Vendors) => `http://127.0.0.1:${PORTS[vendor]}`
   const settings = {
-    BATON_OPENAI_BASE_URL: `${openai}/v1`,
-    BATON_CHATGPT_BASE_URL: `${openai}/backend-api/codex`,
-    BATON_ANTHROPIC_BASE_URL: anthropic,
-    BATON_GEMINI_BASE_URL: `${gemini}/v1beta`,
-    BATON_CODE_ASSIST_BASE_URL: `${gemini}/v1internal`,
+    BATON_OPENAI_BASE_URL: `${at('openai')}/v1`,
+    BATON_CHATGPT_BASE_URL: `${at('openai')}/backend-api/codex`,
+    BATON_ANTHROPIC_BASE_URL: at('anthropic'),
+    BATON_GEMINI_BASE_URL: `${at('gemini')}/v1beta`,
+    BATON_CODE_ASSIST_BASE_URL: `${at('gemini')}/v1internal`,
     BATON_ENABLE_OAUTH: 'openai,anthropic,gemini',
   }
   for (const [name, value] of Object.entries(settings)) console.log(`export ${name}=${value}`)
 } else {
   try {
-    await createOpenAiEmulator(PORTS.openai)
-    await createAnthropicEmulator(PORTS.anthropic)
-    await createGeminiEmulator({ port: PORTS.gemini })
+    await startVendors(PORTS)
   } catch (failure) {
     const { code, port } = failure as { code?: string; port?: number }
     if (code !== 'EADDRINUSE') throw failure

@@ -1,6 +1,6 @@
 /**
- * One conversation handed from any way to a model to any other (all 30 ordered pairs of the six), with
- * everything in it that a history can hold. The emulated vendors are as strict as the real ones, signatures
+ * One conversation handed from any way to a model to any other (all ordered pairs), with everything in
+ * it that a history can hold. The emulated vendors are as strict as the real ones, signatures
  * included: whatever would be refused there is refused here.
  */
 import t, { type Test } from 'tap'
@@ -231,11 +231,11 @@ async function pairs(t: Test, world: World) {
     }
   }
 
-  await t.test('a session goes through all six paths twice, and every turn completes', async (t) => {
+  await t.test('a session goes through all paths twice, and every turn completes', async (t) => {
     const session = await world.session('gemini key', { connectors: ['kit'] })
-    for (const path of [...PATH_NAMES, ...PATH_NAMES].sort((a, b) => a.length - b.length))
-      await turnOn(t, world, session, path)
-    t.equal((await world.messages(session)).length, 12 * 4)
+    const way = [...PATH_NAMES, ...PATH_NAMES].sort((a, b) => a.length - b.length)
+    for (const path of way) await turnOn(t, world, session, path)
+    t.equal((await world.messages(session)).length, way.length * 4)
   })
 }
 

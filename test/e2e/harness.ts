@@ -34,7 +34,9 @@ export const PATHS = {
 export type Path = keyof typeof PATHS
 export const PATH_NAMES = Object.keys(PATHS) as Path[]
 /** One path of each provider, for tests to which the kind of credential makes no difference. */
-export const PROVIDERS: readonly Path[] = ['openai key', 'anthropic key', 'gemini key']
+export const PROVIDERS: readonly Path[] = PATH_NAMES.filter(
+  (path) => path === PATH_NAMES.find((other) => PATHS[other].provider === PATHS[path].provider),
+)
 
 const CREDENTIALS: Record<Path, Json> = {
   'openai key': { provider: 'openai', kind: 'api_key', api_key: 'sk-test-openai' },
@@ -245,7 +247,7 @@ async function createWorld(
   return world
 }
 
-/** The vendor of each of the six paths, and what tells the path's requests apart. */
+/** The vendor of each path, and what tells the path's requests apart. */
 const DOORS: Record<Path, { vendor: keyof Vendors; is(request: Recorded): boolean }> = {
   'openai key': { vendor: 'openai', is: ({ path }) => path.startsWith('/v1/responses') },
   'chatgpt login': { vendor: 'openai', is: ({ path }) => path.startsWith('/backend-api/codex/responses') },
@@ -276,8 +278,11 @@ export function declaredIn({ body }: Recorded): string[] {
   const request = whole.request ?? whole
   const tools: Json[] = request.tools ?? []
   return tools.flatMap((tool) => {
-    const group = tool.functionDeclarations ?? tool.function_declarations
-    return group ? group.map(({ name }: Json) => name) : [tool.name]
+    const group: Json[] = tool.functionDeclarations ?? tool.function_declarations ?? [tool]
+    return group.map(({ name }) => {
+      if (typeof name === 'string') return name
+      throw new Error(`declaredIn of the harness finds no name in ${JSON.stringify(tool)}`)
+    })
   })
 }
 

@@ -9,10 +9,11 @@ export interface Vendors {
   gemini: GeminiEmulator
 }
 
-export const startVendors = async (): Promise<Vendors> => ({
-  openai: await createOpenAiEmulator(),
-  anthropic: await createAnthropicEmulator(),
-  gemini: await createGeminiEmulator(),
+/** On free ports, or on these. */
+export const startVendors = async (ports?: Record<keyof Vendors, number>): Promise<Vendors> => ({
+  openai: await createOpenAiEmulator(ports?.openai),
+  anthropic: await createAnthropicEmulator(ports?.anthropic),
+  gemini: await createGeminiEmulator({ port: ports?.gemini ?? 0 }),
 })
 
 export const rootsOf = ({ openai, anthropic, gemini }: Vendors): Record<string, string> => ({
