@@ -116,7 +116,8 @@ export interface DeploymentOptions {
  * tool call is answered by the `tool` message right after it, one result per call, in call order; names
  * are exposed names; ids are legal; `provenance.opaque` is present only where it may go back; media that the target
  * refuses are text already, the types of others are in lower case and without parameters; no notice, no empty part, no
- * empty message.
+ * empty message. The adapter sees to it that a result says what became of its call, in words where the wire has no field
+ * for it, that its structure is shown if it has no text, and that its media are shown, beside it if not in it.
  */
 export interface ModelRequest {
   model: string
