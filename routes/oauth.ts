@@ -1,5 +1,6 @@
 /** Logins at providers: begun, finished, asked about; the page that browsers come back to; login files. */
 import { type Static, Type } from 'typebox'
+import { LOGINS } from '../providers/index.ts'
 import { FACT_FORM } from '../src/credentials/logins/file.ts'
 import { PAGE_HEADERS } from '../src/credentials/logins/page.ts'
 import { invalid, UPSTREAM_CODES } from '../src/errors.ts'
@@ -56,7 +57,7 @@ const Exchange = Type.Object(
 const Import = Type.Object(
   {
     provider: Provider,
-    format: Type.Enum(['codex', 'gemini-cli', 'claude', 'anthropic-profile']),
+    format: Type.Enum(LOGINS.flatMap(({ vendor }) => Object.keys(vendor.imports))),
     content: Type.Unsafe<string | Record<string, unknown>>({
       type: ['string', 'object'],
       description: "The login file's text, or its JSON",
