@@ -80,7 +80,7 @@ const PUT = `
     join json_to_recordset($2::json) as c (session_id text, expected bigint, tools text)
       on c.session_id = l.session_id
    where r.session_id = l.session_id and r.revision = c.expected
-  returning r.session_id, (
+  returning r.session_id, rfc3339(r.updated_at) as updated_at, (
     select t.id from turn t
      where t.session_id = r.session_id and t.state in ('running', 'awaiting_input') limit 1
   ) as turn_id`

@@ -134,19 +134,20 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
   ): Promise<ReadonlyMap<string, Change | null>> {
     const all = await Promise.all((await grounds(sessions)).map((ground) => made(ground, make)))
     const moved = all.filter(({ isMoved }) => isMoved)
-    const written = moved.length === 0 ? [] : await store.registry.put(moved)
-    const turns = new Map(written.map(({ session_id, turn_id }) => [session_id, turn_id]))
-    const updated_at = new Date().toISOString()
+    const answers = moved.length === 0 ? [] : await store.registry.put(moved)
+    const written = new Map(answers.map(({ session_id, ...rest }) => [session_id, rest]))
     const changes = all.map(({ session_id, tools, delta, before, isMoved, onStored }) => {
-      if (isMoved && !turns.has(session_id)) return [session_id, null] as const
-      const row = isMoved ? { session_id, revision: delta.tools_revision, updated_at, tools } : before
+      const revision = delta.tools_revision
+      const stored = written.get(session_id)
+      if (isMoved && !stored) return [session_id, null] as const
+      const row = stored ? { session_id, revision, updated_at: stored.updated_at, tools } : before
       const kept = keep(row)
       onStored?.()
       return [session_id, { before, row: isMoved ? row : kept, delta }] as const
     })
     const announcing = moved.map(async ({ session_id, before, delta }) => {
-      const turn = turns.get(session_id)
-      if (turn !== undefined) await announce(before, delta, turn)
+      const stored = written.get(session_id)
+      if (stored) await announce(before, delta, stored.turn_id)
     })
     await Promise.all(announcing)
     return new Map(changes)

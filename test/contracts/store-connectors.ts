@@ -1,7 +1,7 @@
 /** Connectors, their bindings to sessions, and the registry of a session's tools. */
 import type { Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
-import type { RegistryTool, Store } from '../../src/store/store.ts'
+import type { RegistryChange, RegistryTool, Store } from '../../src/store/store.ts'
 import { NONE } from '../patterns.ts'
 import {
   ADMIN,
@@ -422,12 +422,12 @@ async function registryContract(t: Test, store: Store): Promise<void> {
   const put = (session_id: string, expected: number, tools: RegistryTool[]) =>
     store.registry.put([{ session_id, expected, tools }])
   const both = await Promise.all([1, 2].map(() => put(session, 0, [tool])))
+  const row = await store.registry.get(session)
   t.strictSame(
     both.sort((a, b) => a.length - b.length),
-    [[], [{ session_id: session, turn_id: null }]],
+    [[], [{ session_id: session, updated_at: row.updated_at, turn_id: null }]],
     'of two changes of the same revision one is written',
   )
-  const row = await store.registry.get(session)
   t.equal(row.revision, 1)
   t.equal(JSON.stringify(row.tools), JSON.stringify([tool]), 'the declarations’ bytes are kept')
   t.equal((await put(session, 1, [])).length, 1)
@@ -468,19 +468,19 @@ async function registryContract(t: Test, store: Store): Promise<void> {
       expected,
       tools: [tool],
     })
-    t.strictSame(await store.registry.put([change(session, 2), change(other, 5)]), [
-      { session_id: session, turn_id: null },
-    ])
-    t.strictSame(await store.registry.put([change(session, 2), change(other, 0)]), [
+    const put = async (...changes: RegistryChange[]) =>
+      (await store.registry.put(changes)).map(({ session_id, turn_id }) => ({ session_id, turn_id }))
+    t.strictSame(await put(change(session, 2), change(other, 5)), [{ session_id: session, turn_id: null }])
+    t.strictSame(await put(change(session, 2), change(other, 0)), [
       { session_id: other, turn_id: open.turn.id },
     ])
     await store.turns.commit(opened.fence, { turn_id: open.turn.id, state: 'awaiting_input' })
-    const [waiting] = await store.registry.put([change(other, 1)])
+    const [waiting] = await put(change(other, 1))
     t.equal(waiting?.turn_id, open.turn.id)
     const resumed = await store.turns.resumeAwaiting(open.turn.id, LEASE)
     if (resumed) await endTurn(store, resumed.fence, open.turn.id)
-    await store.registry.put([change(session, 3)])
-    t.strictSame(await store.registry.put([change(other, 2)]), [{ session_id: other, turn_id: null }])
+    await put(change(session, 3))
+    t.strictSame(await put(change(other, 2)), [{ session_id: other, turn_id: null }])
     const all = [change(session, 4), change(other, 3)]
     const overlapping = Array.from({ length: 8 }, (_, i) =>
       store.registry.put(i % 2 ? all : [...all].reverse()),

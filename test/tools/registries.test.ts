@@ -44,7 +44,7 @@ function replicas() {
   store.registry.put = async (changes) => {
     const written = await put(changes)
     age(0)
-    return written
+    return written.map((one) => ({ ...one, updated_at: rows.get(one.session_id)?.updated_at ?? '' }))
   }
   const log = pino({ level: 'silent' })
   return {
@@ -54,6 +54,14 @@ function replicas() {
       createRegistries({ store, sayToolsChanged, log }),
   }
 }
+
+t.test('a revision has one date at every replica: the date that the store gave it', async (t) => {
+  const { store } = createMemory()
+  const create = () =>
+    createRegistries({ store, sayToolsChanged: async () => {}, log: pino({ level: 'silent' }) })
+  const { row } = await create().change('ses_1', OTHER)
+  t.strictSame(row, await create().current('ses_1'))
+})
 
 t.test('a revision is announced after the revision before it, which another replica made', async (t) => {
   const { rows, create } = replicas()

@@ -148,7 +148,7 @@ export function createMemory() {
           written.push(row)
           rows.set(session_id, row)
         }
-        return fit.map(({ session_id }) => ({ session_id, turn_id: null }))
+        return fit.map(({ session_id }) => ({ session_id, updated_at: NOW, turn_id: null }))
       },
     },
     connectors: {

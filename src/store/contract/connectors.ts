@@ -96,10 +96,12 @@ export interface Registry {
   /** `revision`: of the registry that the caller has; -1: none. */
   grounds(known: readonly { session_id: string; revision: number }[]): Promise<RegistryGrounds>
   /**
-   * Compares and swaps by revision; no session may be named twice. Answers with the sessions that were written, and the
-   * turn that runs or waits in each; where another change came first, the session is missing.
+   * Compares and swaps by revision; no session may be named twice. Answers with the sessions that were written, when, and
+   * the turn that runs or waits in each; where another change came first, the session is missing.
    */
-  put(changes: readonly RegistryChange[]): Promise<{ session_id: string; turn_id: string | null }[]>
+  put(
+    changes: readonly RegistryChange[],
+  ): Promise<(Pick<RegistryRow, 'session_id' | 'updated_at'> & { turn_id: string | null })[]>
 }
 /** A tool's accepted definition, and its hash. */
 export interface Pin {
