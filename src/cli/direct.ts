@@ -30,7 +30,7 @@ const QUIET = pino({ level: 'silent' })
 export async function openDirect(config: Config, owner: string | null): Promise<Access> {
   const vault = openVault(config)
   const { databaseUrl, dataDir } = config
-  const store = await openStore({ databaseUrl, dataDir, poolSize: 2 })
+  const store = await openStore({ databaseUrl, dataDir, poolSize: 2, keepsSchema: true })
   try {
     await verifyKeys(store.settings, vault)
   } catch (failure) {

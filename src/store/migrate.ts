@@ -129,6 +129,21 @@ async function pending(queries: Queries, migrations: readonly Migration[]): Prom
 }
 
 /**
+ * Throws `internal` if a gateway of an older version has worked on the database: a migration has no way back, so that only
+ * the start of a gateway may bring it.
+ */
+export async function assertNotOlder(db: Db, migrations: readonly Migration[]): Promise<void> {
+  if ((await value<string>(db, `select to_regclass('schema_migration')::text`)) === null) return
+  // An older build may have left its template (template.ts), on which nothing has worked yet.
+  const count = 'select count(*)::int from schema_migration where exists (select from setting)'
+  const applied = (await value<number>(db, count)) ?? 0
+  if (applied > 0 && applied < migrations.length)
+    refuse(
+      "The database has the schema of an older version of Baton. The command line leaves it as it is, since there is no way back: make a backup, and start a gateway of this version, which brings the schema up to date. Until then use the older version's command line, or --url with its gateway.",
+    )
+}
+
+/**
  * Throws `unavailable` unless the database can be written and its schema is the code's, or a newer one that follows
  * from it: a migration leaves what replicas of the version before need until they are replaced.
  */

@@ -11,7 +11,7 @@ import { createExecutions } from './executions.ts'
 import { createKeys } from './keys.ts'
 import { createLogins } from './logins.ts'
 import { createMessages } from './messages.ts'
-import { assertCurrent, migrate, readMigrations } from './migrate.ts'
+import { assertCurrent, assertNotOlder, migrate, readMigrations } from './migrate.ts'
 import { createParts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
 import { createRegistry } from './registry.ts'
 import { createSealed } from './sealed.ts'
@@ -33,6 +33,8 @@ interface StoreOptions extends DatabaseOptions {
   codec?: PartsCodec
   /** Gets a line when the database goes away, and when it is back */
   log?: Logger
+  /** For a process that is no gateway: refuses the schema of an older version, and leaves it as it is */
+  keepsSchema?: boolean
 }
 
 /**
@@ -54,6 +56,7 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
   const opened = await opening
   try {
     // Not watched: a table that somebody holds does not mean that the database is away.
+    if (options.keepsSchema) await assertNotOlder(opened, migrations)
     await migrate(opened, migrations)
     if (opened.kind === 'embedded') await opened.query(END_ALL_LEASES)
   } catch (err) {

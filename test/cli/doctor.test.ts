@@ -1,11 +1,13 @@
 /** What the doctor finds out about logins, and what it says to do. */
 import { mock } from 'node:test'
 import t from 'tap'
+import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { guardedServer } from '../credentials/connector-world.ts'
 import { visit } from '../credentials/world.ts'
 import { createClient } from '../e2e/client.ts'
 import { startRig } from '../mcp/servers/rig.ts'
 import { scratch } from '../scratch.ts'
+import { emptyDatabase } from '../store/fresh.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { run } from './running.ts'
 
@@ -31,6 +33,20 @@ t.test('the doctor renews the login at an MCP server before it reports on the se
     code: 1,
     out: [/^ok/, /^ok/, /^BAD {3}MCP server docs: needs a login: POST \/v1\/connectors\/con_.*invalid_grant/],
   })
+})
+
+t.test('the command line leaves the schema of an older version to the start of a gateway', async (t) => {
+  const env = { BATON_DATA_DIR: scratch(t), BATON_DRAIN_SECONDS: '0' }
+  const db = await emptyDatabase(t, env.BATON_DATA_DIR)
+  await migrate(db, readMigrations().slice(0, -1))
+  await db.query(`insert into setting (name, value) values ('of_the_older_version', '')`)
+  await db.close()
+
+  const refused = /has the schema of an older version/
+  t.match(await run(env, 'doctor'), { code: 1, out: [/^ok/, refused] })
+  t.match(await run(env, 'keys list'), { code: 1, err: refused }, 'also where it was asked before')
+  await (await wholeGateway(t, env)).close()
+  t.match(await run(env, 'doctor'), { code: 0 })
 })
 
 t.test('the doctor hears why a server was too slow, however late it began to ask', async (t) => {

@@ -11,12 +11,12 @@ import { scratch } from '../scratch.ts'
 type StoreOptions = Parameters<typeof openStore>[0]
 
 /** The test closes the database. */
-export const freshDatabase = (t: Test): Promise<Db> =>
-  openEmbedded(scratch(t), () => readTemplate(readMigrations()))
+export const freshDatabase = (t: Test, folder = scratch(t)): Promise<Db> =>
+  openEmbedded(folder, () => readTemplate(readMigrations()))
 
 /** A database without a schema: the template with its own taken out. */
-export async function emptyDatabase(t: Test): Promise<Db> {
-  const db = await freshDatabase(t)
+export async function emptyDatabase(t: Test, folder?: string): Promise<Db> {
+  const db = await freshDatabase(t, folder)
   t.teardown(() => db.close())
   await db.query('drop schema public cascade')
   await db.query('create schema public')
