@@ -1,4 +1,4 @@
-/** Migrations over rows that an older version has left. */
+/** Migrations of databases that an older version has left. */
 import t from 'tap'
 import { values } from '../../src/store/db.ts'
 import { migrate, readMigrations } from '../../src/store/migrate.ts'
@@ -6,6 +6,26 @@ import { EVERYONE } from '../../src/store/store.ts'
 import { LEASE, recoverAll } from '../contracts/store-rows.ts'
 import { NONE } from '../patterns.ts'
 import { emptyDatabase, storeOn } from './fresh.ts'
+
+/** The beginning of each migration's SHA-256. */
+const APPLIED = [
+  'a9f112d9',
+  '42bfed45',
+  '2c0d1943',
+  '09dc02fd',
+  '0263a55a',
+  '45233840',
+  '036650cc',
+  '0c44f432',
+  'da0cdd81',
+  '147b27f9',
+  '354c14e8',
+  'f2e8bee1',
+  '95df7b79',
+  '822fcb9d',
+  'dd0e9fe8',
+  '5be18149',
+]
 
 /** A session for each state of a turn, with a call in each state of the ledger, and a connector that all of them bind. */
 const OLD_ROWS = `
@@ -37,6 +57,11 @@ const OLD_ROWS = `
   insert into api_key (id, hash, owner, scopes, hint) values ('key_1', 'h', 'ann', '["chat"]', '…');
   insert into audit (owner, act, subject, details) values ('ann', 'key.create', 'key_1', '{}');
 `
+
+t.test('no migration was changed: a database that has the former text is refused', async (t) => {
+  const found = readMigrations().map(({ sha256 }) => sha256.slice(0, 8))
+  t.strictSame(found, APPLIED, 'put what is to be changed into a new migration, and its hash here')
+})
 
 t.test(
   'each later migration keeps the rows of the first, and the columns and functions that the version before asks for',
