@@ -21,6 +21,9 @@ export function newId(prefix: IdPrefix): string {
   return `${prefix}_${base32(lastMs, 10)}${base32(count, 2)}${random(12)}`
 }
 
+/** Sorts behind all ids with the prefix that were made before the time, in Unix milliseconds, and ahead of all others. */
+export const idAt = (prefix: IdPrefix, ms: number): string => `${prefix}_${base32(Math.max(0, ms), 10)}`
+
 function base32(value: number, length: number): string {
   let text = ''
   for (let rest = value, i = 0; i < length; i++) {

@@ -1,4 +1,5 @@
 /** The ledger of tool calls: written under the fence of the turn's owner, decided and read by people. */
+import { idAt } from '../chat/ids.ts'
 import type { ToolResultPart } from '../chat/message.ts'
 import { type Db, type Param, value, values } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
@@ -37,7 +38,11 @@ export function createExecutions(db: Db, parts: Parts): Executions {
       const params: Param[] = []
       const where = conditions(scope, filter, params)
       const [cursor, limit, bytes] = [1, 2, 3].map((n) => params.length + n)
-      params.push(readCursor('executions', page), page.limit + 1, page.bytes ?? PAGE_BYTES)
+      params.push(
+        readCursor('executions', page) ?? idAfter(filter.until),
+        page.limit + 1,
+        page.bytes ?? PAGE_BYTES,
+      )
       const listed = `select ${bulkOf('execution')} from execution
         where ${where} and ($${cursor}::text is null or id < $${cursor}) order by id desc limit $${limit}`
       const found = await values<StoredExecution | null>(
@@ -156,6 +161,15 @@ const GROUPS = {
   connector: `coalesce(connector, 'builtin')`,
   session: 'session_id::text',
 } as const
+
+/**
+ * Where a list of calls up to a time begins: it goes by id, and would read all that came later. An id says by the clock of
+ * a replica when it was made, which is no later than the start by the database's: a day is left for what they differ by.
+ */
+function idAfter(until: string | undefined): string | null {
+  const ms = Date.parse(until ?? '') + 86_400_000
+  return Number.isNaN(ms) ? null : idAt('exec', ms)
+}
 
 /** A call's start; before it has started, when it was asked for. The index `execution_start` has the same. */
 const START = 'coalesce(started_at, created_at)'

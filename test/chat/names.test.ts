@@ -2,7 +2,7 @@
 import { mock } from 'node:test'
 import fc from 'fast-check'
 import t from 'tap'
-import { newId } from '../../src/chat/ids.ts'
+import { idAt, newId } from '../../src/chat/ids.ts'
 import { exposedName, legalCallId } from '../../src/chat/names.ts'
 import { ANY_CHARACTER } from '../characters.ts'
 import { RUNS } from './histories.ts'
@@ -54,6 +54,9 @@ t.test('ids sort by the time they were made', async (t) => {
   t.strictSame([...ids].sort(), ids)
   t.equal(new Set(ids).size, ids.length)
   t.match(ids[0], /^msg_[0-9a-z]{24}$/)
+  const [before, after] = [idAt('msg', Date.now() - 3_600_000), idAt('msg', Date.now() + 3_600_000)]
+  const all = [idAt('msg', -1), before, ...ids, after, idAt('msg', Date.parse('9999-12-31'))]
+  t.strictSame([...all].sort(), all, 'with any time between them')
 })
 
 t.test('ids keep their order while the clock is behind the last id', async (t) => {

@@ -1,5 +1,6 @@
 /** No statement for one tenant reads through everybody's rows: plans of the statements, on tables full of strangers. */
 import t, { type Test } from 'tap'
+import { idAt } from '../../src/chat/ids.ts'
 import type { Db, Param, Queries } from '../../src/store/db.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
 import { EVERYONE, type Scope, type Store } from '../../src/store/store.ts'
@@ -13,6 +14,7 @@ import { freshDatabase, storeOn } from './fresh.ts'
 const STRANGERS = 400
 /** … and in the ledger, which tells so many groups of them at most. */
 const CALLS = 1_000
+const DAY_MS = 86_400_000
 /** The most rows that one step of a plan may read: pages hold fewer. */
 const MOST_READ = 300
 
@@ -124,7 +126,13 @@ async function plansTest(t: Test, plain: Db) {
   await furnish(store, { owner: 'stranger', admin: false })
   for (const table of TABLES) await plain.query(multiplied(table))
   await plain.query(BIND)
-  await plain.query(`update execution set created_at = created_at - interval '1 day'`)
+  // Their ids tell when they were made, too. A list of the older ones is not to read all that came later.
+  await plain.query(
+    `update execution set id = made || substr(id, 5), created_at = now() - age
+       from (values (true, $1, interval '10 days'), (false, $2, interval '1 day')) as v (is_old, made, age)
+      where (right(id, 1) < '4') = is_old`,
+    [10, 1].map((days) => idAt('exec', Date.now() - days * DAY_MS)),
+  )
   const hasStatistics = plain.kind === 'postgres'
   if (hasStatistics) await plain.query('analyze')
   const scope = owner()
@@ -145,6 +153,7 @@ async function plansTest(t: Test, plain: Db) {
     await store.keys.list(who, page)
     await store.executions.list(who, {}, page)
     await store.executions.list(who, { since }, page)
+    await store.executions.list(who, { until: new Date(Date.now() - 5 * DAY_MS).toISOString() }, page)
     await store.executions.stats(who, 'tool', { since })
   }
   await store.executions.stats(scope, 'tool', {})
