@@ -1,5 +1,6 @@
 /** The store on a PostgreSQL server: its connections, and behaviour that only several connections show. */
 
+import { readFileSync } from 'node:fs'
 import { connect, createServer, Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
@@ -289,6 +290,25 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     await age(25)
     t.equal((await store.turns.open(scope, keyed()))?.kind, 'running')
   })
+
+  await t.test(
+    'the statement of docs/operations.md deletes sessions that nobody has used for a year',
+    async (t) => {
+      const scope = owner()
+      const [unused, used] = [await newSession(store, scope), await newSession(store, scope)]
+      const { session: busy } = await runningTurn(store, scope)
+      await raw.query(
+        `update session set updated_at = now() - interval '366 days' where id = any($1::text[])`,
+        [[unused.id, busy.id]],
+      )
+      const page = readFileSync(new URL('../../../docs/operations.md', import.meta.url), 'utf8')
+      const [, statement = ''] = /```\n(select count[^`]+);\n```/.exec(page) ?? []
+      t.equal(await value(raw, statement), '1')
+      t.equal(await value(raw, statement), '0')
+      const left = (await store.sessions.list(scope, { limit: 9 })).data.map(({ id }) => id)
+      t.strictSame(left.sort(), [used.id, busy.id].sort())
+    },
+  )
 
   await t.test('the migrations', async (t) => {
     const own = await newDatabase(t, SERVERS.DATABASE_URL)
