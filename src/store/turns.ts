@@ -312,12 +312,15 @@ function takeovers(db: Db, parts: Parts) {
     resumable: (limit) =>
       values<string>(
         db,
-        `select id from turn t
-          where state = 'awaiting_input' and (cancel_requested or not exists (
-            select from execution e
-             where e.turn_id = t.id and e.state = 'awaiting_approval' and e.decision is null
-          ))
-          order by id limit $1`,
+        // With `offset 0` all are looked for first. Else, where many wait, the planner expects to meet enough of these soon
+        // among all turns, in the order of their ids.
+        `select id from (
+           select id from turn t
+            where state = 'awaiting_input' and (cancel_requested or not exists (
+              select from execution e
+               where e.turn_id = t.id and e.state = 'awaiting_approval' and e.decision is null
+            )) offset 0
+         ) resumable order by id limit $1`,
         [limit],
       ),
     lapsedApprovals: (limit) =>

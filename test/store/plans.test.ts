@@ -12,18 +12,20 @@ import { freshDatabase, storeOn } from './fresh.ts'
 
 /** Rows of strangers in each table; the caller's own are a handful. */
 const STRANGERS = 400
-/** … and in the ledger, which tells so many groups of them at most. */
+/** … and turns with a call each; the ledger tells so many groups of them at most. */
 const CALLS = 1_000
 const DAY_MS = 86_400_000
 /** The most rows that one step of a plan may read: pages hold fewer. */
 const MOST_READ = 300
+
+const ROWS: Readonly<Record<string, number>> = { turn: CALLS, execution: CALLS }
 
 /** One row becomes many, each of an owner, a session and a turn of its own. */
 const multiplied = (table: string) => `
   insert into ${table} select (jsonb_populate_record(null::${table}, to_jsonb(one) || jsonb_build_object(
     'id', one.id || '_' || n, 'owner', 'stranger-' || n, 'hash', 'hash-' || n,
     'session_id', to_jsonb(one) ->> 'session_id' || '_' || n, 'turn_id', to_jsonb(one) ->> 'turn_id' || '_' || n
-  ))).* from (select * from ${table} limit 1) one, generate_series(1, ${table === 'execution' ? CALLS : STRANGERS}) n`
+  ))).* from (select * from ${table} limit 1) one, generate_series(1, ${ROWS[table] ?? STRANGERS}) n`
 const TABLES = ['session', 'turn', 'message', 'execution', 'connector', 'credential', 'api_key']
 const BIND = `
   insert into binding (session_id, connector_id)
@@ -77,6 +79,8 @@ async function widthOf(db: Db, { text, params }: Asked): Promise<string[]> {
   let found: string[] = []
   const look = db.transaction(async (queries) => {
     type Explained = { 'QUERY PLAN': [{ Plan: PlanNode }] }
+    // In tables as small as these a server takes no index for more than some rows.
+    await queries.query('set local enable_seqscan = off')
     // As the store runs it: the embedded database plans for any parameters.
     await queries.query(`prepare probe as ${text}`)
     const given = params.length > 0 ? `(${params.map(literal).join(', ')})` : ''
@@ -126,6 +130,9 @@ async function plansTest(t: Test, plain: Db) {
   await furnish(store, { owner: 'stranger', admin: false })
   for (const table of TABLES) await plain.query(multiplied(table))
   await plain.query(BIND)
+  // A quarter of the turns waits for a person.
+  await plain.query(`update turn set state = 'awaiting_input' where left(md5(id), 1) < '4'`)
+  await plain.query(`update execution set state = 'started' where left(md5(turn_id), 1) >= '4'`)
   // Their ids tell when they were made, too. A list of the older ones is not to read all that came later.
   await plain.query(
     `update execution set id = made || substr(id, 5), created_at = now() - age
