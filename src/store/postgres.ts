@@ -24,12 +24,13 @@ const FULL_MS = 30_000
  * Under a stricter default isolation of the server, a statement that waited for a session's lock would be refused, not
  * served. And the server has time limits of its own: a statement that went on waiting for its lock would hold a
  * connection beyond the pool, and write after its caller was refused; a replica that hangs in a transaction would hold
- * its locks.
+ * its locks. Compiling a statement (JIT) takes longer than any of Baton's.
  */
 const settings = (answerMs: number): string =>
   `set session characteristics as transaction isolation level read committed;
    set statement_timeout = ${answerMs};
-   set idle_in_transaction_session_timeout = ${answerMs}`
+   set idle_in_transaction_session_timeout = ${answerMs};
+   set jit = off`
 
 /**
  * Words that the driver takes for `verify-full`. At each start it warns that its next version will verify less, unless

@@ -466,6 +466,7 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
       await admin.query(`alter database ${name} set ${setting} = '${value}'`)
     const db = openPostgres(own, 2)
     t.teardown(() => db.close())
+    t.equal(await value(db, `select current_setting('jit')`), 'off', 'no statement waits to be compiled')
     await db.query('create table one (n int)')
     await db.query('insert into one values (0)')
     const add = (queries: Pick<Db, 'query'>) => queries.query('update one set n = n + 1')
