@@ -7,11 +7,10 @@ import { statfsSync } from 'node:fs'
 import type { PGlite } from '@electric-sql/pglite'
 
 /**
- * PostgreSQL ends when there is no room for its log. PGlite goes on as if it had not, and never returns from the next
- * statement.
+ * PostgreSQL panics where it cannot write its log, as on a full disk. PGlite goes on as if nothing had happened, and never
+ * returns from the next statement.
  */
-export const isTheEnd = ({ code, message }: { code?: string; message: string }): boolean =>
-  code === '53100' && message.includes('pg_wal')
+export const isTheEnd = ({ severity }: { severity?: string | undefined }): boolean => severity === 'PANIC'
 
 /** Statements between two looks, each of which costs about one statement */
 const LOOK_EVERY = 100
@@ -84,7 +83,7 @@ export function createUpkeep(
   async function after(due: () => Promise<void>): Promise<void> {
     clearTimeout(quiet)
     // The work fails inside a failed transaction, on a full disk, or once all is closed: the next look is soon.
-    await due().catch((err: Error) => {
+    await due().catch((err: { severity?: string }) => {
       if (isTheEnd(err)) process.exit(1)
     })
     if (worn !== null) quiet = setTimeout(() => inLine(() => after(vacuum)), QUIET_MS)

@@ -22,7 +22,13 @@ export type Question =
   | { id: number; op: 'close' }
 export type Answer =
   | { id: number; rows: Record<string, unknown>[]; json: string[] }
-  | { id: number; failure: { message: string; code: string; constraint: string | null } }
+  | { id: number; failure: Failure }
+interface Failure {
+  message: string
+  code: string
+  constraint: string | null
+  severity: string | undefined
+}
 /** The first says whether the database is open; all others answer a question, in the order asked. */
 export type Report = { ready: true } | { ready: false; why: string } | Answer
 
@@ -182,8 +188,8 @@ async function answer(
     } else await db.close()
     return { id, rows: [], json: [] }
   } catch (err) {
-    const { message, code, constraint } = err as Error & { code?: string; constraint?: string }
-    return { id, failure: { message, code: code ?? 'XX000', constraint: constraint ?? null } }
+    const { message, code = 'XX000', constraint = null, severity } = err as Error & Partial<Failure>
+    return { id, failure: { message, code, constraint, severity } }
   }
 }
 
