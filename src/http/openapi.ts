@@ -1,9 +1,11 @@
 /** The OpenAPI 3.1 document, made from the routes' own schemas, and the page that shows it. */
 import swagger from '@fastify/swagger'
 import swaggerUi from '@fastify/swagger-ui'
+import type { FastifyReply } from 'fastify'
 import type { App } from '../../routes/app.ts'
 import { Json } from '../../routes/schemas.ts'
 import { isRecord } from '../chat/json.ts'
+import { once } from '../chat/once.ts'
 import { failuresOf } from './failures.ts'
 
 const DESCRIPTION =
@@ -55,8 +57,19 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
     const needsKey = url.startsWith('/v1/') && !config?.open
     schema.security = needsKey ? [{ bearer: [] }, { header: [] }] : []
   })
+  // One text for all requests: no key is needed, and the copies for thousands that came ahead on one connection would
+  // fill the memory.
+  const asText = once((document: object) => JSON.stringify(document))
+  const send = (reply: FastifyReply) =>
+    reply.type('application/json; charset=utf-8').send(asText(app.swagger()))
   await app.register(swaggerUi, {
     routePrefix: '/docs',
+    uiHooks: {
+      preHandler: (request, reply, done) => {
+        if (request.routeOptions.url === '/docs/json') void send(reply)
+        else done()
+      },
+    },
     staticCSP: PAGE_POLICY,
     theme: { title: 'Baton API' },
     uiConfig: { docExpansion: 'none', tryItOutEnabled: true },
@@ -66,7 +79,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
   app.get(
     '/openapi.json',
     { schema: { operationId: 'getOpenApi', summary: 'This document', response: { 200: Json } } },
-    async () => app.swagger(),
+    async (_, reply) => send(reply),
   )
 }
 

@@ -38,6 +38,20 @@ t.test('the gateway tells its health, its readiness, its figures and its documen
   t.match(page.body, /swagger-ui/)
 })
 
+t.test('the document is written once, however often it is asked for', async (t) => {
+  const write = mock.method(JSON, 'stringify')
+  t.teardown(() => write.mock.restore())
+  const texts = new Set<string>()
+  for (const url of ['/openapi.json', '/docs/json', '/openapi.json', '/docs/json']) {
+    const { headers, body } = await g.app.inject({ url, headers: { host: 'localhost' } })
+    t.match(headers['content-type'], 'application/json; charset=utf-8')
+    texts.add(body)
+  }
+  t.equal(texts.size, 1)
+  const written = write.mock.calls.filter(({ result }) => result?.startsWith('{"openapi"'))
+  t.ok(written.length <= 1, `written ${written.length} times`)
+})
+
 t.test('the address that a start prints leads to the page of the API’s description', async (t) => {
   for (const method of ['GET', 'HEAD'] as const) {
     const { statusCode, headers } = await g.app.inject({ method, url: '/', headers: { host: 'localhost' } })
