@@ -121,3 +121,5 @@ export const LOG_LIMITS: LogLimits = { maxEvents: 10_000, maxBytes: 16 << 20, id
 export const MAX_BUFFER = 1 << 20
 /** Most events in one batch of a replay. */
 export const PAGE = 500
+/** Bytes of one batch of a replay, unless its first event alone has more: each reader holds a batch until it is read. */
+export const PAGE_BYTES = 512 << 10

@@ -160,11 +160,14 @@ export class Log {
     return this.#step ?? { next: this.last + 1, cursor: this.#cursorAt(this.last) }
   }
 
-  /** At most so many events from number `n` on; that one is kept. */
-  page(n: number, most: number): LoggedEvent[] {
+  /** At most so many events and bytes from number `n` on; that one is kept, and given however large it is. */
+  page(n: number, most: number, bytes: number): LoggedEvent[] {
     const from = n - this.base
+    const room = this.bytesBefore(n) + bytes
+    let to = from + 1
+    while (to < from + most && (this.#ends[to] ?? Number.POSITIVE_INFINITY) <= room) to++
     return this.#events
-      .slice(from, from + most)
+      .slice(from, to)
       .map(({ ms, type, turn_id, data }, i) => ({ cursor: this.#cursorAt(n + i, ms), type, turn_id, data }))
   }
 

@@ -9,6 +9,7 @@ import {
   type LogLimits,
   MAX_BUFFER,
   PAGE,
+  PAGE_BYTES,
   type ReadItem,
   type ReadOptions,
   type Topic,
@@ -98,7 +99,7 @@ class Following implements AsyncIterator<ReadItem> {
         this.#end()
         return { value: { lagged: true } }
       }
-      const page = log.page(this.#next, PAGE)
+      const page = log.page(this.#next, PAGE, PAGE_BYTES)
       this.#next += page.length
       const events = turn === undefined ? page : page.filter(({ turn_id }) => turn_id === turn)
       if (events.length > 0) return { value: { events } }

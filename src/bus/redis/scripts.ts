@@ -12,7 +12,14 @@
  * events: then the log begins anew.
  */
 import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
-import { type BusEvent, type LoggedEvent, type LogLimits, PAGE, type ReadOptions } from '../bus.ts'
+import {
+  type BusEvent,
+  type LoggedEvent,
+  type LogLimits,
+  PAGE,
+  PAGE_BYTES,
+  type ReadOptions,
+} from '../bus.ts'
 import { compareIds, formatCursor, type Position, sessionTag } from '../cursor.ts'
 import { type Link, refusalOf, script } from './link.ts'
 
@@ -197,9 +204,6 @@ for i = 1, #KEYS, 2 do
 end
 return answers
 `)
-
-/** Bytes of one page of a replay. */
-const PAGE_BYTES = 512 << 10
 
 /**
  * ARGV: idle ms, `at` | `start` | `now`, generation and id to go on after, turn, begun (1 or
