@@ -39,7 +39,7 @@ export function timeLimit(ms: number): AbortSignal {
   return controller.signal
 }
 
-/** Longest that a long work holds the event loop at once. */
+/** Longest that long works hold the event loop at once. */
 const BREATH_MS = 10
 
 let lastBreath: Promise<void> = Promise.resolve()
@@ -50,15 +50,27 @@ function breathe(): Promise<void> {
   return lastBreath
 }
 
-/** What `work` makes of the items, one by one. Others have the event loop every few milliseconds. */
+let heldSince: number | null = null
+
+/** How long works have held the event loop without a break: a tick comes only once no promise is left to go on. */
+function heldMs(): number {
+  if (heldSince === null) {
+    heldSince = performance.now()
+    process.nextTick(() => {
+      heldSince = null
+    })
+  }
+  return performance.now() - heldSince
+}
+
+/**
+ * What `work` makes of the items, one by one. Others have the event loop every few milliseconds, also while many short
+ * works follow each other.
+ */
 export async function inBreaths<T, R>(items: readonly T[], work: (item: T) => R): Promise<R[]> {
   const made: R[] = []
-  let since = performance.now()
   for (const item of items) {
-    if (performance.now() - since > BREATH_MS) {
-      await breathe()
-      since = performance.now()
-    }
+    if (heldMs() > BREATH_MS) await breathe()
     made.push(work(item))
   }
   return made

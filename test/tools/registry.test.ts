@@ -487,6 +487,18 @@ t.test('two hundred tools cost little once they have been seen', async (t) => {
   t.ok(worked() - started < 2_000, 'their schemas are not read anew')
 })
 
+/** How often the event loop went round while the work was done. */
+async function passesOf(work: () => Promise<unknown>): Promise<number> {
+  let passes = 0
+  let next = setImmediate(function count() {
+    passes++
+    next = setImmediate(count)
+  })
+  await work()
+  clearImmediate(next)
+  return passes
+}
+
 t.test('a list at the limits is read, and declared, while others have the event loop', async (t) => {
   const [deployment] = deployments
   if (!deployment) return t.fail('no deployment')
@@ -495,16 +507,6 @@ t.test('a list at the limits is read, and declared, while others have the event 
     const { inputSchema } = structuredClone(known[i % known.length] as McpTool)
     return tool(`t${i}`, { inputSchema })
   })
-  const passesOf = async (work: () => Promise<unknown>) => {
-    let passes = 0
-    let next = setImmediate(function count() {
-      passes++
-      next = setImmediate(count)
-    })
-    await work()
-    clearImmediate(next)
-    return passes
-  }
   let made: RegistryTool[] = []
   const reading = async () => {
     made = (await next([], [server('s', tools)])).tools
@@ -514,6 +516,23 @@ t.test('a list at the limits is read, and declared, while others have the event 
   t.ok((await passesOf(declaring)) > 1)
   t.ok(made.some(({ status }) => status === 'available'))
 })
+
+t.test(
+  'many short lists, of one session or of several, are read while others have the event loop',
+  async (t) => {
+    const slow = {
+      admit: () => {
+        const end = performance.now() + 4
+        while (performance.now() < end);
+        return { ok: true as const, configured: true }
+      },
+    }
+    const read = (servers: readonly KnownServer[]) => nextRegistry([], servers, [], slow, NOW)
+    const servers = Array.from({ length: 10 }, (_, i) => server(`s${i}`, [tool('a')]))
+    t.ok((await passesOf(() => read(servers))) > 1)
+    t.ok((await passesOf(() => Promise.all(servers.map((one) => read([one]))))) > 1)
+  },
+)
 
 t.test('adapted schemas are kept up to a total size, not up to a number', async (t) => {
   const [deployment] = deployments
