@@ -55,11 +55,11 @@ export function createMessages(db: Db, parts: Parts): Messages {
       return found.map(lost ? parts.shown : parts.message)
     },
     async append(scope, session, messages) {
-      const given = await inBreaths(messages, (message) => parts.newMessage(message, session))
+      const given = await inBreaths(messages, (message) => record(parts.newMessage(message, session)))
       const done = await value<{ busy?: true; placed?: Placed }>(db, 'select append_messages($1, $2, $3)', [
         visibleTo(scope),
         session,
-        record(given),
+        `[${given.join(',')}]`,
       ])
       if (done === null) return null
       return done.placed ? allAsStored(session, messages, done.placed) : 'busy'

@@ -30,12 +30,12 @@ export function createRegistry(db: Db): Registry {
       }
     },
     async put(changes) {
-      const rows: Record<string, unknown>[] = []
+      const rows: string[] = []
       for (const { session_id, expected, tools } of changes) {
         const documents = await inBreaths(tools, document)
-        rows.push({ session_id, expected, tools: `[${documents.join(',')}]` })
+        rows.push(record({ session_id, expected, tools: `[${documents.join(',')}]` }))
       }
-      return db.query(PUT, [changes.map(({ session_id }) => session_id), record(rows)])
+      return db.query(PUT, [changes.map(({ session_id }) => session_id), `[${rows.join(',')}]`])
     },
   }
 }

@@ -6,30 +6,45 @@ import { type Db, unavailable } from '../../src/store/db.ts'
 import { createExecutions } from '../../src/store/executions.ts'
 import { createMessages } from '../../src/store/messages.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
+import { createRegistry } from '../../src/store/registry.ts'
 import { endTurn, message, newSession, openRequest, owner, rejection, text } from '../contracts/store-rows.ts'
+import { tool } from '../tools/declared-tool.ts'
 import { freshDatabase, storeOn } from './fresh.ts'
 
 /** Closed by the last test */
 const db = await freshDatabase(t)
 
-t.test('many messages are made ready for the store while others have the event loop', async (t) => {
-  let sealed = 0
-  const seal: typeof PLAIN_PARTS.seal = (parts) => {
+t.test('rows of many sessions and messages are made ready while others have the event loop', async (t) => {
+  let written = 0
+  const slow = () => {
     const end = performance.now() + 6
     while (performance.now() < end);
-    sealed++
-    return parts
+    written++
+    return 1
+  }
+  const passing = async (write: () => Promise<unknown>) => {
+    await new Promise(setImmediate)
+    written = 0
+    let seen = 0
+    setImmediate(() => {
+      seen = written
+    })
+    await write()
+    t.equal(written, 10)
+    t.ok(seen > 0 && seen < 10, `${seen} of them`)
   }
   const away = { ...db, query: async () => [] }
+  const seal: typeof PLAIN_PARTS.seal = (parts) => {
+    slow()
+    return parts
+  }
   const messages = createMessages(away, createParts({ ...PLAIN_PARTS, seal }))
-  let seen = 0
-  setImmediate(() => {
-    seen = sealed
-  })
   const given = Array.from({ length: 10 }, () => message('hello'))
-  t.equal(await messages.append(owner(), 'ses_1', given), null)
-  t.equal(sealed, 10)
-  t.ok(seen > 0 && seen < 10, `${seen} of them`)
+  await passing(() => messages.append(owner(), 'ses_1', given))
+  // What JSON asks while a whole row is written
+  const expected = { toJSON: slow } as unknown as number
+  const changes = given.map(({ id }) => ({ session_id: id, expected, tools: [tool()] }))
+  await passing(() => createRegistry(away).put(changes))
 })
 
 t.test(
