@@ -45,7 +45,7 @@ const BREATH_MS = 10
 let lastBreath: Promise<void> = Promise.resolve()
 
 /** Waits for a pass of the event loop of its own: of many long works, each pass goes on with one. */
-function breathe(): Promise<void> {
+export function breathe(): Promise<void> {
   lastBreath = lastBreath.then(() => nextPass())
   return lastBreath
 }

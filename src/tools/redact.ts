@@ -3,7 +3,7 @@
  * logs. A maintained rule set does the finding (secretlint's recommended preset); what it misses stands beside it.
  * Time is bounded: long texts go through in slices, with the event loop between.
  */
-import { setImmediate as breathe } from 'node:timers/promises'
+import { breathe } from '../within.ts'
 
 /** Stands where a secret was. */
 export const MASK = '[redacted]'
