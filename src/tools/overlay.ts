@@ -10,7 +10,7 @@ import type { Deployment, SchemaProfile, ToolDeclaration } from '../provider.ts'
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
 import { inBreaths } from '../within.ts'
 import type { DeclaredTool } from './execute.ts'
-import { isPlaceholder } from './registry.ts'
+import { isDeclarable, isPlaceholder } from './registry.ts'
 import { type Adapted, adapt, ownNames, sentNames } from './schema/adapt.ts'
 
 /** What one request declares, and how a called name leads back. */
@@ -52,7 +52,7 @@ async function build(row: RegistryRow, deployment: Deployment): Promise<Overlay>
   const undeclared: Overlay['undeclared'] = []
   const enabled = row.tools.filter((tool) => tool.enabled).sort((a, b) => a.order - b.order)
   await inBreaths(enabled, (tool) => {
-    const fit = tools.length < limit || isUndeclarable(tool) ? fitted(tool, deployment) : beyond(limit)
+    const fit = tools.length < limit || !isDeclarable(tool) ? fitted(tool, deployment) : beyond(limit)
     const { exposed_name: name, canonical_name, description } = tool
     if ('undeclarable' in fit) {
       undeclared.push({ canonical_name, reason: fit.undeclarable })
@@ -65,15 +65,12 @@ async function build(row: RegistryRow, deployment: Deployment): Promise<Overlay>
   return { revision: row.revision, tools, byExposed, isRenaming, undeclared }
 }
 
-const isUndeclarable = ({ status, is_blocked }: RegistryTool): boolean =>
-  status === 'undeclarable' || is_blocked
-
 const beyond = (limit: number): Adapted => ({
   undeclarable: `Not declared: this provider takes at most ${limit} tools, and those before it fill the list.`,
 })
 
 function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
-  if (isUndeclarable(tool)) {
+  if (!isDeclarable(tool)) {
     return { undeclarable: tool.reason ?? 'It cannot be declared.' }
   }
   const known = adapted.get(deployment.schema) ?? new BoundedMap<Adapted>(MOST_ADAPTED, sizeOf)
