@@ -32,7 +32,7 @@ async function limitedBus(t: Test, rights: string[]) {
     await admin.call('ACL', 'DELUSER', name)
     admin.disconnect()
   })
-  return { bus, name, lines }
+  return { bus, admin, name, lines }
 }
 
 t.test('refusals', ON_REDIS, async (t) => {
@@ -42,13 +42,14 @@ t.test('refusals', ON_REDIS, async (t) => {
     'to run scripts': ['~baton:*', '&baton:*', '+@all', '-@scripting'],
   })) {
     t.test(`the log says in one line that the Redis user has not the right ${missing}`, async (t) => {
-      const { bus, name, lines } = await limitedBus(t, rights)
+      const { bus, admin, name, lines } = await limitedBus(t, rights)
       const session = `ses_${name}`
       for (let i = 0; i < 3; i++)
         await t.rejects(bus.append(session, [event('content.delta', i)]), { code: 'unavailable' })
       if (missing !== 'to write streams') await t.rejects(bus.ready(), { code: 'unavailable' })
       t.match(lines, [{ msg: 'Redis is away', reason: /NOPERM|ACL|The user executing/ }])
       t.equal(lines.length, 1)
+      t.not(await admin.pttl(`baton:{${session}}:meta`), -1, 'what was begun of the log expires')
     })
   }
 

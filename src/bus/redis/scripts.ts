@@ -55,7 +55,7 @@ local function open(log, meta, writer)
   s.lost = not s.gen or isPast(s.era) or (s.added > 0 and redis.call('EXISTS', log) == 0)
   return s
 end
-local function begin(s)
+local function begin(s, idle)
   -- After every id of the former log, which may have had events in this very millisecond, or by a clock that was ahead.
   local first = join(now, (time[2] % 1000 + 1) * 1000)
   if s.last and before(first, s.last) then first = s.last end
@@ -64,6 +64,8 @@ local function begin(s)
   s.last, s.floor, s.added, s.kept, s.bytes = first, '0-0', 0, 0, 0
   s.touched, s.epoch, s.step, s.era = nil, 0, '', era
   redis.call('HSET', s.meta, 'gen', s.gen, 'last', s.last, 'floor', s.floor, 'added', 0, 'kept', 0, 'bytes', 0, 'era', era)
+  -- Here, since what follows may be refused.
+  redis.call('PEXPIRE', s.meta, idle)
 end
 `
 
@@ -163,7 +165,7 @@ local function append(log, meta, at)
   -- A reader that came first has begun the lost log anew, and stands in it by now.
   if s.lost or past == '1' or (past == '2' and (s.added == 0 or mayBeRepetition(s, at))) then
     prev = past == '0' and '-' or '!'
-    begin(s)
+    begin(s, idle)
     if prev == '!' then redis.call('HSET', s.meta, 'told', 1) end
   end
   local ms, n = split(s.last)
@@ -212,10 +214,7 @@ return answers
  */
 const READ = script(`${COMMON}
 local s = open(KEYS[1], KEYS[2], 'w:')
-if s.lost then
-  begin(s)
-  redis.call('PEXPIRE', s.meta, ARGV[1])
-end
+if s.lost then begin(s, ARGV[1]) end
 local kind, turn, from, first = ARGV[2], ARGV[5], nil, nil
 if kind == 'at' then
   local id = ARGV[4]
