@@ -4,6 +4,7 @@
  * the answer is stored before it is used.
  */
 import { randomUUID } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
 import timers from 'node:timers/promises'
 import { isUnavailable } from '../errors.ts'
 import type { Claims } from '../store/store.ts'
@@ -22,7 +23,11 @@ export interface Timing {
   ending: AbortSignal
 }
 
-export const sleepFor: Timing['sleep'] = (ms, signal) => timers.setTimeout(ms, undefined, { signal })
+/** Any number of logins may wait for one signal; Node would take more than ten for a leak, and warn of it. */
+export const sleepFor: Timing['sleep'] = (ms, signal) => {
+  if (signal) setMaxListeners(Number.POSITIVE_INFINITY, signal)
+  return timers.setTimeout(ms, undefined, { signal })
+}
 
 /** Joins the work under way for a key, or begins it; a failure that may last is kept for `failureMs`. */
 export function shared<T>(

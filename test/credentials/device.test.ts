@@ -3,6 +3,7 @@ import { pino } from 'pino'
 import t from 'tap'
 import { openaiLogins } from '../../providers/openai/oauth.ts'
 import { createDevices, type DevicesDeps } from '../../src/credentials/logins/device.ts'
+import { sleepFor } from '../../src/credentials/renew-once.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { DeviceGrant } from '../../src/oauth-vendor.ts'
 import type { OAuthLogin } from '../../src/store/store.ts'
@@ -109,4 +110,13 @@ t.test("OpenAI's answers to a device login are read in each of their forms", asy
     t.same(device?.readPoll(answer(status, body)), { state: 'pending', isTooFast }, `${status}`)
   }
   t.throws(() => device?.readPoll(answer(403, told('access_denied'))), { code: 'upstream_rejected' })
+})
+
+t.test('any number of device logins wait without a warning of a leak', async (t) => {
+  const warnings = t.capture(process, 'emitWarning')
+  const devices = createDevices({ log: pino({ level: 'silent' }), sleep: sleepFor } as unknown as DevicesDeps)
+  const grant = { intervalSeconds: 60 } as DeviceGrant
+  for (let i = 0; i < 20; i++) devices.watch({ state_hash: `hash ${i}` } as OAuthLogin, grant)
+  await devices.close()
+  t.same(warnings(), [])
 })
