@@ -195,6 +195,12 @@ t.test('failures become codes of the catalogue', async (t) => {
     t.match(error.message, says)
     t.match(error.details, { upstream: { status } })
   }
+  const limited = { code: 'rate_limit_exceeded', type: 'tokens', message: 'x'.repeat(3000) }
+  t.strictSame(
+    openai.classify({ status: 429, headers: {}, body: json(limited) }).details,
+    { upstream: { status: 429, ...limited, message: 'x'.repeat(1000), request_id: null } },
+    "the vendor's own words are kept, but not endless ones",
+  )
   for (const name of ['x-request-id', 'x-oai-request-id']) {
     const { details } = openai.classify({ status: 500, body: '', headers: { [name]: 'req_011' } })
     t.match(
@@ -290,6 +296,12 @@ t.test('failures become codes of the catalogue', async (t) => {
     const parser = parserOf(chatgpt, origin, { date })
     const event = { type: 'error', error: { ...usage, resets_at: Date.parse(date) / 1000 + 80 } }
     t.equal(thrownBy(() => framed(event).flatMap((frame) => parser.push(frame)))?.retryAfter, 80)
+    const relayed = { type: 'error', status: 429, error: {}, headers: { 'retry-after': 7, vary: ['a'] } }
+    t.equal(
+      thrownBy(() => framed(relayed).flatMap((frame) => parserOf(openai, origin).push(frame)))?.retryAfter,
+      7,
+      "a relay's event has headers of its own",
+    )
     t.equal(
       wait({ 'x-codex-primary-reset-after-seconds': '7200' }),
       5,
