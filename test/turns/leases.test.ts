@@ -4,7 +4,7 @@ import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { Fence, Session, Store, Turn } from '../../src/store/store.ts'
+import { type Fence, type Session, type Store, type Turn, Unreadable } from '../../src/store/store.ts'
 import { type ActiveTurn, CANCELLED, createActive, OWNER_LOST } from '../../src/turns/active.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { startLeases } from '../../src/turns/leases.ts'
@@ -13,7 +13,7 @@ import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../waiting.ts'
 
 /** Starts the leases. The first look for work, at the start, is over when this returns. */
-async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {}) {
+async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {}, isDraining = () => false) {
   const active = new Map<string, ActiveTurn>()
   const none = async () => []
   const nothing = {
@@ -31,7 +31,7 @@ async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {
   } as unknown as EngineDeps
   const owned = {
     active,
-    isDraining: () => false,
+    isDraining,
     handedOver: () => 0,
     track: (work: Promise<unknown>) => work,
   } as unknown as Owned
@@ -107,6 +107,44 @@ t.test('leases are prolonged while a look for work goes on', async (t) => {
   own('ses_1')
   mock.timers.tick(200_000)
   t.equal(beats, 1)
+})
+
+t.test('work is looked for at every third of a lease, until the process drains or stops', async (t) => {
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  let [looks, isDraining] = [0, false]
+  const idleQueues = async () => {
+    looks++
+    return []
+  }
+  const { stop } = await watching(t, { idleQueues }, {}, () => isDraining)
+  const looksAfterwards = async () => {
+    mock.timers.tick(200_000)
+    await new Promise(setImmediate)
+    return looks
+  }
+  t.equal(looks, 1)
+  t.equal(await looksAfterwards(), 2)
+  isDraining = true
+  t.equal(await looksAfterwards(), 2)
+  isDraining = false
+  stop()
+  t.equal(await looksAfterwards(), 2)
+})
+
+t.test('a turn that was left as unreadable is looked for at once if it is to be cancelled', async (t) => {
+  const passedOver: string[][] = []
+  const recover: Store['turns']['recover'] = async (_, unreadable = []) => {
+    passedOver.push([...unreadable])
+    return null
+  }
+  const { leave, look, retry } = await watching(t, { recover })
+  leave('turn_1', new Unreadable(new Error('its key is missing')))
+  await look()
+  retry('turn_1')
+  retry('turn_2')
+  await new Promise(setImmediate)
+  t.strictSame(passedOver, [[], ['turn_1'], []])
 })
 
 t.test('a call for a look while another look is under way makes a second look afterwards', async (t) => {
