@@ -46,10 +46,17 @@ t.test('a batch is bounded in sessions and in weight', async (t) => {
 
 t.test('callers that join a session before its batch share the work, and may make it urgent', async (t) => {
   const { join, batches } = setUp()
-  const waiting = [join('slow'), join('late'), join('late', { isUrgent: true })]
-  t.equal(waiting[1], waiting[2])
+  const waiting = [join('slow'), join('slow'), join('late'), join('late', { isUrgent: true }), join('late')]
+  t.equal(waiting[2], waiting[3])
   await Promise.all(waiting)
   t.same(batches, [['late', 'slow']])
+  await new Promise(setImmediate)
+  await join('slow')
+  t.same(
+    batches,
+    [['late', 'slow'], ['slow']],
+    'a session that joins when nothing is left to do is served, too',
+  )
 })
 
 t.test('a session that joins while a batch is under way waits for the next batch', async (t) => {
