@@ -307,7 +307,8 @@ t.test('settings become the vendor’s', async (t) => {
       1,
     ])
     t.strictSame(choice('claude-opus-5', { tool_choice: 'required' }, { tools: [] }), [undefined, 1])
-    t.strictSame(choice('claude-opus-5', { tool_choice: 'none' }, { tools: [] }), [undefined, 0])
+    for (const unforced of [{}, { tool_choice: 'auto' }, { tool_choice: 'none' }] as const)
+      t.strictSame(choice('claude-opus-5', unforced, { tools: [] }), [undefined, 0])
   })
 
   await t.test('only models that have system messages within a conversation get them', async (t) => {

@@ -105,6 +105,7 @@ t.test('a tool choice that cannot be met is left out with a note', async (t) => 
     ['tool_choice: tool a.b is not declared'],
   ])
   t.same(note({ settings: { tool_choice: 'required' }, tools: TOOLS }), ['required', []])
+  t.same(note({ settings: { tool_choice: 'auto' }, tools: TOOLS }), ['auto', []])
   t.same(note({ settings: { tool_choice: 'none' }, tools: TOOLS }), ['none', []])
   t.same(note({ settings: { tool_choice: 'none' } }), [undefined, []])
 })

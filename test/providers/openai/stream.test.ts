@@ -50,9 +50,10 @@ t.test('a recorded stream becomes the parts of a message', async (t) => {
       },
     ],
   )
-  const streamed = two.map((event) => (event.type === 'reasoning.delta' ? event.text : '')).join('')
+  const streamed = two.flatMap((event) => (event.type === 'reasoning.delta' ? [event.text] : []))
+  t.equal(streamed.length, 7, 'every delta is passed on')
   t.equal(
-    streamed,
+    streamed.join(''),
     parts[0]?.type === 'reasoning' && parts[0].text,
     'the deltas and the part have the same segments',
   )
@@ -142,6 +143,10 @@ t.test('quirks of the stream are read', async (t) => {
     t.match(folded(delta, completed({ output: [message('output')] })), [{ text: 'output' }])
     t.match(folded(completed({ output: [message('only at the end')] })), [{ text: 'only at the end' }])
     t.match(folded(item(0, message('kept')), completed({ output: [message('late')] })), [{ text: 'kept' }])
+    const phased = { ...message('said'), phase: 'commentary' }
+    t.match(folded(added(0, message('')), item(0, phased), completed()), [
+      { text: 'said', provenance: { opaque: '{"phase":"commentary"}' } },
+    ])
     const thinking = item(0, { type: 'reasoning', encrypted_content: 'gAAAA' })
     const [, only] = folded(thinking, item(1, message('kept')), completed({ output: [message('kept')] }))
     t.match(only, { text: 'kept' }, 'also if the last list lacks the item before it')
@@ -327,6 +332,9 @@ t.test('quirks of the stream are read', async (t) => {
       const thoughts = events.filter(({ type }) => type === 'reasoning.delta')
       t.match(thoughts, [{ text: 'Plan' }], 'readers are shown it once')
       t.equal(thoughts.length, 1)
+      const [whole = {}] = output
+      const again = parse(framed(item(0, whole), item(1, message('So.')), completed({ output })))
+      t.equal(again.filter(({ type }) => type === 'part').length, 2, 'a token that came in time comes once')
     }
   })
 
