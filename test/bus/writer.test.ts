@@ -48,7 +48,7 @@ t.test('deltas of one tick go out at once, together, as one event', async (t) =>
   await turnOfTheLoop()
   t.equal(appends.length, 1)
   t.same(JSON.parse(appends[0]?.events[0]?.data ?? ''), content('abc'), 'the whole event, encoded')
-  t.match(appends[0]?.events, [{ type: 'content.delta', turn_id: 'turn_1' }])
+  t.match(appends[0]?.events, [{ type: 'content.delta', turn_id: 'turn_1', epoch: 1, again: false }])
 })
 
 t.test('events during an append go with the next; deltas of one kind, call, step are joined', async (t) => {
@@ -66,7 +66,7 @@ t.test('events during an append go with the next; deltas of one kind, call, step
   writer.delta(call('call_2', 'g'))
   writer.delta(content('h'))
   writer.delta(content('i', 1))
-  const said = writer.emit(started, 'turn_1:started')
+  const said = writer.emit(started, 'turn_1:started', true)
   writer.delta(content('j', 1))
   await turnOfTheLoop()
   t.equal(appends.length, 1)
@@ -82,7 +82,8 @@ t.test('events during an append go with the next; deltas of one kind, call, step
     'turn.started:',
     'content.delta:j',
   ])
-  t.equal(appends[1]?.events[6]?.once, 'turn_1:started')
+  t.match(appends[1]?.events[6], { once: 'turn_1:started', lost: true })
+  t.notOk('lost' in (appends[1]?.events[7] ?? {}))
   appends[1]?.done()
   await said
 })
@@ -247,6 +248,26 @@ t.test('a loss rejects the emit that is awaited and the close, and nothing else'
   writer.delta(content('late'))
   await turnOfTheLoop()
   t.equal(appends.length, 2)
+})
+
+t.test('a close sends what is held, and waits until it is in the log', async (t) => {
+  const { bus, appends, close } = heldBus()
+  t.teardown(close)
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000, epoch: 1 })
+  writer.delta(content('first'))
+  await turnOfTheLoop()
+  appends[0]?.done()
+  await turnOfTheLoop()
+  writer.delta(content('later'))
+  let isClosed = false
+  const closing = writer.close().then(() => {
+    isClosed = true
+  })
+  await turnOfTheLoop()
+  t.same(told(appends[1]?.events), ['content.delta:later'])
+  t.notOk(isClosed)
+  appends[1]?.done()
+  await closing
 })
 
 t.test('after a loss a flush marks the log, since the process may die and nobody else knows', async (t) => {

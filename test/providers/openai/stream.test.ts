@@ -177,6 +177,11 @@ t.test('quirks of the stream are read', async (t) => {
         { type: 'text', text: 'hello' },
       ],
     )
+    t.strictSame(
+      parse(framed(...said, completed())).flatMap((event) => (event.type === 'text.delta' ? event.text : [])),
+      ['o', 'l'],
+      'readers are shown no break between the contents of a text, which the part does not have either',
+    )
   })
 
   await t.test('parallel calls may interleave, and deltas may be absent', async (t) => {
