@@ -255,6 +255,17 @@ t.test('no secret gets into an error', async (t) => {
   }
   const told = await failure(bench(t, relay.url).call({ deployment: telling }))
   t.match(told.details, { upstream: { message: '***' } }, 'a header that a relay sends back')
+  const page = await upstreamServer(t, status(400, LONG + KEY))
+  const cutting: Deployment = {
+    ...vendor,
+    classify: ({ body }) => upstream('upstream_rejected', body.slice(0, 955)),
+  }
+  const cut = await failure(bench(t, page.url).call({ deployment: cutting }))
+  t.match(
+    cut.details,
+    { upstream: { message: /x\*\*\*$/ } },
+    'half of a secret, where an adapter cuts the body',
+  )
   const invalid = 'x'.repeat(2490) + KEY
   const server = await upstreamServer(t, (response) =>
     response.writeHead(200, SSE).end(frame({ finish: true, invalid })),
