@@ -33,7 +33,7 @@ export interface ActiveTurn {
   credentialId: string | null
   /** Aborted for a cancel, a lost lease, or a drain at a step's border */
   readonly stop: AbortController
-  /** Stops the model call in flight alone */
+  /** Stops the model call in flight; aborted with `stop`, too */
   model: AbortController | null
   /** A restart was asked for and the step's new request has not left yet */
   restartPending: boolean
@@ -100,9 +100,13 @@ export function requestRestart(
   return 'restarting'
 }
 
-/** The first reason counts. The signals of model calls and tool calls follow it, those in flight and later ones. */
+/**
+ * The first reason counts. The signals of tool calls follow it, those in flight and later ones. The model call in flight is
+ * stopped by its own: a signal made of two would take a kilobyte more for as long as the answer streams.
+ */
 export function requestStop(active: ActiveTurn, reason: symbol): void {
   active.stop.abort(reason)
+  active.model?.abort(reason)
 }
 
 /** Calls of tools that are gone are cancelled and settled; the others go on. */

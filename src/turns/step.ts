@@ -89,6 +89,8 @@ async function streamStep(
 ): Promise<'retry' | 'tools_changed' | null> {
   const { active, deps } = run
   const { step, folding } = attempt
+  // A wish to stop that came while the request was prepared found no call to stop.
+  active.stop.signal.throwIfAborted()
   const own = new AbortController()
   active.model = own
   let isStarted = false
@@ -115,7 +117,7 @@ async function streamStep(
       request: prepared.request,
       secret: run.credential.secret,
       context: prepared.context,
-      signal: AbortSignal.any([active.stop.signal, own.signal]),
+      signal: own.signal,
       beforeSend,
       amended: run.amended,
       ...(onUnauthorized ? { onUnauthorized } : {}),
