@@ -11,8 +11,10 @@ import { createDecoder, type SseFrame } from '../sse.ts'
 import type { Exchange, ResponseHead } from './exchange.ts'
 import type { Scrub } from './scrub.ts'
 
-/** How an answer is read: by the adapter's parser and its view of failures, without the secret. */
-interface Reading {
+/** A streamed answer after its head, and how it is read: by the adapter's parser and its view of failures, without the secret. */
+export interface Answer {
+  exchange: Exchange
+  head: ResponseHead
   parser: ModelParser
   classify(failure: UpstreamFailure): BatonError
   scrub: Scrub
@@ -30,9 +32,7 @@ const ERROR = /^[[{].*"error"/s
  * `upstream_disconnected` for an answer that is cut, or what ended the exchange; the events before are handed on.
  */
 export async function readAnswer(
-  exchange: Exchange,
-  head: ResponseHead,
-  { parser, classify, scrub }: Reading,
+  { exchange, head, parser, classify, scrub }: Answer,
   take: (event: ModelEvent) => void,
 ): Promise<void> {
   const utf8 = new StringDecoder('utf8')

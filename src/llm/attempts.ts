@@ -4,7 +4,7 @@ import { BatonError } from '../errors.ts'
 import type { ModelCall } from '../llm.ts'
 import type { ModelRequest, ReportedModel, UpstreamFailure } from '../provider.ts'
 import { unlessAborted } from '../within.ts'
-import { readAnswer } from './answer.ts'
+import { type Answer, readAnswer } from './answer.ts'
 import { bodyBytes } from './body.ts'
 import type { ResponseHead } from './exchange.ts'
 import type { Requests } from './requests.ts'
@@ -79,7 +79,7 @@ export class Attempts {
         held = null
       }
       try {
-        await this.#send((event) => {
+        await readAnswer(await this.#send(), (event) => {
           if (!held) return take(event)
           held.push(event)
           if (event.type !== 'usage') release()
@@ -92,8 +92,8 @@ export class Attempts {
     }
   }
 
-  /** One attempt. Throws Refused for a response that is no stream. */
-  async #send(take: Take): Promise<void> {
+  /** One attempt, up to its answer's head. Throws Refused for a response that is no stream. */
+  async #send(): Promise<Answer> {
     const { deployment, signal, context, beforeSend } = this.#call
     this.count++
     this.#isStreaming = false
@@ -119,8 +119,7 @@ export class Attempts {
       throw new Refused(failure, classify(failure))
     }
     this.#isStreaming = true
-    const parser = deployment.parser(context, head.headers)
-    await readAnswer(exchange, head, { parser, classify, scrub }, take)
+    return { exchange, head, parser: deployment.parser(context, head.headers), classify, scrub }
   }
 
   /** Makes the next attempt ready. Throws the error to give up with. */

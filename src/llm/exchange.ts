@@ -54,7 +54,8 @@ const DRAIN_MS = 500
  * (`upstream_timeout`, `upstream_disconnected`, `upstream_rejected` for a body over the limit).
  */
 export class Exchange implements Dispatcher.DispatchHandler {
-  readonly #request: ExchangeRequest
+  /** Without what is sent, which nobody needs while the answer streams */
+  readonly #request: Omit<ExchangeRequest, 'dispatcher' | 'url' | 'method' | 'headers' | 'body'>
   #controller: Dispatcher.DispatchController | null = null
   #stage: Stage = 'connect'
   #head: ResponseHead | null = null
@@ -67,9 +68,9 @@ export class Exchange implements Dispatcher.DispatchHandler {
   #wake: (() => void) | null = null
   #timer: NodeJS.Timeout | undefined
 
-  constructor(request: ExchangeRequest) {
+  constructor({ dispatcher, url, method, headers, body, ...request }: ExchangeRequest) {
     this.#request = request
-    const { dispatcher, url, method, headers, body, signal, firstByteMs } = request
+    const { signal, firstByteMs } = request
     if (signal.aborted) {
       this.#fail(signal.reason)
       return
