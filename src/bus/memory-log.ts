@@ -50,8 +50,8 @@ export class Log {
   #lastMs: number
   /** Of the newest owner that spoke */
   #epoch = 0
-  /** The beginning of the step under way: the number of its first event, and the place before that */
-  #step: Gap | null = null
+  /** The beginning of the step under way: the number of its first event, and the milliseconds of the one before */
+  #step: { next: number; ms: number } | null = null
 
   constructor(session: string, now: () => number) {
     this.#tag = sessionTag(session)
@@ -87,7 +87,7 @@ export class Log {
     const isKnown = event.once !== undefined && this.#once.has(event.once)
     if (isKnown || this.#isStale(event)) return
     const n = this.last + 1
-    if (event.type === STEP_BEGINS) this.#step = { next: n, cursor: this.#cursorAt(this.last) }
+    if (event.type === STEP_BEGINS) this.#step = { next: n, ms: this.#lastMs }
     else if (endsStep(event.type)) this.#step = null
     // Never less than before, even if the clock goes back: cursors stay ordered.
     this.#lastMs = Math.max(this.#lastMs, this.#now())
@@ -157,7 +157,8 @@ export class Log {
    * streamed is in no snapshot.
    */
   gap(): Gap {
-    return this.#step ?? { next: this.last + 1, cursor: this.#cursorAt(this.last) }
+    const { next, ms } = this.#step ?? { next: this.last + 1, ms: this.#lastMs }
+    return { next, cursor: this.#cursorAt(next - 1, ms) }
   }
 
   /** At most so many events and bytes from number `n` on; that one is kept, and given however large it is. */

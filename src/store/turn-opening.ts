@@ -86,8 +86,10 @@ export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): O
   const { ground, rewrites, earlier, registry } = answer.start
   const bindings = toBindings(answer.start.bindings)
   const before = readable(earlier ?? [], parts)
+  const { session, credentials } = toGround(ground)
   const start = before && {
-    ...toGround(ground),
+    session,
+    credentials,
     history: [...before, message],
     rewrites,
     registry,
