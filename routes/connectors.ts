@@ -26,7 +26,10 @@ import {
   text,
 } from './schemas.ts'
 
-const Pairs = Type.Record(Type.String(), Type.String({ maxLength: 65_536 }), { maxProperties: 100 })
+const Pairs = Type.Record(Type.String(), Type.String({ maxLength: 65_536 }), {
+  maxProperties: 100,
+  description: 'Names with their values, such as {"NAME": "value"}',
+})
 const Globs = Type.Array(text(1, 256), {
   maxItems: 1000,
   description: "Names of the server's tools; * stands for any text, at most 1000 times in a list",
@@ -86,7 +89,9 @@ const fields = {
   url: Type.Optional(text(1, 8192, 'http or https. Needed for all transports but stdio')),
   headers: Type.Optional(Pairs),
   command: Type.Optional(text(1, 4096, 'Needed for stdio, and only there')),
-  args: Type.Optional(Type.Array(text(0, 65_536), { maxItems: 1000 })),
+  args: Type.Optional(
+    Type.Array(text(0, 65_536), { maxItems: 1000, description: 'One item for each argument of the command' }),
+  ),
   env: Type.Optional(Pairs),
   auth: Type.Optional(Auth),
   mode: Type.Optional(Mode),

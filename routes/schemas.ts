@@ -35,7 +35,11 @@ export const Provider = Type.Unsafe<string>({
   enum: [...PROVIDER_IDS],
   description: 'Whose model answers',
 })
-export const Model = text(1, 256, 'The model, by the name that its provider gives it')
+/** A name that was read from a file with its line break would be refused by the provider, which shows no line break. */
+export const Model = Type.String({
+  ...text(1, 256, 'The model, by the name that its provider gives it, without blanks around it'),
+  pattern: '^[^\\s\\u0000]+( [^\\s\\u0000]+)*$',
+})
 export const Instant = Type.String({ format: 'date-time' })
 export const Id = Type.String({ minLength: 1, maxLength: 512 })
 export const Flag = Type.Boolean()
@@ -322,7 +326,7 @@ export const ModelSettings = Type.Object(
         {
           effort: Type.Optional(Type.Enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'])),
         },
-        closed,
+        { ...closed, description: 'Such as {"effort": "high"}' },
       ),
     ),
     tool_choice: Type.Optional(

@@ -45,7 +45,7 @@ const FORMATS: Record<string, (text: string) => string | null> = {
     // Standard base64, padded (RFC 4648 section 4): what every provider takes.
     text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text)
       ? null
-      : 'must be standard base64 with its padding, without line breaks',
+      : 'must be standard base64 with its padding, without line breaks or a data: prefix',
 }
 
 /** Loaded when it is first needed: nothing has to be validated before the process is ready. */
@@ -92,7 +92,13 @@ function fieldPath(pointer: string, field?: string): string {
 export function deepest(errors: readonly ErrorObject[]): ErrorObject | undefined {
   const depth = (error: ErrorObject) => problemOf(error).path.split(/[.[]/).length
   const vague = ({ keyword }: ErrorObject) => (keyword === 'type' ? 2 : keyword === 'anyOf' ? 1 : 0)
-  return [...errors].sort((a, b) => depth(b) - depth(a) || vague(a) - vague(b))[0]
+  const [found] = [...errors].sort((a, b) => depth(b) - depth(a) || vague(a) - vague(b))
+  // A branch may say only what it wants: the fields, and words about the whole, stand beside the branches.
+  const union = errors.find(({ keyword, instancePath }) => {
+    return keyword === 'anyOf' && instancePath === found?.instancePath
+  })
+  if (!found || !union || found.parentSchema?.properties) return found
+  return { ...found, parentSchema: { ...union.parentSchema, ...found.parentSchema } }
 }
 
 export function problemOf(error: ErrorObject): Problem {
@@ -125,7 +131,10 @@ const WORDS: Record<string, (error: ErrorObject) => Said> = {
     problem: 'is not a known field',
     remedy: knownFields(parentSchema),
   }),
-  type: ({ params }) => ({ problem: `must be ${typeWords(params.type)}` }),
+  type: ({ params, parentSchema }) => ({
+    // Of a time that came as a number, its form says more than that it is text.
+    problem: FORMATS[parentSchema?.format]?.('') ?? `must be ${typeWords(params.type)}`,
+  }),
   enum: ({ params }) => ({ problem: `must be one of: ${params.allowedValues.join(', ')}` }),
   const: ({ params }) => ({ problem: `must be ${JSON.stringify(params.allowedValue)}` }),
   discriminator: ({ params, parentSchema }) => ({
@@ -154,9 +163,10 @@ const described = ({ parentSchema }: ErrorObject): string => sentence(parentSche
 const sentence = (text: unknown): string => (typeof text === 'string' ? text : '')
 
 function describedField(schema: Schema | undefined, field: string): string {
-  const properties = schema?.properties
-  const property = isRecord(properties) ? properties[field] : undefined
-  return isRecord(property) ? sentence(property.description) : ''
+  const property = isRecord(schema?.properties) ? schema.properties[field] : undefined
+  const { enum: values, description } = isRecord(property) ? property : { enum: tagsOf(schema, field) }
+  const choice = Array.isArray(values) && values.length > 0 ? `Write one of: ${values.join(', ')}` : ''
+  return [choice, sentence(description)].filter((words) => words !== '').join('. ')
 }
 
 /** A required field that is missing is often there under another name. */
@@ -168,7 +178,8 @@ function misspelt(schema: Schema | undefined, data: unknown): string | undefined
   return stray && `'${oneLine(stray, 60)}' is not a known field`
 }
 
-function knownFields(schema: Schema | undefined): string {
+/** In words, which fields an object of the schema may have. */
+export function knownFields(schema: Schema | undefined): string {
   const names = isRecord(schema?.properties) ? Object.keys(schema.properties) : []
   if (names.length > 0) return `Known fields here: ${names.join(', ')}`
   return sentence(schema?.description) || 'No fields are taken here'

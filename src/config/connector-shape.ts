@@ -102,7 +102,8 @@ function transportProblems(given: ConnectorShape): ShapeProblem[] {
 
 function urlProblems(text: string): ShapeProblem[] {
   const url = URL.canParse(text) ? new URL(text) : null
-  if (!url || !/^https?:$/.test(url.protocol)) return said('url', 'must be an http or https URL')
+  if (!url || !/^https?:$/.test(url.protocol))
+    return said('url', 'must be an http or https URL', 'Write it like https://mcp.example.com/mcp')
   if (!url.username && !url.password) return []
   return said('url', 'must not hold a user name or password', 'Put them into headers')
 }

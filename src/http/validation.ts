@@ -105,6 +105,9 @@ function shared(ajv: Ajv, root: object): AnySchemaObject {
 function invalidRequest(errors: readonly Failure[], part: string): BatonError {
   const error = deepest(errors)
   if (!error) return new BatonError('invalid_request', 'The request is not valid.')
+  // Fastify gives null for a body that is absent.
+  if (part === 'body' && error.data === null && error.instancePath === '')
+    return new BatonError('invalid_request', MISSING)
   const { path: found, problem, remedy } = problemOf(error)
   // Node makes the names of headers lower case.
   const path = part === 'headers' ? found.replace(/\b[a-z]/g, (letter) => letter.toUpperCase()) : found
@@ -112,6 +115,8 @@ function invalidRequest(errors: readonly Failure[], part: string): BatonError {
   const message = `${subject ?? 'The request'} ${problem}.${remedy ? ` ${remedy}.` : ''}`
   return new BatonError('invalid_request', message, path === '' ? {} : { param: path })
 }
+
+const MISSING = 'The body is missing: send a JSON object as content-type: application/json.'
 
 const PARTS: Record<string, string> = {
   body: 'The body',
@@ -154,10 +159,15 @@ function unparsed(text: string): BatonError {
   try {
     param = pathTo(JSON.parse(text), isPrototype)
   } catch {}
-  if (param === null) return new BatonError('invalid_request', 'The body is not valid JSON.')
+  if (param === null) return new BatonError('invalid_request', NO_JSON)
   const words = `${param} has a name that no object may have here; leave it out, or give it another name.`
   return invalid(param, words)
 }
+
+/** Not the parser's own words: these quote the body, which may hold a secret. */
+const NO_JSON =
+  'The body is not valid JSON. Names and texts stand in double quotes; a line break in a text is \\n; ' +
+  'comments and a comma at the end of a list are not allowed.'
 
 const tooLong = (param: string) =>
   invalid(param, `${param} is a number with more digits than a number here keeps; send it as text.`)

@@ -136,6 +136,7 @@ t.test('a connector with a bad field is refused, and the error names the field a
     [{ ...FILES, auth: { type: 'bearer' } }, 'auth.token', /required/],
     [{ ...FILES, auth: { type: 'basic' } }, 'auth.type', /none, oauth, bearer/],
     [{ ...FILES, default_tool_config: { timeout: '30s' } }, 'default_tool_config.timeout', /ISO 8601/],
+    [{ ...FILES, default_tool_config: { timeout: 30 } }, 'default_tool_config.timeout', /such as PT30S/],
     [
       { ...FILES, default_tool_config: { max_instances: 0 } },
       'default_tool_config.max_instances',

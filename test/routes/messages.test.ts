@@ -71,6 +71,16 @@ t.test('messages are appended, listed, edited and deleted', async (t) => {
   })
 })
 
+t.test('a message in the shape of another API is refused with what it should be', async (t) => {
+  const url = `/v1/sessions/${await newSession()}/messages`
+  for (const [body, param, message] of [
+    [{ role: 'user', content: 'Hi' }, 'parts', /required. 'content' is not a known field/],
+    [{ parts: [] }, 'role', /required. Write one of: user, assistant, tool, system/],
+    [{ role: 'user', parts: [{ text: 'Hi' }] }, 'parts[0].type', /required. Write one of: text, reasoning/],
+  ] as const)
+    t.match(await call('POST', url, body), { status: 400, body: { error: { param, message } } })
+})
+
 t.test(
   'reasoning whose text is edited loses its token; reasoning that is given back as it was keeps it',
   async (t) => {

@@ -183,6 +183,8 @@ t.test('a body that is no JSON object, packed, too large or too deep is refused'
     t.match(named.body.error.message, /leave it out/)
   }
   t.match(await raw('POST', url, ''), refused('invalid_request', 400), 'empty')
+  const python = await raw('POST', url, "{'provider': 'openai'}")
+  t.match(python.body.error.message, /not valid JSON.*double quotes/)
   const foreign = await raw(
     'POST',
     url,

@@ -86,7 +86,7 @@ t.test('a session switches its provider with a model and a credential of the new
 
 t.test('a new session with a bad field is refused, and the error names field and reason', async (t) => {
   const cases: [object, string, RegExp][] = [
-    [{ model: 'm' }, 'provider', /required\. Whose model/],
+    [{ model: 'm' }, 'provider', /required\. Write one of: openai, anthropic, gemini\. Whose model/],
     [{ model: 'm', provder: 'openai' }, 'provider', /required\. 'provder' is not a known field\./],
     [{ provider: 'nobody', model: 'm' }, 'provider', /one of: openai, anthropic, gemini/],
     [{ provider: 'openai', model: '' }, 'model', /not be empty/],

@@ -162,9 +162,12 @@ t.test('a turn with a bad field is refused, and the error names the field and th
   const url = `/v1/sessions/${await newSession()}/turns`
   const edit = (fields: object) => ({ input: 'a', context: [{ op: 'delete_at', index: 0 }, fields] })
   const cases: [unknown, string | null, RegExp][] = [
-    [undefined, null, /The body must be an object/],
+    [undefined, null, /The body is missing: send a JSON object/],
+    [[], null, /The body must be an object/],
+    [{ input: [{ role: 'user', content: 'a' }] }, 'input[0].type', /required.*text, image, audio, file/],
+    [{ input: 'a', model: 'm\n' }, 'model', /without blanks around it/],
     [{}, 'input', /required/],
-    [{ input: '' }, 'input', /not be empty/],
+    [{ input: '' }, 'input', /not be empty. Text, or a list of parts/],
     [{ input: ' \n' }, 'input', /white space/],
     [{ input: '\u200b\u0085\u001c' }, 'input', /white space/],
     [{ input: 5 }, 'input', /allowed shapes.*Text, or a list of parts/],
