@@ -10,8 +10,9 @@ import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import type { App } from '../../routes/app.ts'
-import { excessIn, isExact, READABLE } from '../chat/json.ts'
+import { excessIn, isExact, isRecord, READABLE } from '../chat/json.ts'
 import { BatonError, invalid } from '../errors.ts'
+import { oneLine } from '../text.ts'
 import { createAjv, deepest, problemOf } from '../validation.ts'
 
 const EXCESS = {
@@ -69,6 +70,7 @@ export function useValidation(app: App): void {
   app.setSerializerCompiler(() => JSON.stringify)
   useBodies(app)
   app.addHook('onRoute', closeQuery)
+  app.addHook('preValidation', closeBody)
 }
 
 /**
@@ -82,6 +84,13 @@ const NO_QUERY = Type.Object(
   {},
   { additionalProperties: false, description: 'This call takes nothing in the query' },
 )
+
+/** A body is refused likewise where none is taken. Not by a schema: the document would show a body of its own. */
+function closeBody({ routeOptions, body }: FastifyRequest, _: unknown, done: (error?: Error) => void): void {
+  const [field] = isRecord(body) && routeOptions.schema?.body === undefined ? Object.keys(body) : []
+  if (field === undefined) return done()
+  done(invalid(field, `${oneLine(field, 60)} is not a known field. This call takes nothing in its body.`))
+}
 
 type Failure = FastifySchemaValidationError & ErrorObject
 

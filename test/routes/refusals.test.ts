@@ -94,6 +94,13 @@ t.test('a query that a call does not know is refused, also where the call takes 
   t.equal((await call('GET', '/healthz?odd=1')).status, 200, 'probes are not refused')
 })
 
+t.test('a body is refused by a call that takes none: it may say how the call is meant', async (t) => {
+  const misplaced = await call('DELETE', '/v1/sessions/ses_0/connectors/docs', { apply: 'now' })
+  t.match(misplaced, refused('invalid_request', 400, 'apply'))
+  t.match(misplaced.body.error.message, /nothing in its body/)
+  t.match(await call('DELETE', '/v1/sessions/ses_0/connectors/docs', {}), refused('session_not_found', 404))
+})
+
 t.test('HEAD answers as GET does, without the body', async (t) => {
   for (const path of [
     '/healthz',
