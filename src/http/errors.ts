@@ -92,7 +92,11 @@ export function useErrors(app: App): void {
     const methods = methodsAt(path)
     // Where the method is allowed, the route was found and has nothing here: a file of /docs that does not exist.
     if (methods.length === 0 || methods.includes(request.method)) {
-      return sendError(new BatonError('not_found', `There is nothing at ${path}.`), request, reply)
+      return sendError(
+        new BatonError('not_found', `There is nothing at ${path}; /docs shows what there is.`),
+        request,
+        reply,
+      )
     }
     const allowed = methods.join(', ')
     const error = new BatonError(

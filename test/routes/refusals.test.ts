@@ -52,7 +52,9 @@ t.test('callers are not told where the database is', async (t) => {
 })
 
 t.test('a path that does not exist is a 404, and one that exists for another method a 405', async (t) => {
-  t.match(await call('GET', '/v1/nothing'), refused('not_found', 404))
+  const unknown = await call('POST', '/v1/chat/completions', {})
+  t.match(unknown, refused('not_found', 404))
+  t.match(unknown.body.error.message, /\/docs shows what there is/)
   t.match(await call('GET', '/nothing'), refused('not_found', 404))
   const wrong = await call('PUT', '/v1/sessions')
   t.match(wrong, refused('method_not_allowed', 405))
