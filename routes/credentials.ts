@@ -153,7 +153,7 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
     async (request) => {
       const credential = await credentials.get(request.caller, request.params.id)
       if (credential) return credential
-      throw new BatonError('credential_not_found', `No credential ${request.params.id} exists.`)
+      throw new BatonError('credential_not_found', `No credential has the id ${request.params.id}.`)
     },
   )
   app.patch(

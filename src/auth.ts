@@ -52,7 +52,8 @@ export async function revokeKey(
   id: string,
 ): Promise<void> {
   if ((await store.keys.revoke(scope, id, by)) === null)
-    throw new BatonError('key_not_found', `No key ${id} exists.`)
+    // What was given may be the key itself.
+    throw new BatonError('key_not_found', 'No key has this id. The list of keys shows the ids: key_….')
 }
 
 export interface Auth {
@@ -104,7 +105,8 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
     if (cached && cached.until > performance.now()) return cached.key
     known.drop(hash)
     const key = await store.keys.byHash(hash)
-    if (!key) throw unauthenticated('The key is not known.')
+    if (!key)
+      throw unauthenticated("The key is not known. It must be one of this gateway's, not a provider's.")
     known.put(hash, { hash, key, until: performance.now() + CACHE_MS })
     return key
   }

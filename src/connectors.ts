@@ -209,4 +209,4 @@ const beside = (name: string) =>
     { param: 'name' },
   )
 
-const notFound = (id: string) => new BatonError('connector_not_found', `No connector ${id} exists.`)
+const notFound = (id: string) => new BatonError('connector_not_found', `No connector has the id ${id}.`)

@@ -46,7 +46,7 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
   async function assertCredential(owner: string, id: string, provider: string): Promise<void> {
     const credential = await credentials.get({ owner, admin: false }, id)
     const why = !credential
-      ? `No credential ${id} exists.`
+      ? `No credential has the id ${id}.`
       : credential.provider !== provider
         ? `Credential ${id} is for ${credential.provider}, not for ${provider}.`
         : null

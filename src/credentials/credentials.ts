@@ -243,4 +243,4 @@ function picked(from: Readonly<Record<string, unknown>>): Facts {
   return facts
 }
 
-const notFound = (id: string) => new BatonError('credential_not_found', `No credential ${id} exists.`)
+const notFound = (id: string) => new BatonError('credential_not_found', `No credential has the id ${id}.`)

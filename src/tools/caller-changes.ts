@@ -118,7 +118,11 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
     async setEnabled(session, name, enabled, apply) {
       const make = async ({ row: { tools } }: Ground) => {
         const tool = tools.find((one) => one.canonical_name === name)
-        if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
+        if (!tool)
+          throw new BatonError(
+            'tool_not_found',
+            `The session has no tool ${name}; its list of tools has their canonical names.`,
+          )
         const { connector_id: from, mcp_tool_name: own } = tool
         if (from !== null && own !== null) await store.connectors.switchTool(session.id, from, own, enabled)
         return switched(tools, tool, enabled)

@@ -115,7 +115,11 @@ t.test('a new session with a bad field is refused, and the error names field and
       /auto, none, required/,
     ],
     [{ provider: 'openai', model: 'm', settings: { seed: 1 } }, 'settings.seed', /known field/],
-    [{ provider: 'openai', model: 'm', credential_id: 'cred_0' }, 'credential_id', /No credential cred_0/],
+    [
+      { provider: 'openai', model: 'm', credential_id: 'cred_0' },
+      'credential_id',
+      /No credential has the id cred_0/,
+    ],
     [{ provider: 'openai', model: 'm', connectors: ['nope'] }, 'connectors[0]', /No connector nope/],
     [{ provider: 'openai', model: 'm', connectors: [1] }, 'connectors[0]', /string/],
     [{ provider: 'openai', model: 'm', metadata: [] }, 'metadata', /object/],

@@ -71,7 +71,8 @@ t.test('a tool that is switched off and on again comes back behind the others', 
   t.match(await tools.setEnabled(session, 's.a', false, 'next'), { changed: NONE, prompt_cache: 'kept' })
   await tools.setEnabled(session, 's.a', true, 'next')
   t.strictSame(await order(), ['look_up', 's.b', 's.a'])
-  await t.rejects(tools.setEnabled(session, 's.zzz', true, 'next'), { code: 'tool_not_found' })
+  const unknown = { code: 'tool_not_found', message: /canonical names/ }
+  await t.rejects(tools.setEnabled(session, 's__a', true, 'next'), unknown)
 })
 
 t.test('a tool that is off stays off while its server is bound, even if it leaves the list', async (t) => {
