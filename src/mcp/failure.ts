@@ -97,6 +97,11 @@ function fromKnownError(error: unknown, server: Server, exchange?: Exchange): Mc
       sent: false,
       cause: error,
     })
+  if (code === 'ERR_SSL_WRONG_VERSION_NUMBER')
+    return new McpError('unavailable', `${server.name} does not answer with TLS: its url may want http://.`, {
+      sent: true,
+      cause: error,
+    })
   return null
 }
 

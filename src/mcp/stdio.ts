@@ -124,13 +124,15 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
 }
 
 /** Resolves once the program runs; a missing or forbidden command rejects. */
-function spawned(child: Child, { name, isConfigured }: McpServerSpec): Promise<void> {
+function spawned(child: Child, { name, command = '', isConfigured }: McpServerSpec): Promise<void> {
   return new Promise((resolve, reject) => {
     child.once('spawn', resolve)
     // Stays on: a later failure to signal the process must not be an uncaught error.
     child.on('error', (error: NodeJS.ErrnoException) => {
       // The error's words name the program, which is not for all owners.
-      const why = isConfigured ? ` (${error.code})` : `: ${error.message}`
+      const said = isConfigured ? ` (${error.code})` : `: ${error.message}`
+      const isLine = error.code === 'ENOENT' && /\s/.test(command)
+      const why = isLine ? `${said} [Its command is the program alone; arguments go into args.]` : said
       const facts = { sent: false, lastWords: isConfigured ? error.message : undefined, cause: error }
       reject(new McpError('unavailable', `${name} cannot be started${why}`, facts))
     })

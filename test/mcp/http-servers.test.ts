@@ -277,6 +277,14 @@ t.test('an address of the old SSE transport is told as such', async (t) => {
   await fails(t, list(door(t), specOf(rig)), { kind: 'unavailable', message })
 })
 
+t.test('a server without TLS that is asked by https is told as such', async (t) => {
+  const rig = await startRig(t)
+  const spec = specOf(rig)
+  const url = spec.url?.replace('http:', 'https:') ?? ''
+  const message = 'rig does not answer with TLS: its url may want http://.'
+  await fails(t, list(door(t), { ...spec, url }), { kind: 'unavailable', message })
+})
+
 t.test('a session of the old SSE transport ends with its stream, and a new one is opened', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)

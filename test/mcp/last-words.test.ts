@@ -69,6 +69,11 @@ t.test('the path of a missing program is told to the operator only', async (t) =
   t.match(told, [['notes', /operator.*ENOENT/]])
 })
 
+t.test('a command with its arguments in it is told to have them in args', async (t) => {
+  const { error } = await failure(t, shell('', { command: 'npx -y notes-server' }))
+  t.match(error.message, /ENOENT \[Its command is the program alone; arguments go into args\.\]$/)
+})
+
 t.test("the owner of a connector reads its program's last words in the error", async (t) => {
   const { error, told } = await failure(t, shell(`echo '${WORDS}' >&2; exit 7`))
   t.match(error.message, /exited with code 7; stderr: cannot open .*notes\.db with \*\*\*\]$/)
