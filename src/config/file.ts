@@ -8,7 +8,7 @@ import { type Static, type TSchema, Type } from 'typebox'
 import type { Document, Scalar as YamlScalar } from 'yaml'
 import { isRecord } from '../chat/json.ts'
 import { Duration } from '../duration.ts'
-import type { Problem } from '../validation.ts'
+import { knownFields, type Problem } from '../validation.ts'
 import { CONNECTOR_NAME } from './connector-shape.ts'
 import { LimitsSchema } from './limits.ts'
 import { PROVIDER_IDS, SETTINGS } from './settings.ts'
@@ -17,10 +17,11 @@ const closed = { additionalProperties: false } as const
 const Name = Type.String({ minLength: 1, maxLength: 256 })
 const Names = Type.Array(Name)
 const Scalar = Type.Unsafe<string | number | boolean>({ type: ['string', 'number', 'boolean'] })
-const Pairs = Type.Record(Type.String(), Scalar)
+const Pairs = Type.Record(Type.String(), Scalar, { description: 'Write each as NAME: value' })
 const Instances = Type.Integer({ minimum: 1, maximum: 10_000 })
 const Approval = Type.Enum(['never', 'always', 'destructive'])
 
+const TOOL_ITEM = 'Write each tool as an item: - name: server.tool'
 const ToolSchema = Type.Object(
   {
     name: Name,
@@ -28,7 +29,7 @@ const ToolSchema = Type.Object(
     timeout: Type.Optional(Duration),
     require_approval: Type.Optional(Approval),
   },
-  closed,
+  { ...closed, description: TOOL_ITEM },
 )
 
 const McpSchema = Type.Object(
@@ -38,7 +39,7 @@ const McpSchema = Type.Object(
     // The same lengths as in the API.
     url: Type.Optional(Type.String({ minLength: 1, maxLength: 8192 })),
     command: Type.Optional(Type.String({ minLength: 1, maxLength: 4096 })),
-    args: Type.Optional(Type.Array(Scalar)),
+    args: Type.Optional(Type.Array(Scalar, { description: 'Write one item for each argument' })),
     env: Type.Optional(Pairs),
     headers: Type.Optional(Pairs),
     mode: Type.Optional(Type.Enum(['strict', 'dynamic'])),
@@ -60,8 +61,8 @@ const McpSchema = Type.Object(
 const ToolboxSchema = Type.Object(
   {
     max_concurrent: Type.Optional(Instances),
-    tools: Type.Optional(Type.Array(ToolSchema)),
-    mcps: Type.Optional(Type.Array(McpSchema)),
+    tools: Type.Optional(Type.Array(ToolSchema, { description: TOOL_ITEM })),
+    mcps: Type.Optional(Type.Array(McpSchema, { description: 'Write each server as an item: - name: docs' })),
     inspect: Type.Optional(Type.Boolean()),
   },
   closed,
@@ -131,11 +132,14 @@ export function parseYaml(name: string, source: string): { value: unknown; probl
   if (problems.length > 0) return { value: {}, problems }
   const value = resolved(document)
   if (isRecord(value)) return { value, problems }
-  const problem =
+  const [problem, remedy] =
     value === undefined
-      ? 'has an alias (*name) without its anchor, or one that stands for too much or for itself'
-      : 'must be a map of settings'
-  return { value: {}, problems: [{ path: name, problem, remedy: '' }] }
+      ? [
+          'has an alias (*name) without its anchor, or one that stands for too much or for itself',
+          'A text that begins with * stands in quotes',
+        ]
+      : ['must be a map of settings', 'Write each as name: value']
+  return { value: {}, problems: [{ path: name, problem, remedy }] }
 }
 
 /**
@@ -189,7 +193,8 @@ export function override(root: Record<string, unknown>, name: string, text: stri
     const found = Array.isArray(at) ? item(schema, at, step) : isRecord(at) ? member(schema, at, step) : null
     if (!found) {
       const place = path === '' ? 'the file' : path
-      return { path: name, problem: `names no setting: '${step}' does not fit in ${place}`, remedy: '' }
+      const remedy = Array.isArray(at) ? `Items count from 0, and it has ${at.length}` : knownFields(schema)
+      return { path: name, problem: `names no setting: '${step}' does not fit in ${place}`, remedy }
     }
     path = typeof found.key === 'number' ? `${path}[${found.key}]` : path ? `${path}.${found.key}` : found.key
     schema = found.schema

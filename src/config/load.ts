@@ -317,10 +317,15 @@ const loginExtrasOf = (content: FileContent): Config['loginExtras'] =>
   )
 
 function unknownVariables(env: Env): string[] {
-  const known = new Set<string>([CONFIG_FILE.name, ...Object.values(SETTINGS).map(({ name }) => name)])
+  const settings = [CONFIG_FILE, ENV_WORKSPACE, ...Object.values(ENV_KEYS), ...Object.values(SETTINGS)]
+  const known = new Set<string>(settings.map(({ name }) => name))
   return Object.keys(env)
     .filter((name) => name.startsWith('BATON_') && !name.startsWith('BATON__') && !known.has(name))
-    .map((name) => `${name} is not a setting of Baton and is ignored`)
+    .map((name) => {
+      const plain = name.slice('BATON_'.length)
+      const meant = known.has(plain) ? `; the setting is named ${plain}` : ''
+      return `${name} is not a setting of Baton and is ignored${meant}`
+    })
 }
 
 function advice(values: SettingValues): string[] {

@@ -312,8 +312,10 @@ t.test('a database server needs encryption keys', async (t) => {
 
 t.test('an unknown variable that begins with BATON_ is a warning; other variables are ignored', async (t) => {
   const { warnings } = load({ BATON_PROT: '1', BATTERY: '2', BATON_CONFIG: '' })
-  t.match(warnings, [/^BATON_PROT is not a setting/])
+  t.match(warnings, [/^BATON_PROT is not a setting[^;]*$/])
   t.equal(warnings.length, 1)
+  const prefixed = { BATON_DATABASE_URL: 'postgres://h/d', BATON_OPENAI_API_KEY: 'sk-x' }
+  t.match(load(prefixed).warnings, [/the setting is named DATABASE_URL$/, /is named OPENAI_API_KEY$/])
   const failing = { BATON_PROT: '1', BATON_PORT: 'x' }
   t.throws(() => load(failing), { message: /^BATON_PORT: [^\n]*\nBATON_PROT is not a setting[^\n]*$/ })
 })
@@ -339,7 +341,11 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
     'toolbox: &a\n  tools: *a\n',
     `a: &a [${'1,'.repeat(200)}]\nb: [${'*a,'.repeat(200)}]\n`,
   ]) {
-    t.match(problems({}, yaml), [{ path: /baton\.yaml$/, problem: /has an alias/ }], yaml.slice(0, 30))
+    t.match(
+      problems({}, yaml),
+      [{ path: /baton\.yaml$/, problem: /has an alias/, remedy: /in quotes/ }],
+      yaml.slice(0, 30),
+    )
   }
 })
 

@@ -104,6 +104,11 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
     [mcp(http, ', mode: loose'), 'toolbox.mcps[0].mode', /must be one of: strict, dynamic/],
     [mcp('transport: sse, url: "http://u:p@h/x"'), 'toolbox.mcps[0].url', /user name or password/],
     [mcp('transport: sse, url: web'), 'toolbox.mcps[0].url', /http or https URL/],
+    [
+      mcp(`${http}, default_tool_config: {timeout: 30}`),
+      'toolbox.mcps[0].default_tool_config.timeout',
+      /PT30S/,
+    ],
     [mcp(`${http}, pin: ignore`), 'toolbox.mcps[0].pin', /warn, block/],
     [
       mcp(`${http}, default_tool_config: {max_instances: 0}`),
@@ -200,10 +205,23 @@ t.test('any value of the file can be overridden by its path', async (t) => {
     { path: 'toolbox.mcps[1].mode (BATON__TOOLBOX__MCPS__1__MODE)', problem: /strict, dynamic/ },
   ])
   t.match(problems({ BATON__TOOLBOX__MCPS__5__MODE: 'strict' }, MCPS), [
-    { path: 'BATON__TOOLBOX__MCPS__5__MODE', problem: /'5' does not fit in toolbox\.mcps/ },
+    {
+      path: 'BATON__TOOLBOX__MCPS__5__MODE',
+      problem: /'5' does not fit in toolbox\.mcps/,
+      remedy: /from 0, and it has 2$/,
+    },
   ])
+  t.match(problems({ BATON__TOOLBOX__MCP__0__MODE: 'strict' }, MCPS), [{ remedy: /tools, mcps, inspect/ }])
   t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT: '{' }, MCPS), [{ problem: /whole number/ }])
   t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT__X: '1' }, MCPS), [{ problem: /does not fit/ }])
+})
+
+t.test('whoever writes a map or a text for a list of the toolbox is shown an item of it', (t) => {
+  t.match(problems({}, 'toolbox: {mcps: {docs: {}}}'), [{ path: 'toolbox.mcps', remedy: /- name: docs/ }])
+  t.match(problems({}, 'toolbox: {tools: [a.b]}'), [
+    { path: 'toolbox.tools[0]', remedy: /- name: server.tool/ },
+  ])
+  t.end()
 })
 
 t.test('a list in a variable is written in YAML or with commas', async (t) => {
