@@ -70,7 +70,9 @@ try {
     .listen({ host: config.host, port: config.port })
     .catch(async (failure: unknown) => {
       await app.close()
-      throw new Error(`${inFull(failure)}. Stop what listens there, or set BATON_PORT or BATON_HOST.`)
+      const isTaken = (failure as NodeJS.ErrnoException).code === 'EADDRINUSE'
+      const remedy = isTaken ? 'Stop what listens there, or set' : 'Correct'
+      throw new Error(`${inFull(failure)}. ${remedy} BATON_HOST or BATON_PORT.`)
     })
   log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
   // Exit, so that the supervisor restarts the process.

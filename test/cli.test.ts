@@ -37,7 +37,7 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
     ['import nobody codex login.json', /<provider> must be one of: openai, anthropic, gemini/],
     ['keys create --owner a --scope admin --scope chat', /--scope is given twice/],
     ['keys list --url 127.0.0.1:8787', /--url must be an http or https URL/],
-    ['doctor --url baton', /--url must be an http or https URL/],
+    ['doctor --url baton', /--url must be an http or https URL, such as http:/],
     ['doctor --url http://127.0.0.1:1 --online', /--online asks the providers from this machine/],
     ['login openai --mode pigeon', /--mode must be one of: loopback, paste, device/],
   ] as const) {
@@ -146,6 +146,8 @@ t.test('the command line says so when the server that answers is no Baton gatewa
     t.match(await run({}, `keys list --url ${url}`), { code: 1, err: said }, body)
     t.match(await run({}, `doctor --url ${url}`), { code: 1, out: [`BAD   ${said}`] }, body)
   }
+  answer = [404, {}, '{"error":{"code":"not_found","message":"There is nothing at /v1/v1/keys."}}']
+  t.match(await run({}, `keys list --url ${url}/v1`), { code: 1, err: /\/v1 answers, but not as Baton does/ })
   answer = [308, { location: 'https://gateway.test/baton' }, '']
   keys.length = 0
   t.match(await run({}, `keys list --url ${url} --key k`), {

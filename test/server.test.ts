@@ -37,17 +37,27 @@ t.test('a start that waits for its database ends at once when it is told to', as
   }
 })
 
-t.test('a start whose port another program has fails, and says what to do', async (t) => {
+t.test('a start that cannot listen fails, and says what to do', async (t) => {
   const port = await listening(t, createServer())
-  const env = { PATH: process.env.PATH, BATON_PORT: String(port), BATON_DATA_DIR: scratch(t) }
-  const start = spawn(process.execPath, [SERVER], {
-    cwd: scratch(t),
-    env,
-    stdio: ['ignore', 'ignore', 'pipe'],
-  })
-  const [said, [code]] = await Promise.all([text(start.stderr), once(start, 'exit')])
-  t.match(said, new RegExp(`^Baton cannot start: listen EADDRINUSE.*:${port}\\. .*BATON_PORT`))
-  t.equal(code, 1)
+  const taken = new RegExp(
+    `listen EADDRINUSE.*:${port}\\. Stop what listens there, or set BATON_HOST or BATON_PORT`,
+  )
+  const cases: [object, RegExp][] = [
+    [{ BATON_PORT: String(port) }, taken],
+    [
+      { BATON_HOST: `127.0.0.1:${port}`, BATON_AUTH: 'keys' },
+      /ENOTFOUND.*:\d+\. Correct BATON_HOST or BATON_PORT/,
+    ],
+  ]
+  for (const [settings, words] of cases) {
+    const env = { PATH: process.env.PATH, BATON_DATA_DIR: scratch(t), ...settings }
+    const stdio = ['ignore', 'ignore', 'pipe'] as const
+    const start = spawn(process.execPath, [SERVER], { cwd: scratch(t), env, stdio: [...stdio] })
+    const [said, [code]] = await Promise.all([text(start.stderr), once(start, 'exit')])
+    t.match(said, words)
+    t.match(said, /^Baton cannot start: /)
+    t.equal(code, 1)
+  }
 })
 
 t.test('a process that was told to stop says what became of its turns', async (t) => {

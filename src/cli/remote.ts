@@ -122,7 +122,9 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
  */
 export function rootOf(text: string, key: string | null): string {
   const url = URL.canParse(text) ? new URL(text) : null
-  if (!url || !/^https?:$/.test(url.protocol)) throw new UsageError('--url must be an http or https URL.')
+  if (!url || !/^https?:$/.test(url.protocol)) {
+    throw new UsageError('--url must be an http or https URL, such as http://127.0.0.1:8787.')
+  }
   if (url.protocol === 'http:' && key !== null && !isLoopback(url.hostname)) {
     throw new UsageError(`--url must use https: a key is sent to ${url.host}.`)
   }
@@ -136,6 +138,8 @@ function refusal(root: string, { status, headers }: Response, text: string): Rem
     const words = `${root}: ${message ?? 'It wants a key.'} Give one with --key or BATON_ADMIN_KEY.`
     return new RemoteError(words, refused)
   }
+  // No path is unknown to the gateway itself.
+  if (status === 404 && (code === undefined || code === 'not_found')) return stranger(root)
   const target = headers.get('location')
   if (target !== null) return new RemoteError(`${root} sends on to ${target}. Name the gateway with --url.`)
   return new RemoteError(message ? `${message} (${code})` : `${root} answered HTTP ${status}.`, refused)
