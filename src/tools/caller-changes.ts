@@ -88,7 +88,7 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
 
   async function bindAs(session: Session, found: Connector, alias: string | null): Promise<void> {
     if (await store.connectors.bind(session.id, found.id, alias)) return
-    const words = `Another server of this session is named ${alias ?? found.name}; bind with an alias.`
+    const words = `Another server of this session is named ${alias ?? found.name}; bind with an alias that is free.`
     throw new BatonError('name_taken', words, { param: 'alias' })
   }
 

@@ -146,7 +146,10 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     async accept(caller: Caller, from, tool, expected) {
       const list = (await lastList(deps, connectorKey(from))) ?? (await listed(from))
       const found = list.tools.find(({ name }) => name === tool)
-      if (!found) throw new BatonError('tool_not_found', `The connector ${from.name} lists no tool ${tool}.`)
+      if (!found) {
+        const words = `The connector ${from.name} lists no tool ${tool}; here a tool has the name that its server gives it.`
+        throw new BatonError('tool_not_found', words)
+      }
       const hash = hashOf(found)
       if (expected !== undefined && expected !== hash)
         throw invalid('hash', `The definition of ${tool} has changed since: read its diff again.`)

@@ -368,7 +368,8 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   t.match(read, { status: 'changed', diff: [{ after: 'Worse still.' }], hash: /^[0-9a-f]{64}$/ })
   t.same(await tools.accept(caller, one, 'a', read?.hash), { tool: 'a', hash: read?.hash })
   t.match((await tools.list(session, 'openai')).tools.at(-1), { status: 'available' })
-  await t.rejects(tools.accept(caller, one, 'none'), { code: 'tool_not_found' })
+  const unknown = { code: 'tool_not_found', message: /name that its server gives/ }
+  await t.rejects(tools.accept(caller, one, 'one.a'), unknown)
 })
 
 t.test('a session’s next turn on any replica takes over an accepted definition', async (t) => {
