@@ -236,7 +236,10 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
   const waiting = run(at, 'login anthropic', undefined, async (page) => {
     await fetch(await visit(page))
   })
-  t.match(await waiting, { code: 0, err: /Logged in: cred_/ })
+  t.match(await waiting, {
+    code: 0,
+    err: /on the machine of the gateway.* --mode paste[\s\S]*Logged in: cred_/,
+  })
 
   const imported = await run(at, 'import anthropic claude login.json --json')
   t.match(imported, { code: 0, err: /claude/i })

@@ -10,6 +10,9 @@ import { type Command, type Given, show, TARGET, tell, UsageError } from './comm
 
 const MODES: readonly LoginMode[] = ['loopback', 'paste', 'device']
 const POLL_MS = 1_000
+/** The page of the browser's own machine would be asked, and the login be waited for in vain. */
+const ELSEWHERE =
+  'The browser must run on the machine of the gateway. If it does not, stop here and use --mode paste.'
 /** Failures in a row: a gateway that was restarted answers again by then. */
 const MOST_FAILURES = 10
 
@@ -28,6 +31,7 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
       given.io.note('Open this page and log in:')
       given.io.say(given.flag('json') ? JSON.stringify(login) : login.authorization_url)
       if (login.user_code) given.io.note(`Enter there: ${login.user_code}`)
+      if (login.mode === 'loopback') given.io.note(ELSEWHERE)
       const id = await (login.mode === 'paste' ? pasted : awaited)(given, access, provider, login)
       tell(given, { credential_id: id }, `Logged in: ${id}`)
       return 0
