@@ -1,9 +1,10 @@
 # Build: with the compiler. The image that runs has what Baton needs to run, no more.
 FROM node:22-bookworm-slim AS build
 WORKDIR /app
-COPY package.json package-lock.json .npmrc tsconfig.json tsconfig.build.json ./
-COPY scripts ./scripts
+COPY package.json package-lock.json .npmrc ./
 RUN npm ci --ignore-scripts
+COPY tsconfig.json tsconfig.build.json ./
+COPY scripts ./scripts
 COPY src ./src
 COPY routes ./routes
 COPY providers ./providers
