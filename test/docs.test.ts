@@ -234,6 +234,13 @@ t.test('pods run as the user of the image, unless the cluster gives one', async 
   t.match(read('Dockerfile'), /^USER [1-9]\d*$/m, 'with runAsNonRoot a name is refused')
 })
 
+t.test('a start may take as long in Docker as in Kubernetes', async (t) => {
+  // Compose starts no proxy once a gateway has been found unhealthy.
+  const [{ startupProbe }] = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec.containers
+  const [, minutes] = /^HEALTHCHECK .*--start-period=(\d+)m /m.exec(read('Dockerfile')) ?? []
+  t.equal(Number(minutes) * 60, startupProbe.periodSeconds * startupProbe.failureThreshold)
+})
+
 t.test('every file that a document links to or names in code exists', async (t) => {
   for (const page of pages) {
     const text = read(page)
