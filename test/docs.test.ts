@@ -282,3 +282,10 @@ t.test('every npm script that a document names exists', async (t) => {
     )
   }
 })
+
+t.test('the README asks for the versions of Node that package.json asks for', async (t) => {
+  const { engines } = JSON.parse(read('package.json')) as { engines: { node: string } }
+  const asked = [...engines.node.matchAll(/\d+\.\d+/g)].map(([version]) => version)
+  const [, said = ''] = /^You need (Node .*?), on Linux/m.exec(read('README.md')) ?? []
+  t.same(said.match(/\d+\.\d+/g)?.sort(), asked.sort())
+})
