@@ -138,7 +138,8 @@ t.test('the demo shows what it promises, whatever the shell is set to', async (t
 
 t.test('a demo that is told to end while it starts leaves nothing behind', async (t) => {
   const folder = scratch(t)
-  const env = { ...process.env, TMPDIR: folder }
+  // From Node 22 on, npm keeps compiled code in the temporary folder.
+  const env = { ...process.env, TMPDIR: folder, NODE_DISABLE_COMPILE_CACHE: '1' }
   // By npm, as the README has it: npm passes signals to its own child alone, which must not be a shell.
   const demo = spawn('npm', ['run', '-s', 'demo'], { cwd: ROOT, env, stdio: ['ignore', 'pipe', 'inherit'] })
   t.teardown(() => demo.kill('SIGKILL'))
