@@ -9,6 +9,8 @@ interface Batches {
    * Calls before its batch is made share the work.
    */
   join(session: string, wish?: Wish): Promise<void>
+  /** Work that is done in any case waits for the session, or is under way. */
+  isDue(session: string): boolean
 }
 
 interface Wish {
@@ -40,6 +42,7 @@ const MOST = { sessions: 50, weight: 1_000 }
 
 export function createBatches({ weightOf, together, alone }: BatchWork): Batches {
   const waiting = new Map<string, Waiting>()
+  let underWay = new Map<string, Waiting>()
   let isBusy = false
 
   /** One batch after the other: they would only wait for each other in the store. */
@@ -47,7 +50,7 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
     isBusy = true
     // Wishes of the same moment go together.
     await new Promise(setImmediate)
-    for (let batch = take(); batch.size > 0; batch = take()) await serve(batch)
+    for (underWay = take(); underWay.size > 0; underWay = take()) await serve()
     isBusy = false
   }
 
@@ -69,11 +72,12 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
     return batch
   }
 
-  async function serve(batch: ReadonlyMap<string, Waiting>): Promise<void> {
-    const sessions = [...batch.keys()]
+  async function serve(): Promise<void> {
+    const sessions = [...underWay.keys()]
     // One session for which the work fails must not spoil it for the others.
     const left = new Set(await together(sessions).catch(() => sessions))
-    for (const [session, { done, failed }] of batch) {
+    for (const [session, { done, failed }] of underWay) {
+      underWay.delete(session)
       if (left.has(session)) alone(session).then(done, failed)
       else done()
     }
@@ -92,6 +96,7 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
       if (!isBusy) void work()
       return made.promise
     },
+    isDue: (session) => [waiting.get(session), underWay.get(session)].some((one) => one && !one.isBehind),
   }
 }
 

@@ -44,7 +44,7 @@ type Standing =
   | 'unknown'
   /** The session binds other servers now, or they are configured otherwise */
   | 'rebound'
-  /** A server has another list by now, has announced one, or is being asked for its first */
+  /** A server has another list by now, has announced one, is being asked for its first, or was changed just now */
   | 'moved'
   /** All servers are there, with the lists that the registry was made of */
   | 'current'
@@ -143,7 +143,9 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       if (bindings && JSON.stringify(bound) !== JSON.stringify(bindings.map(boundIn))) return 'rebound'
       const now = discovery.marks(bound)
       const isOther = now.some((mark, i) => mark !== null && mark !== marks[i])
-      if (isOther || bound.some(({ connector: { id } }) => discovery.isExpected(id))) return 'moved'
+      const isExpected = bound.some(({ connector: { id } }) => discovery.isExpected(id))
+      // A look at the servers from before a change may end after it, and show them as they were.
+      if (isOther || isExpected || batches.isDue(session)) return 'moved'
       return now.includes(null) ? 'doubtful' : 'current'
     },
     awaitExpected: (session, deadlineMs) =>

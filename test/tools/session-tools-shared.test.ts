@@ -159,8 +159,9 @@ t.test('a list and a preview wait for a changed server that is being asked alrea
   const { opened: when, open: letGo } = gate()
   servers.set('con_s@2', { tools: [tool('a'), tool('b')], when })
   await tools.connectorChanged(patched)
+  t.ok(tools.isBehind('ses_1'), 'a step of a turn waits for it, too, also before the server is asked')
   await tools.bringUpToDate('ses_1', 0)
-  t.ok(tools.isBehind('ses_1'), 'a step of a turn waits for it, too')
+  t.ok(tools.isBehind('ses_1'), 'and then')
   const [listed, present] = [tools.list(session, null), tools.present('ses_1')]
   letGo()
   t.ok((await listed).tools.some(({ canonical_name }) => canonical_name === 's.b'))
