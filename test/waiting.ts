@@ -1,4 +1,4 @@
-/** Waiting in tests: for a state that no event tells, and for a gate that the test itself opens. */
+/** Waiting in tests: for a state that no event tells, for a gate that the test itself opens, and for the event loop. */
 import { setTimeout as sleep } from 'node:timers/promises'
 
 /** A wait that has not ended by then on a healthy machine never ends. */
@@ -23,4 +23,22 @@ export function gate(): { opened: Promise<void>; open: () => void } {
     open = resolve
   })
   return { opened, open }
+}
+
+/** Holds the event loop, as long work does. */
+export function holdLoop(ms: number): void {
+  const end = performance.now() + ms
+  while (performance.now() < end);
+}
+
+/** How often the event loop went round while the work was done. */
+export async function passesOf(work: () => Promise<unknown>): Promise<number> {
+  let passes = 0
+  let next = setImmediate(function count() {
+    passes++
+    next = setImmediate(count)
+  })
+  await work()
+  clearImmediate(next)
+  return passes
 }

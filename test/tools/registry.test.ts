@@ -9,6 +9,7 @@ import type { Builtin } from '../../src/tools/builtin.ts'
 import { definitionDiff, hashOf } from '../../src/tools/definition.ts'
 import { overlayOf } from '../../src/tools/overlay.ts'
 import { isOffered, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
+import { holdLoop, passesOf } from '../waiting.ts'
 import { BUILTIN, connector, deployments, found, NOW, OPEN, OPTIONS, tool } from './session-tools-doubles.ts'
 
 /** Milliseconds of processor time, since other processes may slow the machine down. */
@@ -487,18 +488,6 @@ t.test('two hundred tools cost little once they have been seen', async (t) => {
   t.ok(worked() - started < 2_000, 'their schemas are not read anew')
 })
 
-/** How often the event loop went round while the work was done. */
-async function passesOf(work: () => Promise<unknown>): Promise<number> {
-  let passes = 0
-  let next = setImmediate(function count() {
-    passes++
-    next = setImmediate(count)
-  })
-  await work()
-  clearImmediate(next)
-  return passes
-}
-
 t.test('a list at the limits is read, and declared, while others have the event loop', async (t) => {
   const [deployment] = deployments
   if (!deployment) return t.fail('no deployment')
@@ -522,8 +511,7 @@ t.test(
   async (t) => {
     const slow = {
       admit: () => {
-        const end = performance.now() + 4
-        while (performance.now() < end);
+        holdLoop(4)
         return { ok: true as const, configured: true }
       },
     }
