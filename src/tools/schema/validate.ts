@@ -18,6 +18,8 @@ interface Validator {
 
 /** Generous; a schema that is slower is slow on purpose. */
 const BUDGET_MS = 1_000
+/** All owners share the thread: a call that has waited for so many budgets of others is let through unchecked. */
+const MOST_BUDGETS = 3
 /** A schema is blamed only if the process had a processor for this share of the budget. */
 const OWN_SHARE = 0.5
 /** If it had less, the budget starts again, up to this many times in all; then the schema is given up all the same. */
@@ -36,6 +38,7 @@ const MOST_REFUSED = 10_000
 interface Waiting {
   job: Job
   schema: unknown
+  since: number
   settle(problems: Misfit[]): void
 }
 
@@ -103,6 +106,10 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   function next(): void {
     if (current || isClosed) return
     current = queue.shift() ?? null
+    while (current && performance.now() - current.since > MOST_BUDGETS * budgetMs) {
+      current.settle([])
+      current = queue.shift() ?? null
+    }
     if (!current) return
     if (worker && isReady) send()
     else if (!worker) start()
@@ -125,7 +132,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
       const isReadable = key !== '' && !refused.get(key) && isWithin(value, LIMITS)
       if (!isReadable || isClosed || queue.length >= MOST_WAITING) return Promise.resolve([])
       return new Promise((settle) => {
-        queue.push({ job: { id: ++count, key, value }, schema, settle })
+        queue.push({ job: { id: ++count, key, value }, schema, since: performance.now(), settle })
         next()
       })
     },
