@@ -99,7 +99,7 @@ export function createServer(options: ServerOptions, kept: KeptList): Server {
       } catch (error) {
         const failure = failureOf(deadline.failure(), error)
         // A connection that was let go has a successor by now, and its failure says nothing about that.
-        if (failure instanceof McpError && link.isHeld(used)) link.failed(failure, 'call')
+        if (failure instanceof McpError && link.isHeld(used)) link.failed(forAll(failure, spec), 'call')
         if (isOfServerAway(failure, link.status())) tell()
         throw failure
       } finally {
@@ -139,6 +139,10 @@ async function askedForList(link: Link, spec: McpServerSpec, listedOver: WeakSet
     throw error
   }
 }
+
+/** Every owner reads a configured server's status, and a failure's words may quote the one owner's call. */
+const forAll = (failure: McpError, { name, isConfigured }: McpServerSpec): McpError =>
+  isConfigured ? failure.but({ message: `${name}: a call failed (${failure.kind}).` }) : failure
 
 /** Whether a call may have failed because the server is away: the answer to the next list shows it. */
 const isOfServerAway = (failure: unknown, { state }: McpStatus): boolean =>

@@ -203,6 +203,23 @@ t.test('an error answer is a protocol failure, and a refused call counts as not 
   await fails(t, call(mcp, specOf(rig)), { message: 'rig: error -32603, without a word' })
 })
 
+t.test(
+  'the words of a call are not in the status that every owner of a configured server reads',
+  async (t) => {
+    const rig = await startRig(t)
+    const mcp = door(t)
+    rig.on('tools/call', ({ rpc, fail }) => fail(-32000, `no room for ${rpc.params.arguments.text}`, 503))
+    for (const [key, isConfigured, error] of [
+      ['own', false, 'rig answered HTTP 503: no room for a secret wish'],
+      ['shared', true, 'rig: a call failed (unavailable).'],
+    ] as const) {
+      const made = call(mcp, specOf(rig, { key, isConfigured }), 'tool', { text: 'a secret wish' })
+      await fails(t, made, { message: /a secret wish/ }, 'the caller itself is told')
+      t.same(mcp.status(key), { state: 'ready', error })
+    }
+  },
+)
+
 t.test('an error answer says the same whatever HTTP status it comes with', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
