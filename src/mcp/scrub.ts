@@ -67,12 +67,20 @@ const pairsOf = ({ url, headers = {}, env = {} }: Secretive): Pair[] => [
 const valuesOf = (spec: Secretive): string[] => [
   ...pairsOf(spec).map(([, value]) => value),
   ...longStepsOf(spec.url),
+  ...placeOf(spec),
   tokenOf(spec),
 ]
 
 /** Some servers take their key in the path, where the other words are shorter. */
 const longStepsOf = (url = ''): string[] =>
   URL.canParse(url) ? new URL(url).pathname.split('/').filter((step) => step.length >= 16) : []
+
+/** What stands behind a configured server's host is for admins alone, and a redirection names all of it. */
+function placeOf({ url, isConfigured }: Secretive): string[] {
+  if (!isConfigured || url === undefined || !URL.canParse(url)) return []
+  const { pathname, search } = new URL(url)
+  return [pathname + search, pathname, search]
+}
 
 const tokenOf = ({ auth }: Secretive): string => auth?.held?.() ?? ''
 

@@ -271,12 +271,21 @@ t.test('a server that quotes its request gives none of the operator’s secrets 
   const spec = { ...bare, ...own, isConfigured: true }
   rig.on('tools/call', ({ request, fail }) => fail(-32603, `${request.url} and qu/ery-secret failed, v=2`))
   const failure = await call(mcp, spec).catch((error: McpError) => error)
-  t.match(failure, { message: /\/\*\*\*\/mcp\?key=\*\*\*&v=2 and \*\*\* failed, v=2/ })
+  t.match(failure, { message: 'rig: *** and *** failed, v=2' })
   t.equal((failure as McpError).kind, 'protocol')
   t.notMatch((failure as McpError).message, /ery-secret/)
   rig.on('tools/call', ({ fail }) => fail(-32603, `${'x'.repeat(491)} header-secret`))
   const long = await call(mcp, spec).catch((error: McpError) => error)
   t.match(long, { message: /x \*\*\*$/ }, 'a cut message does not end in half a secret')
+
+  rig.on('tools/call', ({ status }) => status(308, { location: 'https://other.test/s/key7/mcp?v=2' }))
+  const short = { ...spec, key: 'short', url: new URL('/s/key7/mcp?v=2', rig.url).href }
+  await fails(
+    t,
+    call(mcp, short),
+    { message: /https:\/\/other\.test\*\*\* not followed/ },
+    'a short key in the path',
+  )
 
   rig.on('tools/call', ({ request, reply }) => {
     const text = `sent "${request.headers['x-api-key']}" to ${request.headers['x-region']}`
