@@ -148,9 +148,10 @@ const goneTool = (tool: string, server: string) =>
 const noTools = (server: Place & { name: string }) =>
   `MCP server '${server.name}' at ${placeOf(server)} returned no tools`
 
-type Place = { url?: string | null; command?: string | null }
-/** Arguments of a program may hold secrets, and so may a query. */
-const placeOf = ({ url, command }: Place): string => url?.replace(/\?.*$/s, '') ?? command ?? ''
+type Place = { url?: string | null; command?: string | null; origin?: Connector['origin'] }
+/** Arguments of a program may hold secrets, and so may a query; the path of a caller's server is the caller's alone. */
+const placeOf = ({ url, command, origin }: Place): string =>
+  (origin === 'api' && url ? new URL(url).origin : url?.replace(/\?.*$/s, '')) ?? command ?? ''
 
 function strictBlock(toolbox: Toolbox, server: string, offered: string): string {
   const tool = oneLine(offered)

@@ -1,6 +1,7 @@
 /** The operator's rules: what may be registered, for how long it runs, what needs an approval. */
 import t from 'tap'
 import type { Toolbox } from '../../src/config/config.ts'
+import { createToolboxRules } from '../../src/tools/startup.ts'
 import { createToolboxPolicy } from '../../src/tools/toolbox.ts'
 import { connector, tool, toolbox } from './declared-tool.ts'
 
@@ -52,6 +53,21 @@ t.test('a server gains nothing by naming a tool like another server’s', async 
   t.equal(policy.needsApproval(tool({ mcp_tool_name: 'bank.pay' }), evil), true)
   t.match(policy.admit({ ...evil, name: 'bank' }, 'pay'), { ok: true })
   t.match(policy.admit(evil, 'a.dotted.one'), { ok: true }, 'a bare name may have dots')
+})
+
+t.test('the log names only the host of a caller’s server, whose path may hold its key', (t) => {
+  const said: string[] = []
+  const rules = createToolboxRules({
+    log: { warn: (words: string) => said.push(words) },
+    toolbox: toolbox({}),
+  } as unknown as Parameters<typeof createToolboxRules>[0])
+  const url = 'https://mcp.test/s/key-of-ann/mcp?key=too'
+  for (const origin of ['api', 'config'] as const) rules.note({ ...connector, url, origin }, null, [])
+  t.strictSame(said, [
+    "MCP server 'srv' at https://mcp.test returned no tools",
+    "MCP server 'srv' at https://mcp.test/s/key-of-ann/mcp returned no tools",
+  ])
+  t.end()
 })
 
 t.test('hints count if the operator trusts the server, and absent hints mean the worst', async (t) => {
