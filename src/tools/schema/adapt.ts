@@ -6,6 +6,7 @@
 import { isRecord, sha256 } from '../../chat/json.ts'
 import { once } from '../../chat/once.ts'
 import type { JsonSchema, SchemaProfile } from '../../provider.ts'
+import { oneLine } from '../../text.ts'
 import {
   definitionIn,
   definitionsOf,
@@ -278,7 +279,7 @@ class Fitter {
     return {
       ...node,
       ...map('properties', (sub, key) =>
-        nameOf(key) === key || !isRecord(sub) ? sub : described(sub, `Original name: ${key}`),
+        nameOf(key) === key || !isRecord(sub) ? sub : described(sub, `Original name: ${oneLine(key)}`),
       ),
       ...(node.required ? { required: names(node.required) } : {}),
       ...map('dependentRequired', names),

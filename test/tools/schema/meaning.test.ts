@@ -844,6 +844,9 @@ t.test('a renamed property is renamed wherever its name stands', async (t) => {
     { properties: { at: { dependentSchemas: { [sent]: free } } } },
     'it is renamed in dependentSchemas, too',
   )
+  const hidden = { type: 'object', properties: { 'a\u200b\u{e0041}\nb': c } }
+  const [shown] = Object.values(fitted(hidden, profile('anthropic')).schema.properties as object)
+  t.strictSame(shown, { ...c, description: 'Original name: a b' }, 'no characters that nobody sees')
   const taken = { type: 'object', properties: { ...raw.properties, [sent]: {} } }
   const names = Object.keys(fitted(taken, profile('anthropic')).schema.properties as object)
   t.match(names, [/^a_b_[0-9a-f]{8}$/, other, 'c', sent], 'it gets no name that is taken')
