@@ -68,6 +68,7 @@ export async function begin(
   const url = desk.authorization_url
   // A browser is sent to this URL, so it must be a page's.
   if (!url || !/^https?:$/.test(url.protocol)) throw rejected(target, 'it names no page to log in at')
+  await context.assertUrl(url.href)
   const { login: kept, verifier, discovery } = desk
   const asked = url.searchParams.get('scope')
   return {

@@ -96,6 +96,8 @@ export interface BeginLogin {
 /** What one step works with: its fetch, and an address that was refused to it. */
 export interface StepContext {
   fetch(url: string | URL, init?: RequestInit): Promise<Response>
+  /** Rejects with `address_not_allowed` if a browser may not be sent there. */
+  assertUrl(url: string): Promise<void>
   /** The guard's refusal of an address that the step asked for */
   refused: BatonError | null
   now(): number
@@ -160,6 +162,7 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
           throw failure
         }
       },
+      assertUrl: guards.of({ allowPrivate }).assertUrl,
       now: options.now ?? Date.now,
       discoveryMs: options.discoveryMs ?? DISCOVERY_MS,
     }

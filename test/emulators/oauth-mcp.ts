@@ -76,6 +76,8 @@ export interface McpLoginsOptions {
   methods?: readonly string[]
   /** Changes the answers to registrations */
   registered?(answer: Record<string, unknown>): Record<string, unknown>
+  /** Where the service says that browsers log in, if not here */
+  page?: string
   /** The server's metadata are at this path, which only the refusal of a POST tells */
   hidden?: string
 }
@@ -165,7 +167,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     [`/.well-known/oauth-authorization-server${tenant}`]: (_, __, response) =>
       json(response, 200, {
         issuer,
-        authorization_endpoint: `${origin}/authorize`,
+        authorization_endpoint: options.page ?? `${origin}/authorize`,
         token_endpoint: `${origin}/token`,
         ...(options.client ? {} : { registration_endpoint: `${origin}/register` }),
         ...(options.document && { client_id_metadata_document_supported: true }),
