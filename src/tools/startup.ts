@@ -15,6 +15,8 @@ import type { ToolboxPolicy } from './toolbox.ts'
 
 /** From sysexits.h */
 const EX_UNAVAILABLE = 69
+/** Tools of one list of a caller's server that the log names: thousands of them would push all else out of it. */
+const MOST_TOLD = 100
 
 /** What stops the start: plain text, one block for each reason. */
 export class StartupError extends Error {
@@ -120,7 +122,9 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       const offered = after.filter((tool) => isOffered(connector, tool))
       if (offered.length === 0 && known?.length !== 0) log.warn(noTools(connector))
       const fresh = offered.filter((tool) => !known?.includes(tool))
-      report(connector, fresh, known !== undefined)
+      const told = connector.origin === 'api' ? fresh.slice(0, MOST_TOLD) : fresh
+      report(connector, told, known !== undefined)
+      if (told.length < fresh.length) log.info(moreTools(fresh.length - told.length, connector.name))
       for (const tool of (known ?? []).filter((name) => !after.includes(name))) {
         const isNamed = toolbox.tools.some(
           ({ name }) => name === tool || name === `${connector.name}.${tool}`,
@@ -142,6 +146,7 @@ const byDefault = (tool: string, server: string) =>
   `Tool '${oneLine(tool)}' from MCP '${server}' not explicitly configured, using default configuration`
 const newTool = (tool: string, server: string) =>
   `New tool '${oneLine(tool)}' discovered from MCP server '${server}', registering with default configuration`
+const moreTools = (count: number, server: string) => `${count} more tools came from MCP server '${server}'`
 const goneTool = (tool: string, server: string) =>
   `Tool '${oneLine(tool)}' was configured but is no longer available from MCP server '${server}'`
 

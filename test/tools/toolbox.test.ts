@@ -70,6 +70,24 @@ t.test('the log names only the host of a caller’s server, whose path may hold 
   t.end()
 })
 
+t.test('the log names only a hundred tools of a caller’s list, and all of a configured server’s', (t) => {
+  const said: string[] = []
+  const limits = toolbox({})
+  const rules = createToolboxRules({
+    log: { info: (words: string) => said.push(words) },
+    toolbox: limits,
+    policy: createToolboxPolicy(limits),
+  } as unknown as Parameters<typeof createToolboxRules>[0])
+  const names = Array.from({ length: 300 }, (_, i) => `tool-${i}`)
+  const lists = { ...connector, mode: 'dynamic' as const, allow_tools: [], deny_tools: [] }
+  rules.note({ ...lists, origin: 'api' }, null, names)
+  t.equal(said.length, 101)
+  t.equal(said.at(-1), "200 more tools came from MCP server 'srv'")
+  rules.note({ ...lists, origin: 'config' }, null, names)
+  t.equal(said.length, 101 + 300)
+  t.end()
+})
+
 t.test('hints count if the operator trusts the server, and absent hints mean the worst', async (t) => {
   const policy = createToolboxPolicy(toolbox({ tools: [{ name: 'srv.asks', requireApproval: 'always' }] }))
   const harmless = tool({ annotations: { readOnlyHint: true } })
