@@ -18,7 +18,7 @@ interface Validator {
 
 /** Generous; a schema that is slower is slow on purpose. */
 const BUDGET_MS = 1_000
-/** All owners share the thread: a call that has waited for so many budgets of others is let through unchecked. */
+/** All owners share the thread: a call for which it had no time in so many budgets is let through unchecked. */
 const MOST_BUDGETS = 3
 /** A schema is blamed only if the process had a processor for this share of the budget. */
 const OWN_SHARE = 0.5
@@ -38,6 +38,7 @@ const MOST_REFUSED = 10_000
 interface Waiting {
   job: Job
   schema: unknown
+  /** What `worked` was when it began to wait */
   since: number
   settle(problems: Misfit[]): void
 }
@@ -53,6 +54,10 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   let current: Waiting | null = null
   let stopClock = () => {}
   let count = 0
+  /** When the thread got the current question */
+  let sentAt: number | null = null
+  /** Milliseconds that the thread has worked, without its starts: these are nobody's schema's fault */
+  let worked = 0
   const queue: Waiting[] = []
   /** Schemas that cost a thread its life, or that it cannot use */
   const refused = new BoundedMap<true>(MOST_REFUSED)
@@ -88,6 +93,8 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
 
   function done(problems: Misfit[]): void {
     stopClock()
+    if (sentAt !== null) worked += performance.now() - sentAt
+    sentAt = null
     const finished = current
     current = null
     finished?.settle(problems)
@@ -106,7 +113,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   function next(): void {
     if (current || isClosed) return
     current = queue.shift() ?? null
-    while (current && performance.now() - current.since > MOST_BUDGETS * budgetMs) {
+    while (current && worked - current.since > MOST_BUDGETS * budgetMs) {
       current.settle([])
       current = queue.shift() ?? null
     }
@@ -122,6 +129,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   function send(schema?: unknown): void {
     if (!current || !worker) return
     stopClock()
+    sentAt ??= performance.now()
     stopClock = startClock(budgetMs, abandon)
     worker.postMessage({ ...current.job, schema })
   }
@@ -132,7 +140,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
       const isReadable = key !== '' && !refused.get(key) && isWithin(value, LIMITS)
       if (!isReadable || isClosed || queue.length >= MOST_WAITING) return Promise.resolve([])
       return new Promise((settle) => {
-        queue.push({ job: { id: ++count, key, value }, schema, since: performance.now(), settle })
+        queue.push({ job: { id: ++count, key, value }, schema, since: worked, settle })
         next()
       })
     },
