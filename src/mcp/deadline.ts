@@ -1,4 +1,5 @@
 /** One caller's patience: a time limit and the wish to leave, over work that others may share. */
+import { unlessAborted } from '../within.ts'
 import { McpError } from './contract.ts'
 
 /** Its maker must clear it. */
@@ -30,19 +31,7 @@ export function createDeadline(server: string, ms: number, caller?: AbortSignal)
   const { signal } = controller
   return {
     signal,
-    async race(work) {
-      let stop = (): void => {}
-      const over = new Promise<never>((_resolve, reject) => {
-        stop = () => reject(failure)
-        if (signal.aborted) stop()
-        else signal.addEventListener('abort', stop, { once: true })
-      })
-      try {
-        return await Promise.race([work, over])
-      } finally {
-        signal.removeEventListener('abort', stop)
-      }
-    },
+    race: (work) => unlessAborted(signal, work),
     markSent() {
       isSent = true
     },
