@@ -1,12 +1,12 @@
 /** Makes the guard's connections: to the very addresses that were checked, or through the forward proxy. */
 import type { LookupAddress } from 'node:dns'
 import { isIP, type Socket } from 'node:net'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { buildConnector } from 'undici'
 import type { Openings } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
 import { createTunnels, type ForwardProxy, NoTunnelError, PATIENT, type Tunnels } from '../outbound.ts'
 import { lookupBy, noAddress, type Resolve } from '../resolve.ts'
+import { within } from '../within.ts'
 import { assertPasses } from './rules.ts'
 
 const CONNECT_TIMEOUT_MS = 5_000
@@ -24,8 +24,8 @@ export interface ConnectorProxy extends ForwardProxy {
  * answer.
  */
 export async function knownAddresses(hostname: string, resolve: Resolve): Promise<LookupAddress[]> {
-  const late = sleep(CONNECT_TIMEOUT_MS, [], { ref: false })
-  return Promise.race([resolve(hostname).catch(() => []), late])
+  const asking = resolve(hostname).catch(() => [])
+  return (await within(CONNECT_TIMEOUT_MS, asking)) ?? []
 }
 
 /** Makes the connections of one guard, to hosts that pass alone. */
