@@ -145,7 +145,7 @@ const ConnectorView = Type.Object(
     env_names: nullable(Type.Array(Type.String())),
     auth: Type.Object({ type: Type.Enum(['none', 'bearer', 'oauth']) }),
     mode: Mode,
-    default_tool_config: nullable(Type.Object({ max_instances: Type.Integer(), timeout: Type.String() })),
+    default_tool_config: Type.Object({ max_instances: Type.Integer(), timeout: Type.String() }),
     allow_tools: Type.Array(Type.String()),
     deny_tools: Type.Array(Type.String()),
     require_approval: Approval,

@@ -43,6 +43,9 @@ export interface ConnectorInput {
   pin?: Connector['pin']
 }
 
+/** A tool's limits where nobody says otherwise (api.md section 1). */
+export const DEFAULT_LIMITS = { max_instances: 5, timeout: 'PT30S' }
+
 /** A connector's fields as they were given; at most their types were checked. */
 type ConnectorShape = Partial<
   Pick<ConnectorInput, 'transport' | 'url' | 'command'> & Record<'headers' | 'args' | 'env', object>

@@ -1,6 +1,6 @@
 /** A connector as callers ask for it: the shape that it must have, what a patch keeps, and the row that it becomes. */
 import type { McpSetting } from '../config/config.ts'
-import { type ConnectorInput, shapeProblems } from '../config/connector-shape.ts'
+import { type ConnectorInput, DEFAULT_LIMITS, shapeProblems } from '../config/connector-shape.ts'
 import { type ConnectorSecret, openConnector, sealConnector } from '../credentials/connector-secret.ts'
 import type { Vault } from '../credentials/vault.ts'
 import { durationMs } from '../duration.ts'
@@ -22,8 +22,6 @@ const LONGEST_TIMEOUT = 'PT1H'
  * seconds.
  */
 const MOST_STARS = 1000
-
-const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
 
 /** Throws invalid_request at the first field that is wrong. */
 export function assertShape(input: ConnectorInput): void {
@@ -54,7 +52,7 @@ function inWords({ field, problem, remedy }: ReturnType<typeof shapeProblems>[nu
  * invalid_request.
  */
 export function assertLimits({ default_tool_config, ...globs }: Limited): void {
-  const { timeout = DEFAULT_TOOLS.timeout } = default_tool_config ?? {}
+  const { timeout = DEFAULT_LIMITS.timeout } = default_tool_config ?? {}
   if (durationMs(timeout) > durationMs(LONGEST_TIMEOUT)) {
     const words = `timeout is at most ${LONGEST_TIMEOUT} here; the operator can give a tool more in the configuration (toolbox.tools).`
     throw invalid('default_tool_config.timeout', words)
@@ -93,7 +91,7 @@ export function rowOf(
     args: input.args ?? [],
     auth: { type: auth?.type ?? 'none' },
     mode: input.mode ?? 'dynamic',
-    default_tool_config: { ...DEFAULT_TOOLS, ...input.default_tool_config },
+    default_tool_config: { ...DEFAULT_LIMITS, ...input.default_tool_config },
     allow_tools: input.allow_tools ?? [],
     deny_tools: input.deny_tools ?? [],
     require_approval: input.require_approval ?? 'never',
@@ -136,7 +134,7 @@ function inputOf(row: Connector, { headers, env, bearer }: ConnectorSecret): Con
     ...(isStdio ? { args: row.args, env } : { headers }),
     auth: { type: row.auth.type, ...(bearer === undefined ? {} : { token: bearer }) },
     mode: row.mode,
-    ...(row.default_tool_config ? { default_tool_config: row.default_tool_config } : {}),
+    default_tool_config: row.default_tool_config,
     allow_tools: row.allow_tools,
     deny_tools: row.deny_tools,
     require_approval: row.require_approval,

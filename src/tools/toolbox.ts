@@ -3,6 +3,7 @@
  * which wait for a person. Pure; registry.ts asks before it registers, the engine before it calls.
  */
 import type { Toolbox, ToolSetting } from '../config/config.ts'
+import { DEFAULT_LIMITS } from '../config/connector-shape.ts'
 import { durationMs } from '../duration.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import { INSPECT } from './results.ts'
@@ -29,8 +30,6 @@ export interface ToolboxPolicy {
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
 
-const DEFAULT_LIMITS: ToolLimits = { maxInstances: 5, timeoutMs: 30_000 }
-
 export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
   const byName = new Map(toolbox.tools.map((tool) => [tool.name, tool]))
   const servers = new Set(toolbox.mcps.map(({ name }) => name))
@@ -49,13 +48,10 @@ export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
 
   function limits(tool: NamedTool, connector: Connector | null): ToolLimits {
     const setting = settingFor(tool, connector)
-    const defaults = connector?.mode === 'dynamic' ? connector.default_tool_config : null
+    const defaults = connector?.mode === 'dynamic' ? connector.default_tool_config : DEFAULT_LIMITS
     return {
-      maxInstances: setting?.maxInstances ?? defaults?.max_instances ?? DEFAULT_LIMITS.maxInstances,
-      timeoutMs:
-        setting?.timeoutMs ??
-        (defaults ? durationMs(defaults.timeout) : undefined) ??
-        DEFAULT_LIMITS.timeoutMs,
+      maxInstances: setting?.maxInstances ?? defaults.max_instances,
+      timeoutMs: setting?.timeoutMs ?? durationMs(defaults.timeout),
     }
   }
 

@@ -50,10 +50,8 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     )
     t.equal(await store.connectors.find(scope, 'other'), null)
     t.strictSame(await store.connectors.get(ADMIN, made.id), made)
-    const bare = await store.connectors.create(
-      connector(scope, 'bare', { secret: null, url: null, default_tool_config: null }),
-    )
-    t.match(bare, { secret: null, url: null, default_tool_config: null })
+    const bare = await store.connectors.create(connector(scope, 'bare', { secret: null, url: null }))
+    t.match(bare, { secret: null, url: null })
   })
 
   await t.test('connectors are changed and deleted only by their owner or an admin', async (t) => {

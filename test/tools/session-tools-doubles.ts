@@ -25,7 +25,6 @@ export const connector = (name: string, over: Partial<Connector> = {}): Connecto
   ...newConnector({ owner: 'o', admin: false }, name),
   id: `con_${name}`,
   url: 'http://127.0.0.1:1/mcp',
-  default_tool_config: null,
   allow_tools: [],
   secret: null,
   config_revision: 1,

@@ -38,7 +38,7 @@ t.test('the toolbox says which tools are admitted, how long and how often at onc
     'a setting that is left out has its default',
   )
   t.strictSame(policy.limits(tool({ mcp_tool_name: 'write' }), dynamic), { maxInstances: 7, timeoutMs: 9 })
-  t.strictSame(policy.limits(tool(), { ...connector, mode: 'strict', default_tool_config: null }), {
+  t.strictSame(policy.limits(tool(), { ...dynamic, mode: 'strict' }), {
     maxInstances: 2,
     timeoutMs: 30_000,
   })

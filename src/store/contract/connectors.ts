@@ -16,7 +16,7 @@ export interface Connector {
   args: string[]
   auth: { type: 'none' | 'bearer' | 'oauth' }
   mode: 'strict' | 'dynamic'
-  default_tool_config: { max_instances: number; timeout: string } | null
+  default_tool_config: { max_instances: number; timeout: string }
   allow_tools: string[]
   deny_tools: string[]
   require_approval: 'never' | 'always' | 'destructive'
