@@ -23,21 +23,21 @@ export interface GateOptions {
   maxConcurrent: number
   /** Calls that may wait for one tool */
   queueLimit?: number
-  queueMs?: number
-  metrics?: Pick<Metrics, 'toolAsked' | 'toolEntered' | 'toolLeft' | 'toolWaits' | 'toolRefused'>
+  queueMs: number
+  metrics: Pick<Metrics, 'toolAsked' | 'toolEntered' | 'toolLeft' | 'toolWaits' | 'toolRefused'>
 }
 
 export function createGate(options: GateOptions): Gate {
-  const { slots, maxConcurrent, queueLimit = 64, queueMs = 10_000, metrics } = options
+  const { slots, maxConcurrent, queueLimit = 64, queueMs, metrics } = options
   /** Who waits for a slot, by ticket */
   const waiting = new Map<string, () => void>()
   let last = 0
   slots.onGranted((ticket) => waiting.get(ticket)?.())
 
   function occupied(ticket: Ticket, name: string, since: number): () => void {
-    metrics?.toolEntered(name, performance.now() - since)
+    metrics.toolEntered(name, performance.now() - since)
     return () => {
-      metrics?.toolLeft()
+      metrics.toolLeft()
       void slots.leave(ticket)
     }
   }
@@ -52,10 +52,10 @@ export function createGate(options: GateOptions): Gate {
     try {
       const answer = await slots.enter(ticket, queueLimit)
       if (answer !== 'line') return answer
-      metrics?.toolWaits(1)
+      metrics.toolWaits(1)
       // The wait also ends when the caller leaves, which `enter` below sees by the signal.
       const late = pause(queueMs, AbortSignal.any([signal, over.signal])).then(() => 'late' as const)
-      return await Promise.race([granted, late]).finally(() => metrics?.toolWaits(-1))
+      return await Promise.race([granted, late]).finally(() => metrics.toolWaits(-1))
     } finally {
       over.abort()
       waiting.delete(ticket.id)
@@ -67,14 +67,14 @@ export function createGate(options: GateOptions): Gate {
     async enter(tool, most, signal, name = tool) {
       signal.throwIfAborted()
       // Counted before the wait: the metrics name a tool even if calls of other replicas keep its first call out.
-      metrics?.toolAsked(name)
+      metrics.toolAsked(name)
       const since = performance.now()
       const ticket: Ticket = { id: String(++last), tool, most, total: maxConcurrent }
       try {
         const answer = await take(ticket, signal)
         signal.throwIfAborted()
         if (answer === 'in') return occupied(ticket, name, since)
-        metrics?.toolRefused(name)
+        metrics.toolRefused(name)
         throw new ToolBusy(
           answer === 'full'
             ? `${name} is busy: ${queueLimit} calls wait for it already.`

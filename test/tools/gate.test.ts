@@ -55,8 +55,9 @@ async function replica(t: Test, scope: string, leaseMs = 60_000): Promise<Replic
 
 const scopeOf = (name: string) => `${name}-${process.pid}-${Date.now()}`
 
+const metrics = createMetrics({ defaults: false })
 const gateOn = (slots: Slots, over: Partial<GateOptions> = {}): Gate =>
-  createGate({ slots, maxConcurrent: 10, queueMs: 60_000, ...over })
+  createGate({ slots, maxConcurrent: 10, queueMs: 60_000, metrics, ...over })
 
 /** Enters the gate and notes the name; `leave` gives the slot back. */
 function visitor(gate: Gate, order: string[]) {
@@ -262,7 +263,7 @@ t.test('a gate keeps its contract on two replicas that share a Redis', ON_REDIS,
 const ticket = (id: string) => ({ id, tool: 'read', most: 2, total: 10 })
 
 t.test('a gate lets in as many calls as it has slots, in the order in which they came', async (t) => {
-  const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 3, queueLimit: 2, queueMs: 60_000 })
+  const gate = gateOn(createMemorySlots(), { maxConcurrent: 3, queueLimit: 2 })
   const { signal } = new AbortController()
   const order: string[] = []
   const enter = (tool: string, name: string) =>
@@ -290,11 +291,11 @@ t.test('a gate lets in as many calls as it has slots, in the order in which they
 })
 
 t.test('a call that waits at a gate leaves when it is cancelled or has waited too long', async (t) => {
-  const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 10, queueMs: 20 })
+  const gate = gateOn(createMemorySlots(), { queueMs: 20 })
   const leave = await gate.enter('a', 1, new AbortController().signal)
   await t.rejects(gate.enter('a', 1, new AbortController().signal), { message: /no slot came free/ })
   const abort = new AbortController()
-  const waiting = createGate({ slots: createMemorySlots(), maxConcurrent: 0 }).enter('a', 1, abort.signal)
+  const waiting = gateOn(createMemorySlots(), { maxConcurrent: 0 }).enter('a', 1, abort.signal)
   abort.abort(new Error('cancelled'))
   await t.rejects(waiting, { message: 'cancelled' })
   await t.rejects(gate.enter('a', 1, abort.signal), { message: 'cancelled' })
@@ -304,7 +305,7 @@ t.test('a call that waits at a gate leaves when it is cancelled or has waited to
 
 t.test('metrics show the calls that run, wait and were refused', async (t) => {
   const metrics = createMetrics({ defaults: false })
-  const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 10, queueMs: 200, metrics })
+  const gate = gateOn(createMemorySlots(), { queueMs: 200, metrics })
   const leave = await gate.enter('key', 1, new AbortController().signal, 'srv.read')
   const waiting = gate.enter('key', 1, new AbortController().signal, 'srv.read')
   waiting.catch(() => {})
@@ -323,7 +324,7 @@ t.test('metrics show the calls that run, wait and were refused', async (t) => {
 
 t.test('a tool whose slots are all taken elsewhere has a busy count of 0 before it grows', async (t) => {
   const metrics = createMetrics({ defaults: false })
-  const gate = createGate({ slots: createMemorySlots(), maxConcurrent: 0, queueMs: 100, metrics })
+  const gate = gateOn(createMemorySlots(), { maxConcurrent: 0, queueMs: 100, metrics })
   const refused = t.rejects(gate.enter('key', 1, new AbortController().signal, 'srv.read'), {
     message: /busy/,
   })
