@@ -11,7 +11,7 @@ import {
 import { isRecord, parseRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { BodyTooLargeError } from '../guard/body.ts'
-import { McpError } from './contract.ts'
+import { McpError, type McpErrorKind } from './contract.ts'
 import type { Exchange } from './http.ts'
 import { type Secretive, scrubbedText } from './scrub.ts'
 import { localKind } from './tap.ts'
@@ -69,16 +69,14 @@ function causes(thrown: unknown): unknown[] {
 }
 
 function fromKnownError(error: unknown, server: Server, exchange?: Exchange): McpError | null {
+  const { name } = server
+  const failed = (kind: McpErrorKind, words: string, sent: boolean) =>
+    new McpError(kind, words, { sent, cause: error })
   if (error instanceof McpError) return error
-  if (error instanceof BatonError)
-    return new McpError('unavailable', `${server.name}: ${error.message}`, { sent: false, cause: error })
-  if (error instanceof BodyTooLargeError)
-    return new McpError('too_large', `${server.name}: ${error.message}`, { sent: true, cause: error })
+  if (error instanceof BatonError) return failed('unavailable', `${name}: ${error.message}`, false)
+  if (error instanceof BodyTooLargeError) return failed('too_large', `${name}: ${error.message}`, true)
   if (error instanceof InsufficientScopeError)
-    return new McpError('auth_required', `${server.name} wants more rights than the login has (HTTP 403).`, {
-      sent: false,
-      cause: error,
-    })
+    return failed('auth_required', `${name} wants more rights than the login has (HTTP 403).`, false)
   if (error instanceof UnauthorizedError || error instanceof SdkHttpError)
     return fromHttp(error instanceof SdkHttpError ? error.status : 401, error, server, exchange)
   const status = sseStatus(error)
@@ -87,21 +85,12 @@ function fromKnownError(error: unknown, server: Server, exchange?: Exchange): Mc
   if (error instanceof SdkError) return fromSdk(error, server)
   // Errors of the SDK's parsers quote the answer, and may list each of a million members.
   if (error instanceof SyntaxError || (error instanceof Error && error.name === 'ZodError'))
-    return new McpError('protocol', `${server.name}: the answer is not valid JSON-RPC.`, {
-      sent: true,
-      cause: error,
-    })
+    return failed('protocol', `${name}: the answer is not valid JSON-RPC.`, true)
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   if (typeof code === 'string' && UNSENT.has(code))
-    return new McpError('unavailable', `${server.name} cannot be reached: ${(error as Error).message}`, {
-      sent: false,
-      cause: error,
-    })
+    return failed('unavailable', `${name} cannot be reached: ${(error as Error).message}`, false)
   if (code === 'ERR_SSL_WRONG_VERSION_NUMBER')
-    return new McpError('unavailable', `${server.name} does not answer with TLS: its url may want http://.`, {
-      sent: true,
-      cause: error,
-    })
+    return failed('unavailable', `${name} does not answer with TLS: its url may want http://.`, true)
   return null
 }
 
@@ -114,33 +103,23 @@ function sseStatus(error: unknown): number | undefined {
 }
 
 function fromHttp(status: number, cause: Error, server: Server, exchange?: Exchange): McpError {
-  const facts = { cause, retryAfterMs: exchange?.retryAfterMs }
+  const failed = (kind: McpErrorKind, words: string, sent: boolean) =>
+    new McpError(kind, `${server.name} ${words}`, { sent, cause, retryAfterMs: exchange?.retryAfterMs })
   if (status === 401 || status === 403) {
     const what = status === 401 ? 'wants a valid credential' : 'denied access'
-    return new McpError('auth_required', `${server.name} ${what} (HTTP ${status}).`, {
-      ...facts,
-      sent: false,
-    })
+    return failed('auth_required', `${what} (HTTP ${status}).`, false)
   }
-  if (status === 413)
-    return new McpError('too_large', `${server.name} refused the request as too large.`, {
-      ...facts,
-      sent: false,
-    })
+  if (status === 413) return failed('too_large', 'refused the request as too large.', false)
   const body = cause.message.replace(POSTING, '')
   const answer = rpcErrorIn(body)
   if (answer && ANSWERING.has(status)) return refusal(answer, server, cause)
   const refusesUnrun = [404, 405, 406, 410, 415, 429].includes(status)
-  const inWords = (text = '') =>
-    `${server.name} answered HTTP ${status}${text && `: ${excerpt(text, server)}`}`
+  const inWords = (text = '') => `answered HTTP ${status}${text && `: ${excerpt(text, server)}`}`
   if (refusesUnrun || status >= 500) {
     const words = inWords(answer?.message)
-    return new McpError('unavailable', answer ? words : `${words}.`, { ...facts, sent: !refusesUnrun })
+    return failed('unavailable', answer ? words : `${words}.`, !refusesUnrun)
   }
-  return new McpError('protocol', inWords(body), {
-    ...facts,
-    sent: true,
-  })
+  return failed('protocol', inWords(body), true)
 }
 
 /** Words that both transports put before the body of a refusal, and after a redirection that they do not follow. */
@@ -203,7 +182,7 @@ function misfitInWords(words: string): string {
   }
 }
 
-const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {
+const SDK_CODES: Partial<Record<string, [McpErrorKind, boolean]>> = {
   [SdkErrorCode.NotConnected]: ['unavailable', false],
   [SdkErrorCode.ConnectionClosed]: ['disconnected', true],
   [SdkErrorCode.RequestTimeout]: ['timeout', true],
