@@ -51,8 +51,7 @@ export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
   const complete = withDefinitions(fitted, definitionsOf(fitted))
   const typed = profile.typedArguments ? withTypedArguments(complete) : complete
   const small = shrink(profile.openObjects ? withOpenObjects(typed) : typed)
-  if (!small) return { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
-  return { schema: small, rename: rename.size > 0 ? rename : null }
+  return 'schema' in small ? { ...small, rename: rename.size > 0 ? rename : null } : small
 }
 
 /** Keywords that say of which types a value may be */

@@ -24,7 +24,6 @@ import {
   isPattern,
   keptOf,
   listOf,
-  MAX_SCHEMA_BYTES,
   ordered,
   typesOf,
   withDefinitions,
@@ -54,9 +53,7 @@ class Undeclarable extends Error {}
 /** Reads a schema of any draft, hostile ones too, within bounds of work. */
 export function normalise(inputSchema: unknown): Normalised {
   try {
-    const schema = new Cleaner(inputSchema).root()
-    const small = shrink(schema)
-    return small ? { schema: small } : { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
+    return shrink(new Cleaner(inputSchema).root())
   } catch (thrown) {
     if (thrown instanceof Undeclarable) return { undeclarable: thrown.message }
     throw thrown

@@ -9,6 +9,7 @@ import {
   typesOf,
   withDefinitions,
 } from './keywords.ts'
+import type { Normalised } from './normalise.ts'
 import { withTests } from './whole.ts'
 
 type Step = (node: JsonSchema, depth: number) => JsonSchema
@@ -43,16 +44,16 @@ const STEPS: readonly Step[] = [
 /** The length of its JSON in bytes. */
 export const bytesOf = (schema: JsonSchema): number => Buffer.byteLength(JSON.stringify(schema))
 
-/** The schema within MAX_SCHEMA_BYTES, as little changed as needed; null if nothing helps. */
-export function shrink(schema: JsonSchema): JsonSchema | null {
+/** The schema within MAX_SCHEMA_BYTES, as little changed as needed; undeclarable if nothing helps. */
+export function shrink(schema: JsonSchema): Normalised {
   let smaller = schema
-  if (bytesOf(smaller) <= MAX_SCHEMA_BYTES) return smaller
+  if (bytesOf(smaller) <= MAX_SCHEMA_BYTES) return { schema: smaller }
   for (const step of STEPS) {
     const stepped = applied(smaller, step, 0)
     smaller = withDefinitions(stepped, definitionsOf(stepped))
-    if (bytesOf(smaller) <= MAX_SCHEMA_BYTES) return smaller
+    if (bytesOf(smaller) <= MAX_SCHEMA_BYTES) return { schema: smaller }
   }
-  return null
+  return { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
 }
 
 function applied(node: JsonSchema, step: Step, depth: number): JsonSchema {
