@@ -239,7 +239,7 @@ const addressIn = (issuer: unknown): string => {
   return (URL.canParse(text) ? new URL(text).href : text).replace(/\/$/, '')
 }
 
-const deskOf = (login: McpLogin, brought: Partial<Desk> = {}): Desk => ({
+const deskOf = (login: McpLogin, brought: Partial<Desk>): Desk => ({
   login,
   redirect_url: '',
   client_metadata_url: '',

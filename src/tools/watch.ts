@@ -33,7 +33,7 @@ export interface Wanted {
   /** By connector: when some replica listed the tools that are in the session's registry. An earlier list is old */
   seen?: ReadonlyMap<string, string>
 }
-export type Answer = { list: ToolList } | { failure: string }
+type Answer = { list: ToolList } | { failure: string }
 /** What is remembered of a list; the door keeps the list itself, as long as there is room. */
 interface KnownList {
   hash: string
