@@ -141,7 +141,7 @@ function modelParts({ config, log, metrics, owned }: Base) {
   const { limits, forwardProxy } = config
   const deployments = createDeployments(DEPLOYMENTS, config)
   const { baseUrl } = deployments
-  const llm = owned(createLlm({ baseUrl, limits, forwardProxy, version: VERSION, metrics, log }))
+  const llm = owned(createLlm({ baseUrl, limits, forwardProxy, metrics, log }))
   return { deployments, llm }
 }
 
@@ -152,7 +152,6 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
   const allowPrivate = config.connectorsAllowPrivate
   const mcp = owned(
     createMcp({
-      version: VERSION,
       proxy: config.connectorProxy,
       allowStdio: config.allowStdioConnectors,
       sandbox: await sandboxOf(config),
@@ -181,7 +180,7 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
  */
 function loginParts({ config, log, owned, store, vault }: Base, listensAt: ListensAt) {
   const vendors = createVendors(LOGINS, config)
-  const http = owned(createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy }))
+  const http = owned(createOAuthHttp({ forwardProxy: config.forwardProxy }))
   const renewals = owned(createRenewals({ store, vault, vendors, http, log }))
   const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, vendors })
   const choice = createChoice({ store, vault, config, renewals })

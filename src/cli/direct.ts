@@ -21,7 +21,6 @@ import { openStore } from '../store/open.ts'
 import { all, type Connector, EVERYONE, type Store } from '../store/store.ts'
 import { sandboxOf, unforeseenIn } from '../tools/startup.ts'
 import { createToolboxPolicy } from '../tools/toolbox.ts'
-import { VERSION } from '../version.ts'
 import type { Access, TriedServer } from './access.ts'
 
 const QUIET = pino({ level: 'silent' })
@@ -37,7 +36,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
     await store.close()
     throw failure
   }
-  const http = createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy })
+  const http = createOAuthHttp({ forwardProxy: config.forwardProxy })
   const logins = loginsOf(config, store, vault, http)
   const caller = { owner: owner ?? (config.auth === 'off' ? 'local' : 'admin'), admin: true }
   const scope = owner === null ? EVERYONE : { owner, admin: false }
@@ -93,7 +92,7 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault): Async
     connectorsAllowPrivate: allowPrivate,
     allowStdioConnectors: allowStdio,
   } = config
-  const mcp = createMcp({ version: VERSION, proxy, allowStdio, sandbox: await sandboxOf(config) })
+  const mcp = createMcp({ proxy, allowStdio, sandbox: await sandboxOf(config) })
   const oauth = createMcpOAuth({ proxy })
   // Renews logins, as a gateway does: where nobody has called a server for an hour, the token is over and the login is
   // not.

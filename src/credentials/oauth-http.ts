@@ -8,6 +8,7 @@ import { BatonError } from '../errors.ts'
 import { flatHeaders, withoutSecrets } from '../foreign.ts'
 import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
 import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
+import { USER_AGENT } from '../version.ts'
 import { timeLimit } from '../within.ts'
 
 export interface OAuthHttp {
@@ -20,7 +21,6 @@ export interface OAuthHttp {
 }
 
 interface OAuthHttpDeps {
-  version: string
   forwardProxy?: ForwardProxy | null
   timeoutMs?: number
 }
@@ -29,7 +29,7 @@ interface OAuthHttpDeps {
 const MAX_BODY = 1 << 20
 
 export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
-  const { version, forwardProxy = null, timeoutMs = 15_000 } = deps
+  const { forwardProxy = null, timeoutMs = 15_000 } = deps
   const pool = upstreamAgent(forwardProxy, { connections: 8, keepAliveTimeout: 30_000 })
   return {
     async send(call) {
@@ -39,7 +39,7 @@ export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
           method: call.method,
           headers: {
             accept: 'application/json',
-            'user-agent': `baton/${version}`,
+            'user-agent': USER_AGENT,
             ...call.headers,
             ...typeOf(call),
           },

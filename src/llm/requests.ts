@@ -4,6 +4,7 @@ import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
 import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
+import { USER_AGENT } from '../version.ts'
 import { Exchange } from './exchange.ts'
 
 /** Bytes of one answer; the longest real ones, with images inside, are a tenth of it. */
@@ -19,7 +20,6 @@ export interface RequestsDeps {
     'upstreamConnections' | 'connectTimeoutMs' | 'firstByteTimeoutMs' | 'idleTimeoutMs'
   >
   forwardProxy?: ForwardProxy | null
-  version: string
   /** Absent: a pool of connections of its own */
   dispatcher?: Dispatcher
 }
@@ -57,12 +57,11 @@ export interface Requests {
 export function createRequests(deps: RequestsDeps): Requests {
   const { firstByteTimeoutMs, idleTimeoutMs } = deps.limits
   const dispatcher = deps.dispatcher ?? newAgent(deps)
-  const userAgent = `baton/${deps.version}`
 
   const url = (deployment: Deployment, path: string) => new URL(deps.baseUrl(deployment) + path)
   const headersFor: Requests['headers'] = (deployment, { secret, facts, headers }) => ({
     ...headers,
-    'user-agent': userAgent,
+    'user-agent': USER_AGENT,
     ...sendable(deployment.authorize(secret, facts)),
   })
   return {

@@ -18,7 +18,6 @@ import { toMcpError } from './failure.ts'
 import { createExchange, createMcpFetch, type Exchange, exchanges, inExchange } from './http.ts'
 import { type MendedTools, mendTools } from './mend.ts'
 import { scrubbedFailure } from './scrub.ts'
-import { userAgent } from './transport.ts'
 import {
   type ConnectionContext,
   explain,
@@ -233,7 +232,7 @@ async function listenLegacy(
   if (http.sessionId) headers.set('mcp-session-id', http.sessionId)
   if (http.protocolVersion) headers.set('mcp-protocol-version', http.protocolVersion)
   const onMessage = (message: unknown): void => tap.deliver(parseJSONRPCMessage(message))
-  const fetch = createMcpFetch({ ...context, userAgent: userAgent(context), keepsGetStream: true })
+  const fetch = createMcpFetch({ ...context, keepsGetStream: true })
   const options = { fetch, url: spec.url ?? '', headers, onOpen, onMessage }
   const end = await readGetStream(options, signal, previous)
   // The next opening has the new token. If that is refused, too, renewing is no cure.

@@ -8,6 +8,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
+import { USER_AGENT } from '../version.ts'
 import { mendAnswer } from './answer.ts'
 import { mendStream } from './stream.ts'
 
@@ -71,7 +72,6 @@ const LONGEST_PATIENCE_MS = 2_000
 
 interface McpFetchOptions {
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
-  userAgent: string
   maxBytes: number
   /** The legacy SSE transport lives on its GET stream, and channel.ts listens to one */
   keepsGetStream: boolean
@@ -102,7 +102,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
 
   return async (url, init = {}) => {
     const headers = new Headers(init.headers)
-    if (!headers.has('user-agent')) headers.set('user-agent', options.userAgent)
+    if (!headers.has('user-agent')) headers.set('user-agent', USER_AGENT)
     // After `initialize` the SDK opens a GET stream and reopens it without end (555 times in 5 s against
     // a server that sends `retry: 0`). A server may refuse it with 405, so that is what the SDK gets;
     // channel.ts opens one when somebody listens. A GET that resumes a call's broken stream passes.

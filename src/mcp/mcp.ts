@@ -24,8 +24,6 @@ import { createServer, type Server, type ServerOptions } from './server.ts'
 import { createWatchdog } from './watchdog.ts'
 
 export interface McpOptions {
-  /** Baton's own version, as servers and their logs see it */
-  version: string
   /** Most stdio servers running at once. Default 32 */
   maxProcesses?: number
   /** Default CONNECT_MS */
@@ -97,7 +95,6 @@ export function createMcp(options: McpOptions): Mcp {
     const kind = isStdio ? 'stdio' : 'http'
     return {
       settings: {
-        client: { name: 'baton', version: options.version },
         fetch: guards.of({ allowPrivate: spec.allowPrivate }).fetch,
         maxBytes,
         watchdog,

@@ -19,7 +19,6 @@ import type { Watchdog } from './watchdog.ts'
 
 /** Settings of all connections to one server. */
 export interface ConnectionSettings {
-  client: { name: string; version: string }
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
   maxBytes: number
   watchdog: Watchdog
@@ -59,7 +58,6 @@ export function createTransport(spec: McpServerSpec, settings: ConnectionSetting
   const options = {
     fetch: createMcpFetch({
       fetch: hearing(settings.fetch, spec.auth),
-      userAgent: userAgent(settings),
       maxBytes: settings.maxBytes,
       keepsGetStream: spec.transport === 'sse',
     }),
@@ -77,10 +75,6 @@ export function createTransport(spec: McpServerSpec, settings: ConnectionSetting
   })
   return { transport: http, stdio: null, http }
 }
-
-/** How Baton presents itself to servers over HTTP. */
-export const userAgent = ({ client }: Pick<ConnectionSettings, 'client'>): string =>
-  `${client.name}/${client.version}`
 
 /** A fetch that reports what a refusal asks for. */
 function hearing(fetch: ConnectionSettings['fetch'], auth: McpAuth | undefined): ConnectionSettings['fetch'] {

@@ -13,6 +13,7 @@ import {
   type VersionNegotiationOptions,
 } from '@modelcontextprotocol/client'
 import { isRecord, isWithin } from '../chat/json.ts'
+import { VERSION } from '../version.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
 import { toMcpError } from './failure.ts'
 import { mendDiscovery, mendGreeting } from './greeting.ts'
@@ -275,7 +276,7 @@ function createClient(context: ConnectionContext, versionNegotiation: VersionNeg
     },
     inputRequired: { maxRounds: 3 },
   }
-  const client = new Client(context.client, options)
+  const client = new Client({ name: 'baton', version: VERSION }, options)
   const { elicit } = context
   if (elicit) client.setRequestHandler('elicitation/create', ({ params }) => elicit(params))
   client.setNotificationHandler('notifications/tools/list_changed', () => context.onListChanged())

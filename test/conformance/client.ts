@@ -17,7 +17,7 @@ const url = process.argv.at(-1) ?? ''
 const context = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}') as ScenarioContext
 
 // Elicitation is not declared by Baton itself; the suite wants to see that it could be answered.
-const mcp = createMcp({ version: '0.0.0', elicit: async () => ({ action: 'accept', content: {} }) })
+const mcp = createMcp({ elicit: async () => ({ action: 'accept', content: {} }) })
 
 // ---------------------------------------------------------------- a person who logs in wherever it is asked for
 

@@ -2,6 +2,7 @@
 import { createServer } from 'node:http'
 import t from 'tap'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
+import { USER_AGENT } from '../../src/version.ts'
 import { listening } from '../listening.ts'
 import { suspendedWhenAsked } from '../suspended.ts'
 
@@ -14,7 +15,7 @@ const server = createServer(async (request, response) => {
   response.writeHead(isRefused ? 400 : 200).end(`${request.headers.authorization} ${body}`)
 })
 const root = `http://127.0.0.1:${await listening(t, server)}`
-const http = createOAuthHttp({ version: '0' })
+const http = createOAuthHttp({})
 t.teardown(() => http.close())
 const sent = {
   method: 'POST' as const,
@@ -35,10 +36,8 @@ t.test('a refusal that quotes the request shows none of its secrets', async (t) 
 })
 
 t.test('a login service hears that Baton asks, and that Baton reads JSON', async (t) => {
-  const named = createOAuthHttp({ version: '1.2.3' })
-  t.teardown(() => named.close())
-  const { body } = await named.send({ method: 'GET', url: `${root}/echo`, headers: { 'x-beta': 'on' } })
-  t.match(JSON.parse(body), { 'user-agent': 'baton/1.2.3', accept: 'application/json', 'x-beta': 'on' })
+  const { body } = await http.send({ method: 'GET', url: `${root}/echo`, headers: { 'x-beta': 'on' } })
+  t.match(JSON.parse(body), { 'user-agent': USER_AGENT, accept: 'application/json', 'x-beta': 'on' })
 })
 
 t.test('an answer without end is given up', async (t) => {
@@ -47,7 +46,7 @@ t.test('an answer without end is given up', async (t) => {
 
 t.test('an answer that came while the process stood still is read, however late', async (t) => {
   const url = await suspendedWhenAsked(t, 1_500)
-  const hasty = createOAuthHttp({ version: '0', timeoutMs: 1_000 })
+  const hasty = createOAuthHttp({ timeoutMs: 1_000 })
   t.teardown(() => hasty.close())
   t.match(await hasty.send({ ...sent, url }), { status: 200, body: 'answered' })
 })

@@ -4,6 +4,7 @@ import { LOGINS } from '../../providers/index.ts'
 import { claimsOf } from '../../providers/tokens.ts'
 import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
+import { USER_AGENT } from '../../src/version.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import {
@@ -248,7 +249,7 @@ t.test('each login is renewed at the address and with the client that it was mad
   const asked = anthropic.requests.at(-1)
   t.match(asked, {
     path: '/v1/oauth/token',
-    headers: { 'anthropic-beta': 'oauth-2025-04-20', 'user-agent': 'baton/0.0.0' },
+    headers: { 'anthropic-beta': 'oauth-2025-04-20', 'user-agent': USER_AGENT },
     body: { client_id: CLIENT },
   })
   await store.credentials.delete(ME, id)

@@ -73,7 +73,7 @@ export function assemble(
   const wanted = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
   const { config } = loadConfig(wanted, '/')
   const vendors = vendorsOf(config, options.ports)
-  const http = createOAuthHttp({ version: '0.0.0', ...pick(options, 'timeoutMs') })
+  const http = createOAuthHttp(pick(options, 'timeoutMs'))
   const common = { store, vault, vendors, http, log, ...pick(options, 'now') }
   const renewals = createRenewals({
     ...common,

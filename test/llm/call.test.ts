@@ -6,6 +6,7 @@ import { Agent } from 'undici'
 import { bodyBytes } from '../../src/llm/body.ts'
 import { LlmStale } from '../../src/llm.ts'
 import type { CredentialSecret, Deployment } from '../../src/provider.ts'
+import { USER_AGENT } from '../../src/version.ts'
 import { held } from '../memory.ts'
 import { gate } from '../waiting.ts'
 import {
@@ -44,7 +45,7 @@ t.test('a call sends what was rendered and yields what was parsed', async (t) =>
   t.equal(request?.headers['content-length'], String(request?.text.length), 'its length is stated')
   t.equal(request?.headers['content-type'], 'application/json')
   t.equal(request?.headers.accept, 'text/event-stream')
-  t.equal(request?.headers['user-agent'], 'baton/1.2.3')
+  t.equal(request?.headers['user-agent'], USER_AGENT)
   t.equal(request?.headers.authorization, `Bearer ${KEY}`)
   t.equal(request?.headers['x-session'], 'ses_1')
   t.match(calls, [{ provider: 'made-up', model: 'one', outcome: 'ok', usage: USAGE }])
@@ -354,7 +355,7 @@ t.test('a preview shows the request with its secrets masked and sends nothing', 
       'x-proxy-key': '***',
       'content-type': 'application/json',
       accept: 'text/event-stream',
-      'user-agent': 'baton/1.2.3',
+      'user-agent': USER_AGENT,
       authorization: 'Bearer ***',
     },
     body: { model: 'one', instructions: 'Be brief.' },

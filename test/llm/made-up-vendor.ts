@@ -162,7 +162,6 @@ export function bench(
   const { limits, ...rest } = options
   const llm = createLlm({
     baseUrl: () => url,
-    version: '1.2.3',
     metrics: {
       modelCallEnded: (call) => calls.push(call),
       modelRetried: (_, code) => retries.push(code),

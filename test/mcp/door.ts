@@ -9,7 +9,6 @@ export const PATIENCE = 60_000
 
 export function door(t: Test, options: Partial<McpOptions> = {}): Mcp {
   const mcp = createMcp({
-    version: '0.1.0',
     drainMs: 500,
     connectMs: { http: PATIENCE, stdio: PATIENCE },
     ...options,

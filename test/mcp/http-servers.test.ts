@@ -1,5 +1,6 @@
 /** Servers over HTTP, well-behaved and hostile (the cases were seen in the wild; raw servers in servers/rig.ts). */
 import t from 'tap'
+import { USER_AGENT } from '../../src/version.ts'
 import { collect, held } from '../memory.ts'
 import { NONE } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
@@ -31,7 +32,7 @@ for (const era of ['legacy', 'modern'] as const)
     for (const { headers, http } of rig.asked) {
       t.equal(headers['x-api-key'], 'k1')
       t.equal(headers.authorization, 'Bearer token-1')
-      t.equal(headers['user-agent'], 'baton/0.1.0')
+      t.equal(headers['user-agent'], USER_AGENT)
       t.equal(http, 'POST', 'no GET stream is opened without interest')
     }
     const called = await rig.arrival('tools/call')

@@ -11,7 +11,7 @@ function exchange() {
   return made
 }
 const fetchFrom = (answer: () => Response, maxBytes = 1_000) =>
-  createMcpFetch({ fetch: async () => answer(), userAgent: 'baton/0', maxBytes, keepsGetStream: false })
+  createMcpFetch({ fetch: async () => answer(), maxBytes, keepsGetStream: false })
 
 t.test('a challenge in a refusal is read, whether it asks for a login or for more scope', async (t) => {
   const where = 'https://mcp.test/.well-known/oauth-protected-resource'
@@ -73,7 +73,6 @@ t.test('a request ends with its exchange or its connection, whose signal keeps n
       if (init?.signal) given.push(init.signal)
       return new Response('{}')
     },
-    userAgent: 'baton/0',
     maxBytes: 1_000,
     keepsGetStream: false,
   })

@@ -19,7 +19,7 @@ const shell = (script: string, more: Partial<McpServerSpec> = {}): McpServerSpec
 
 async function failure(t: Test, spec: McpServerSpec) {
   const told: [string, string][] = []
-  const mcp = createMcp({ version: '0.1.0', onLastWords: (server, words) => told.push([server, words]) })
+  const mcp = createMcp({ onLastWords: (server, words) => told.push([server, words]) })
   t.teardown(() => mcp.close())
   const error = await mcp.list(spec, { timeoutMs: 20_000 }).catch((thrown: unknown) => thrown)
   if (!(error instanceof McpError)) throw new Error('it did not fail')

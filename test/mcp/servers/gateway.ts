@@ -8,7 +8,7 @@ import { openSandbox } from '../../../src/mcp/sandbox.ts'
 
 const [, , ...args] = process.argv
 const isolation = process.env.TEST_ISOLATION === 'bubblewrap' ? 'bubblewrap' : 'none'
-const mcp = createMcp({ version: '0.0.0', sandbox: await openSandbox({ isolation, hidden: [] }) })
+const mcp = createMcp({ sandbox: await openSandbox({ isolation, hidden: [] }) })
 const spec: McpServerSpec = {
   key: 'k',
   name: 'child',
