@@ -67,31 +67,24 @@ export function createServer(options: ServerOptions, kept: KeptList): Server {
       }
       const read = (refresh: boolean) => deadline.race(listing.get(spec, refresh).catch(unsent))
       const onCleanProgress = (progress: McpProgress) => onProgress?.(scrubbedProgress(progress, spec))
+      const request = { name: tool, args, timeoutMs, signal, onProgress: onCleanProgress }
+      const send = (connection: Connection) => {
+        const known = listing.cached()?.tools.find(({ name }) => name === tool)
+        deadline.markSent()
+        return connection.call({ ...request, tool: known })
+      }
       let used: Connection | null = null
       try {
         const raw = await link.use(spec, wait, async (connection) => {
           used = connection
           if (listing.cached() && !listedOver.has(connection)) tell()
-          // A modern server wants arguments in headers, too, as the tool's schema says. An old list will do: if not,
-          // the server says so.
-          const isModern = connection.verdict.kind === 'modern'
-          if (isModern && !listing.cached()) await read(false)
-          const send = () => {
-            const known = listing.cached()?.tools.find(({ name }) => name === tool)
-            deadline.markSent()
-            return connection.call({
-              name: tool,
-              tool: known,
-              args,
-              timeoutMs,
-              signal,
-              onProgress: onCleanProgress,
-            })
-          }
-          return send().catch(async (error) => {
-            if (!isModern || !(error instanceof McpError) || error.rpcCode !== HEADER_MISMATCH) throw error
+          if (connection.verdict.kind !== 'modern') return send(connection)
+          // It wants arguments in headers, too, as the tool's schema says. An old list will do: if not, it says so.
+          if (!listing.cached()) await read(false)
+          return send(connection).catch(async (error) => {
+            if (!(error instanceof McpError) || error.rpcCode !== HEADER_MISMATCH) throw error
             await read(true)
-            return send()
+            return send(connection)
           })
         })
         link.health.succeeded()
