@@ -1,7 +1,7 @@
 /** What a built-in tool is: a declaration, and a function that answers and never throws. */
-import type { McpResult } from '../mcp/contract.ts'
+import type { McpAnnotations, McpResult } from '../mcp/contract.ts'
 import type { JsonSchema } from '../provider.ts'
-import type { RegistryTool, Scope, Store } from '../store/store.ts'
+import type { Scope, Store } from '../store/store.ts'
 
 interface BuiltinContext {
   store: Pick<Store, 'executions'>
@@ -15,7 +15,7 @@ export interface Builtin {
   name: string
   description: string
   parameters: JsonSchema
-  annotations: RegistryTool['annotations']
+  annotations: McpAnnotations
   /** `args` fit `parameters`: they were validated. */
   run(args: Record<string, unknown>, context: BuiltinContext): Promise<McpResult>
 }

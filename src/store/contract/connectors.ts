@@ -1,4 +1,5 @@
 /** Connectors, and the tools that sessions have of them. */
+import type { McpAnnotations } from '../../mcp/contract.ts'
 import type { JsonSchema } from '../../provider.ts'
 import type { AuditEntry } from './access.ts'
 import type { Claims, Page, PageRequest, Scope } from './scope.ts'
@@ -52,12 +53,7 @@ export interface RegistryTool {
   parameters: JsonSchema
   /** The server's own schema, for validation of arguments */
   input_schema: unknown
-  annotations: {
-    readOnlyHint?: boolean
-    destructiveHint?: boolean
-    idempotentHint?: boolean
-    openWorldHint?: boolean
-  }
+  annotations: McpAnnotations
   enabled: boolean
   status: 'available' | 'unavailable' | 'changed' | 'undeclarable'
   reason: string | null
