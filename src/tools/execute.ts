@@ -14,14 +14,14 @@ import { cutUtf8 } from '../text.ts'
 import type { Builtin } from './builtin.ts'
 import { MASK, redactText } from './redact.ts'
 import { shapeResult } from './results.ts'
-import { ownNames, sentByOwn } from './schema/adapt.ts'
+import { ownNames, type Rename, sentByOwn } from './schema/adapt.ts'
 import { createValidator, type Misfit } from './schema/validate.ts'
 
 /** A tool as the model was told of it. */
 export interface DeclaredTool {
   tool: RegistryTool
-  /** Property names that the model's provider could not take: sent name → the server's */
-  rename: ReadonlyMap<string, string> | null
+  /** Of properties whose names the model's provider could not take */
+  rename: Rename | null
 }
 
 /** One call that the ledger has a row for. */
@@ -106,7 +106,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
   async function misfits(
     tool: RegistryTool,
     args: Record<string, unknown>,
-    rename: DeclaredTool['rename'] = null,
+    rename: Rename | null = null,
   ): Promise<string | null> {
     const problems = await validator.problems(tool.input_schema, args)
     if (problems.length === 0) return null
@@ -243,7 +243,7 @@ function paced(report: ExecutorCall['onProgress']): {
   }
 }
 
-function inWords({ path, message, property }: Misfit, rename: DeclaredTool['rename']): string {
+function inWords({ path, message, property }: Misfit, rename: Rename | null): string {
   const sent = rename && sentByOwn(rename)
   const nameOf = (key: string) => sent?.get(key) ?? key
   const where = path.length === 0 ? 'the arguments' : path.map(nameOf).join('.')
