@@ -4,7 +4,7 @@
  */
 import type { Slots, Ticket } from '../bus/slots.ts'
 import type { Metrics } from '../telemetry.ts'
-import { pause } from '../within.ts'
+import { pause, unlessAborted } from '../within.ts'
 import { ToolBusy } from './execute.ts'
 
 /** Slots for calls, of each tool and of all together. */
@@ -42,7 +42,7 @@ export function createGate(options: GateOptions): Gate {
     }
   }
 
-  /** Asks for a slot, and waits for it where none is free. */
+  /** Asks for a slot, and waits for it where none is free. Throws the signal's reason. */
   async function take(ticket: Ticket, signal: AbortSignal): Promise<'in' | 'full' | 'late'> {
     // Set before `enter` asks: the message that a slot came free may overtake its answer.
     const granted = new Promise<'in'>((resolve) => {
@@ -53,9 +53,9 @@ export function createGate(options: GateOptions): Gate {
       const answer = await slots.enter(ticket, queueLimit)
       if (answer !== 'line') return answer
       metrics.toolWaits(1)
-      // The wait also ends when the caller leaves, which `enter` below sees by the signal.
-      const late = pause(queueMs, AbortSignal.any([signal, over.signal])).then(() => 'late' as const)
-      return await Promise.race([granted, late]).finally(() => metrics.toolWaits(-1))
+      const late = pause(queueMs, over.signal).then(() => 'late' as const)
+      const wait = unlessAborted(signal, Promise.race([granted, late]))
+      return await wait.finally(() => metrics.toolWaits(-1))
     } finally {
       over.abort()
       waiting.delete(ticket.id)
