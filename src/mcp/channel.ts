@@ -3,8 +3,8 @@
  * channel is reopened with growing pauses, so that a server which ends each at once is asked twice a minute and not a
  * hundred times a second.
  */
-import { setTimeout as sleep } from 'node:timers/promises'
 import { createDecoder } from '../sse.ts'
+import { pause } from '../within.ts'
 import { retryAfterOf } from './http.ts'
 
 const FIRST_PAUSE_MS = 1_000
@@ -39,15 +39,11 @@ export interface Channel {
   stop(): void
 }
 
-/** Resolves after `ms`; it may reject once the signal fires. */
-type Rest = (ms: number, signal: AbortSignal) => Promise<void>
-const restFor: Rest = (ms, signal) => sleep(ms, undefined, { signal, ref: false })
-
 /** `open` resolves when its channel has ended and gets the previous end; a rejection counts as an end. */
 export function keepChannel(
   open: (signal: AbortSignal, previous: ChannelEnd) => Promise<ChannelEnd>,
   untilMs: number,
-  rest = restFor,
+  rest = pause,
 ): Channel {
   const stopped = new AbortController()
   let until = untilMs
@@ -61,15 +57,15 @@ export function keepChannel(
     timer.unref()
   }
   const run = async (): Promise<void> => {
-    let pause = FIRST_PAUSE_MS
+    let pauseMs = FIRST_PAUSE_MS
     let end: ChannelEnd = {}
     while (!stopped.signal.aborted && !end.isUnsupported) {
       const opened = performance.now()
       end = await open(stopped.signal, end).catch(() => end)
-      if (performance.now() - opened > HEALTHY_MS) pause = FIRST_PAUSE_MS
-      const wait = Math.max(pause, Math.min(end.retryMs ?? 0, LONGEST_PAUSE_MS))
-      pause = Math.min(pause * 2, LONGEST_PAUSE_MS)
-      await rest(wait, stopped.signal).catch(() => {})
+      if (performance.now() - opened > HEALTHY_MS) pauseMs = FIRST_PAUSE_MS
+      const wait = Math.max(pauseMs, Math.min(end.retryMs ?? 0, LONGEST_PAUSE_MS))
+      pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS)
+      await rest(wait, stopped.signal)
     }
   }
   arm()
