@@ -40,12 +40,6 @@ export interface ExecutorCall {
   onProgress(progress: McpProgress): void
 }
 
-/** What the model is told, and what the ledger keeps. */
-export interface Settled {
-  result: ToolResultPart
-  settlement: Settlement
-}
-
 export interface ExecutorDeps {
   store: Pick<Store, 'executions'>
   mcp: Pick<Mcp, 'call'>
@@ -66,17 +60,17 @@ const longest = (timeoutMs: number): number => Math.min(timeoutMs * 10, LONGEST_
 /** How often a call's progress is reported, and most bytes of its message: a flood would push all else out of the logs. */
 const PROGRESS = { everyMs: 100, bytes: 2_000 }
 
-/** Runs calls that have a row in the ledger. */
+/** Runs calls that have a row in the ledger; the answer's `result` is what the model is told. */
 export interface Executor {
   /** Never throws: whatever goes wrong is a truthful result for the model. */
-  run(call: ExecutorCall): Promise<Settled>
+  run(call: ExecutorCall): Promise<Settlement>
   /** A result without running anything: cancelled, denied, lost with its owner. */
   settleUnrun(
     call: ToolCallPart,
     execId: string,
     outcome: Exclude<Outcome, 'ok'>,
     text: string,
-  ): Promise<Settled>
+  ): Promise<Settlement>
   /** Why these arguments do not fit the tool; null where they do. Names are the server's own. */
   misfits(tool: RegistryTool, args: Record<string, unknown>): Promise<string | null>
   close(): Promise<void>
@@ -313,7 +307,7 @@ async function settle(
   { outcome: attempted, raw }: Attempt,
   durationMs: number,
   canInspect: boolean,
-): Promise<Settled> {
+): Promise<Settlement> {
   const shaped = await shapeResult(raw, execId, canInspect)
   const outcome: Outcome = attempted === 'ok' && raw.is_error ? 'error' : attempted
   const is_error = outcome !== 'ok'
@@ -328,18 +322,15 @@ async function settle(
     ...(shaped.spill ? { spill: shaped.spill } : {}),
   }
   return {
+    id: execId,
+    outcome,
+    is_error,
+    error: is_error ? (await redactText(firstText(shaped.content))).slice(0, 2_000) : null,
+    duration_ms: durationMs,
+    bytes: shaped.bytes,
+    output: shaped.stored.output,
+    structured: shaped.stored.structured,
     result,
-    settlement: {
-      id: execId,
-      outcome,
-      is_error,
-      error: is_error ? (await redactText(firstText(shaped.content))).slice(0, 2_000) : null,
-      duration_ms: durationMs,
-      bytes: shaped.bytes,
-      output: shaped.stored.output,
-      structured: shaped.stored.structured,
-      result,
-    },
   }
 }
 

@@ -137,8 +137,10 @@ async function applyFate({ deps }: Pick<Run, 'deps'>, job: Job, fate: Fate): Pro
   const { call, exec_id } = job
   if (fate.kind === 'waits') job.waits = true
   else if (fate.kind === 'settled') Object.assign(job, { result: fate.result, duration_ms: fate.duration_ms })
-  else if (fate.kind === 'unrun')
-    Object.assign(job, await deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text))
+  else if (fate.kind === 'unrun') {
+    job.settlement = await deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text)
+    job.result = job.settlement.result
+  }
 }
 
 /** Applies the fate to the job. If the call is to run, its row is marked as begun. */

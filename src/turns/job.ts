@@ -6,7 +6,7 @@ import type { TurnEventBody } from '../chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
 import { logLine } from '../log.ts'
 import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../store/store.ts'
-import type { DeclaredTool, Settled } from '../tools/execute.ts'
+import type { DeclaredTool } from '../tools/execute.ts'
 import { redactText } from '../tools/redact.ts'
 import { isDeclarable } from '../tools/registry.ts'
 import { INSPECT } from '../tools/results.ts'
@@ -50,14 +50,14 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   const signal = AbortSignal.any([active.stop.signal, own.signal])
   active.calls.set(call.call_id, { tool: call.name, abort: own })
   say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
-  const { result, settlement } = await withinGrace(run, job, signal, callTool(run, job, signal))
+  const settlement = await withinGrace(run, job, signal, callTool(run, job, signal))
   active.calls.delete(call.call_id)
   const travels = isLast()
   const { reason } = active.stop.signal
   // A call that a drain cut short has no result here: the next owner judges it. A call that came home is settled for
   // that owner.
   if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
-  job.result = result
+  job.result = settlement.result
   job.duration_ms = settlement.duration_ms
   if (reason === CANCELLED || (reason === undefined && travels)) {
     job.settlement = settlement
@@ -114,7 +114,7 @@ export function sayAhead(
 export const isSameTool = (declared: RegistryTool, newest: RegistryTool | undefined): boolean =>
   newest?.canonical_name === declared.canonical_name && newest.connector_id === declared.connector_id
 
-async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
+async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settlement> {
   const { active, deps } = run
   const { call, exec_id, connector } = job
   const registry = await deps.tools.current(active.session.id)
@@ -144,11 +144,11 @@ async function withinGrace(
   run: Run,
   job: Job,
   signal: AbortSignal,
-  work: Promise<Settled>,
-): Promise<Settled> {
+  work: Promise<Settlement>,
+): Promise<Settlement> {
   let timer: NodeJS.Timeout | undefined
   let arm = () => {}
-  const late = new Promise<Settled>((resolve) => {
+  const late = new Promise<Settlement>((resolve) => {
     arm = () => {
       timer = setTimeout(() => {
         const why = signal.reason === TOOL_REMOVED ? 'its tool was removed' : 'the turn was cancelled'

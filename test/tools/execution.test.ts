@@ -8,19 +8,14 @@ import { inspectToolOutput } from '../../src/builtins/inspect_tool_output.ts'
 import type { ToolCallPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { McpError, type McpProgress, type McpResult } from '../../src/mcp/contract.ts'
+import type { Settlement } from '../../src/store/store.ts'
 import type { Builtin } from '../../src/tools/builtin.ts'
-import {
-  createExecutor,
-  type ExecutorCall,
-  type ExecutorDeps,
-  type Settled,
-  ToolBusy,
-} from '../../src/tools/execute.ts'
+import { createExecutor, type ExecutorCall, type ExecutorDeps, ToolBusy } from '../../src/tools/execute.ts'
 import { MASK } from '../../src/tools/redact.ts'
 import { createToolboxPolicy } from '../../src/tools/toolbox.ts'
 import { connector, SECRET, text, tool, toolbox } from './declared-tool.ts'
 
-const words = ({ result }: Settled): string =>
+const words = ({ result }: Settlement): string =>
   result.content.map((part) => (part.type === 'text' ? part.text : `<${part.type}>`)).join('\n')
 
 interface Given {
@@ -79,7 +74,7 @@ t.test('a call that fits is sent with its arguments, and its answer is the resul
     is_error: false,
     content: [text('fine')],
   })
-  t.match(done.settlement, {
+  t.match(done, {
     id: 'exec_1',
     outcome: 'ok',
     error: null,
@@ -87,7 +82,7 @@ t.test('a call that fits is sent with its arguments, and its answer is the resul
     structured: false,
     bytes: 4,
   })
-  t.ok(done.settlement.duration_ms > 0, 'a call that is made has a duration, however short')
+  t.ok(done.duration_ms > 0, 'a call that is made has a duration, however short')
   t.strictSame(sent, [{ path: 'x' }])
 })
 
@@ -144,9 +139,9 @@ t.test('a call that cannot be made is not sent, and the model is told why', asyn
   t.match(words(await run({ arguments: {} }, CHECKED)), /the arguments must have the property 'path'/)
   for (const settled of [none, broken, wrong]) {
     t.match(settled.result, { outcome: 'error', is_error: true })
-    t.match(settled.settlement, { outcome: 'error', error: /./ })
+    t.match(settled, { outcome: 'error', error: /./ })
   }
-  t.equal(wrong.settlement.duration_ms, 0, 'the check of the arguments is no time of the tool')
+  t.equal(wrong.duration_ms, 0, 'the check of the arguments is no time of the tool')
   const aborted = AbortSignal.abort()
   t.match((await run({}, { signal: aborted })).result, { outcome: 'cancelled' })
   t.strictSame(sent, [])
@@ -202,7 +197,7 @@ t.test('a failure says whether the call may have taken effect', async (t) => {
       },
     )
     t.equal(done.result.is_error, true)
-    t.equal(done.settlement.outcome, done.result.outcome)
+    t.equal(done.outcome, done.result.outcome)
     return `${done.result.outcome}: ${words(done)}`
   }
   t.match(await outcome('timeout', true), /^outcome_unknown: .*within 1 s.*not known/s)
@@ -237,7 +232,7 @@ t.test('no failure makes a call throw', async (t) => {
   const blocked = setUp(failing(new BatonError('address_not_allowed', 'The address is private.')))
   const refused = await blocked.run({})
   t.match(words(refused), /address is private/)
-  t.equal(refused.settlement.duration_ms, 0, 'nor is the way to a server that cannot be asked')
+  t.equal(refused.duration_ms, 0, 'nor is the way to a server that cannot be asked')
   const unopened = setUp({
     deps: {
       specFor: () => {
@@ -310,7 +305,7 @@ t.test('a result that the server marks as an error is an error with its content'
   const { run } = setUp({ answer: async () => ({ content: [text('no such file')], is_error: true }) })
   const done = await run({})
   t.match(done.result, { outcome: 'error', is_error: true, content: [text('no such file')] })
-  t.match(done.settlement, { error: 'no such file' })
+  t.match(done, { error: 'no such file' })
 })
 
 t.test('a built-in ends at its timeout and at its signal', async (t) => {
@@ -349,15 +344,15 @@ t.test('the ledger holds no secret, and the conversation holds the result as it 
   const { run, executor, sent } = setUp({
     answer: async () => ({ content: [text(`key ${SECRET}`)], structured: { key: SECRET }, is_error: false }),
   })
-  const { result, settlement } = await run({ arguments: { path: SECRET } })
+  const { result, output } = await run({ arguments: { path: SECRET } })
   t.strictSame(sent, [{ path: SECRET }])
   t.match(JSON.stringify(result), SECRET)
-  t.notMatch(settlement.output, SECRET)
-  t.strictSame(JSON.parse(settlement.output), { key: MASK })
+  t.notMatch(output, SECRET)
+  t.strictSame(JSON.parse(output), { key: MASK })
   const failed = setUp(
     failing(new McpError('protocol', `bad key ${SECRET}`, { sent: true, rpcCode: -32000 })),
   )
-  t.notMatch((await failed.run({})).settlement.error, SECRET)
+  t.notMatch((await failed.run({})).error, SECRET)
   t.match(
     await executor.settleUnrun(
       { type: 'tool_call', call_id: 'c', name: 'n', arguments: {} },
@@ -367,7 +362,9 @@ t.test('the ledger holds no secret, and the conversation holds the result as it 
     ),
     {
       result: { outcome: 'denied', is_error: true, call_id: 'c' },
-      settlement: { id: 'exec_9', outcome: 'denied', duration_ms: 0 },
+      id: 'exec_9',
+      outcome: 'denied',
+      duration_ms: 0,
     },
   )
 })

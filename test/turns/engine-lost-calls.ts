@@ -180,8 +180,7 @@ t.test('the replica that takes a turn over announces a call that was settled bef
   const [row] = await store.executions.ofTurn(lostTurn.turn)
   if (!row) return t.fail('the ledger is empty')
   const { id, call_id, tool: name } = row
-  const { settlement } = settled(call(name, { call_id }), id, 'ok')
-  await store.executions.settle(lostTurn.fence, settlement)
+  await store.executions.settle(lostTurn.fence, settled(call(name, { call_id }), id, 'ok'))
   const { made, bus } = await takenOver(t, lostTurn)
   t.notOk(made.includes(call_id), 'the settled call is not made again')
   const { signal } = new AbortController()

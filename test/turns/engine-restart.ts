@@ -183,7 +183,7 @@ t.test('no restart is claimed if no owner answers and the ledger has an open cal
   const other = replica()
   await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
   const said = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
-  await store.executions.settle(fence, settled(said, row.id, 'ok').settlement)
+  await store.executions.settle(fence, settled(said, row.id, 'ok'))
   t.match(
     await other.restart(CALLER, turn.id),
     { state: 'running' },

@@ -8,8 +8,7 @@ import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createLog } from '../../src/log.ts'
-import type { Store } from '../../src/store/store.ts'
-import type { Settled } from '../../src/tools/execute.ts'
+import type { Settlement, Store } from '../../src/store/store.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { endTurn, runningTurn } from '../contracts/store-rows.ts'
 import { collect } from '../memory.ts'
@@ -161,7 +160,7 @@ t.test('the first 128 calls of one step are run, and the others get an error tha
       ...ended,
     }
     const left = { error: text, duration_ms: 0, bytes: 0, output: '', structured: false }
-    return { result, settlement: { id, ...ended, ...left, result } }
+    return { id, ...ended, ...left, result }
   }
   const seen = { policy, executor: { ...executor, settleUnrun } }
   const one = replica(seen as unknown as Pick<EngineDeps, Seen>)
@@ -240,11 +239,11 @@ t.test('calls whose executor throws are given up, and their events name the step
     const overlay = { tools: [], byExposed: new Map([['a__b', { tool, rename: null }]]), revision: 0 }
     const executor = {
       run: () => Promise.reject(new Error('it throws after all')),
-      async settleUnrun({ call_id, name }: ToolCallPart, id: string): Promise<Settled> {
+      async settleUnrun({ call_id, name }: ToolCallPart, id: string): Promise<Settlement> {
         const ended = { outcome: 'outcome_unknown', is_error: true } as const
         const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
         const left = { error: null, duration_ms: 0, bytes: 0, output: '', structured: false }
-        return { result, settlement: { id, ...ended, ...left, result } }
+        return { id, ...ended, ...left, result }
       },
     }
     const policy = { needsApproval: () => waits, isRepeatable: () => false, limits: () => ({ timeoutMs: 0 }) }

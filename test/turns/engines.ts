@@ -10,9 +10,9 @@ import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { LlmStale, type ModelCall } from '../../src/llm.ts'
 import type { StartTurn } from '../../src/ports.ts'
 import type { Deployment } from '../../src/provider.ts'
-import type { Session, Store } from '../../src/store/store.ts'
+import type { Session, Settlement, Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
-import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
+import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine, type Engine } from '../../src/turns/engine.ts'
 import { newSession } from '../contracts/store-rows.ts'
@@ -152,11 +152,11 @@ export function settled(
   id: string,
   outcome: ToolResultPart['outcome'],
   duration_ms = 1,
-): Settled {
+): Settlement {
   const ended = { outcome, is_error: outcome !== 'ok' }
   const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
   const left = { error: null, duration_ms, bytes: 0, output: '', structured: false }
-  return { result, settlement: { id, ...ended, ...left, result } }
+  return { id, ...ended, ...left, result }
 }
 
 /** Tools that give an empty result once the promise for their call is fulfilled. */
