@@ -36,10 +36,6 @@ export interface ToolDeclaration {
 
 /** What a deployment accepts of JSON Schema; src/tools/schema/adapt.ts adapts every tool to it. */
 export interface SchemaProfile {
-  /** `const`; otherwise it becomes a one-value enum */
-  const: boolean
-  /** tuple forms: `prefixItems`, `items: [..]`; otherwise one homogeneous `items` */
-  tuples: boolean
   /** `$ref` into local `$defs`; otherwise references are inlined to a bounded depth */
   refs: boolean
   /** Each argument says of which types it may be; one that may be anything names all of them */
@@ -50,8 +46,11 @@ export interface SchemaProfile {
   propertyPattern: RegExp
   /** A regular expression that holds this is left out: the vendor cannot read it. Absent: none is left out for that */
   unreadPattern?: RegExp
-  /** Keywords kept; every other one is dropped. Absent: all known JSON Schema keywords stay. */
-  keywords?: ReadonlySet<string>
+  /**
+   * Whether a keyword is kept; else it is dropped, or put in others: `const` as an enum of one value, `prefixItems` as
+   * homogeneous `items`. Absent: all known JSON Schema keywords stay
+   */
+  takes?(keyword: string): boolean
 }
 
 /** A model in the provider's own words, from its list of models or from a refusal; absent fields are unknown. */

@@ -17,8 +17,6 @@ import { declareTools, OAUTH_BETA, renderRequest, VERSION_HEADER } from './rende
  * object, say (anthropics/claude-code#82652, ablative-io/aion#82, inkeep/agents#1285).
  */
 const SCHEMA: SchemaProfile = {
-  const: true,
-  tuples: true,
   refs: true,
   typedArguments: true,
   propertyPattern: /^[a-zA-Z0-9_.-]{1,64}$/,

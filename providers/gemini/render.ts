@@ -22,31 +22,30 @@ interface Form {
  * comes back empty unless `additionalProperties` allows some (livekit/agents#7312).
  */
 export const SCHEMA: SchemaProfile = {
-  const: false,
-  tuples: true,
   // Gemini refuses cycles, and keywords beside a `$ref`.
   refs: false,
   openObjects: true,
   propertyPattern: /^[A-Za-z_][A-Za-z0-9_]{0,63}$/,
-  keywords: new Set([
-    'type',
-    'format',
-    'description',
-    'enum',
-    'items',
-    'prefixItems',
-    'minItems',
-    'maxItems',
-    'minimum',
-    'maximum',
-    'anyOf',
-    'oneOf',
-    'properties',
-    'additionalProperties',
-    'required',
-    'propertyOrdering',
-  ]),
+  takes: (keyword) => KEYWORDS.has(keyword),
 }
+const KEYWORDS = new Set([
+  'type',
+  'format',
+  'description',
+  'enum',
+  'items',
+  'prefixItems',
+  'minItems',
+  'maxItems',
+  'minimum',
+  'maximum',
+  'anyOf',
+  'oneOf',
+  'properties',
+  'additionalProperties',
+  'required',
+  'propertyOrdering',
+])
 
 interface FunctionDeclaration {
   name: string

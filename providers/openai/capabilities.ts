@@ -137,9 +137,8 @@ const commonTo = (model: string) => ({
  * array one `items`; references into local `$defs` stay.
  */
 export const schemaProfile: SchemaProfile = {
-  const: false,
-  tuples: false,
   refs: true,
+  takes: (keyword) => keyword !== 'const' && keyword !== 'prefixItems',
   propertyPattern: /^[\s\S]+$/,
   // The API reads Python's expressions, but none that look around or back: for one such pattern it refuses the whole
   // request (nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358).

@@ -34,8 +34,6 @@ export const vendor: Deployment = {
   provider: 'made-up',
   credential: { kind: 'api_key' },
   schema: {
-    const: true,
-    tuples: true,
     refs: true,
     propertyPattern: /./,
   },

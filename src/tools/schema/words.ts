@@ -24,7 +24,7 @@ export class Words {
   }
 
   #has(keyword: string): boolean {
-    return this.#profile.keywords?.has(keyword) ?? true
+    return this.#profile.takes?.(keyword) ?? true
   }
 
   /** For a target without `title`, a title of several words is the description where there is no other. */
@@ -51,7 +51,7 @@ export class Words {
 
   #listed(node: JsonSchema): JsonSchema {
     const { const: value, ...rest } = node
-    const isKnown = value === undefined || (this.#profile.const && this.#has('const'))
+    const isKnown = value === undefined || this.#has('const')
     return isKnown ? node : { ...rest, enum: [value] }
   }
 
@@ -67,7 +67,7 @@ export class Words {
   }
 
   #arrays(node: JsonSchema): JsonSchema {
-    if (!Array.isArray(node.prefixItems) || (this.#profile.tuples && this.#has('prefixItems'))) return node
+    if (!Array.isArray(node.prefixItems) || this.#has('prefixItems')) return node
     const { prefixItems, ...rest } = node
     const members = distinct(listOf([prefixItems, rest.items].flat()))
     const isAny = members.some(isEmpty)
