@@ -113,7 +113,7 @@ t.test('a test that fails within Baton is answered with 503, not as a fault of t
     assertUrl: never,
     mcp: { list, status: never, release: never },
     logins: { authFor: never, begin: never, finish: never, clientDocument: never, close: never },
-    specFor: (row) => connectorSpec(row, vault, false),
+    specFor: (row) => connectorSpec(row, vault, false, never),
     tools: { accept: never, connectorChanged: never, list: never },
   })
   const caller = { owner: 'fay', admin: false, key_id: null }

@@ -45,23 +45,17 @@ export const connectorKey = ({ id, config_revision }: Pick<Connector, 'id' | 'co
 
 /**
  * A stored connector as the MCP door takes it. `allowPrivate` is the operator's setting for callers'
- * connectors; those of the configuration are exempt. `login` keeps an OAuth login alive; left out, its token
- * is used as it is.
+ * connectors; those of the configuration are exempt. `login` keeps an OAuth login alive.
  */
 export function connectorSpec(
   connector: Connector,
   vault: Pick<Vault, 'open'>,
   allowPrivate: boolean | readonly string[],
-  login?: (connector: Connector) => McpAuth,
+  login: (connector: Connector) => McpAuth,
 ): McpServerSpec {
-  const { headers, env, bearer, oauth } = openConnector(vault, connector)
-  const token = bearer ?? oauth?.tokens?.access_token
-  const isOwn = connector.auth.type === 'oauth' && login !== undefined
-  const auth = isOwn
-    ? login(connector)
-    : token === undefined
-      ? null
-      : { token: async () => token, held: () => token }
+  const { headers, env, bearer } = openConnector(vault, connector)
+  const fixed = bearer === undefined ? null : { token: async () => bearer, held: () => bearer }
+  const auth = connector.auth.type === 'oauth' ? login(connector) : fixed
   return {
     key: connectorKey(connector),
     name: connector.name,

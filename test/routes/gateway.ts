@@ -271,7 +271,8 @@ export async function gateway(
     assertUrl,
     mcp: fakeMcp,
     logins: connectorLogins,
-    specFor: (connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate),
+    specFor: (connector) =>
+      connectorSpec(connector, vault, config.connectorsAllowPrivate, connectorLogins.authFor),
     tools: tools.tools,
   })
   const app = await buildHttp({
