@@ -5,7 +5,6 @@
  * In src/llm/: requests.ts owns the connections, exchange.ts is one request and the clocks over its answer, answer.ts
  * reads a stream, and attempts.ts with retry.ts decides when a call is made again.
  */
-import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import type { ModelEvent } from './chat/event.ts'
 import type { Usage } from './chat/message.ts'
@@ -18,6 +17,7 @@ import { logLine } from './log.ts'
 import type { Rendered } from './ports.ts'
 import type { CredentialSecret, Deployment, ModelRequest, ParseContext, UpstreamFailure } from './provider.ts'
 import type { Metrics, ModelCallRecord } from './telemetry.ts'
+import { pause } from './within.ts'
 
 export { LlmStale } from './llm/exchange.ts'
 
@@ -32,9 +32,9 @@ export interface ModelCall {
   context: ParseContext
   signal: AbortSignal
   /** Asked once per attempt, right before its bytes leave; on false nothing is sent and LlmStale is thrown */
-  beforeSend?(): boolean
+  beforeSend?: () => boolean
   /** Asked once per call at most, after a refusal that `renewOn` names; true: the credential was renewed, so try again */
-  onUnauthorized?(): Promise<boolean>
+  onUnauthorized?: (() => Promise<boolean>) | undefined
   /**
    * Refusals that earlier calls of the same turn met for what they held, and that `amend` had an answer to. This request
    * is amended for them before it is first sent; those that it meets itself are added.
@@ -62,7 +62,7 @@ export interface LlmDeps extends RequestsDeps {
   log: Logger
   /** Milliseconds, for how long things take */
   now?(): number
-  sleep?: AttemptsDeps['sleep']
+  pause?: AttemptsDeps['pause']
   random?: AttemptsDeps['random']
 }
 
@@ -77,7 +77,6 @@ export function createLlm(deps: LlmDeps): Llm {
   const { metrics, log } = deps
   const now = deps.now ?? (() => performance.now())
   const random = deps.random ?? Math.random
-  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const requests = createRequests(deps)
   const models = createModels(requests, now)
 
@@ -85,7 +84,7 @@ export function createLlm(deps: LlmDeps): Llm {
     const attempts = new Attempts(call, {
       requests,
       random,
-      sleep,
+      pause: deps.pause ?? pause,
       onRetry({ code }, attempt, ms) {
         metrics.modelRetried(call.deployment.provider, code)
         log.debug({ code, attempt, ms }, 'model call tried again')

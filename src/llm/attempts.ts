@@ -20,8 +20,8 @@ export const STREAM_HEADERS = { accept: 'text/event-stream', 'content-type': 'ap
 
 export interface AttemptsDeps {
   requests: Requests
-  /** Rejects when the signal is aborted */
-  sleep(ms: number, signal: AbortSignal): Promise<unknown>
+  /** Resolves early when the signal is aborted */
+  pause(ms: number, signal: AbortSignal): Promise<unknown>
   /** In [0, 1) */
   random(): number
   /** Told before the wait, with the attempt that failed, counted from 1 */
@@ -108,7 +108,7 @@ export class Attempts {
       path,
       body: bytes,
       signal,
-      ...(beforeSend && { beforeSend }),
+      beforeSend,
     })
     const scrub = scrubber(secret)
     const classify = (failure: UpstreamFailure) =>
@@ -156,14 +156,13 @@ export class Attempts {
 
   /** Resolves when the same request may be sent again; throws the error where it may not. */
   async #wait(error: unknown): Promise<void> {
-    const ms = error instanceof BatonError ? this.#retry(error, this.#isStreaming) : null
-    if (ms === null || !(error instanceof BatonError)) throw error
+    if (!(error instanceof BatonError)) throw error
+    const ms = this.#retry(error, this.#isStreaming)
+    if (ms === null) throw error
     this.#deps.onRetry(error, this.count, ms)
     const { signal } = this.#call
-    await this.#deps.sleep(ms, signal).catch((reason: unknown) => {
-      signal.throwIfAborted()
-      throw reason
-    })
+    await this.#deps.pause(ms, signal)
+    signal.throwIfAborted()
   }
 }
 

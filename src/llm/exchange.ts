@@ -29,7 +29,7 @@ interface ExchangeRequest {
   /** Bytes of the body, all together */
   maxBytes: number
   /** Asked right before the first byte leaves; false: nothing is sent, LlmStale is thrown */
-  beforeSend?: () => boolean
+  beforeSend: (() => boolean) | undefined
 }
 
 export interface ResponseHead {

@@ -39,7 +39,7 @@ interface Outgoing extends HeadersInput {
   body: Buffer | null
   signal: AbortSignal
   /** See Exchange */
-  beforeSend?: () => boolean
+  beforeSend?: (() => boolean) | undefined
   /** Longest silence in milliseconds, where it is to be shorter than the configured limits */
   silenceMs?: number
 }
@@ -78,7 +78,7 @@ export function createRequests(deps: RequestsDeps): Requests {
         firstByteMs: Math.min(silenceMs, firstByteTimeoutMs),
         idleMs: Math.min(silenceMs, idleTimeoutMs),
         maxBytes: MAX_ANSWER,
-        ...(beforeSend && { beforeSend }),
+        beforeSend,
       }),
     close: async () => {
       if (!deps.dispatcher) await dispatcher.destroy()

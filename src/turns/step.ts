@@ -109,18 +109,17 @@ async function streamStep(
     deps.log.debug({ turn_id: active.turn.id, step: step.index, tools_revision, tool_count }, 'step started')
     return true
   }
-  const { onUnauthorized } = run.credential
   try {
     const call = {
       turn_id: active.turn.id,
       deployment: prepared.deployment,
       request: prepared.request,
       secret: run.credential.secret,
+      onUnauthorized: run.credential.onUnauthorized,
       context: prepared.context,
       signal: own.signal,
       beforeSend,
       amended: run.amended,
-      ...(onUnauthorized ? { onUnauthorized } : {}),
     }
     await deps.llm.stream(call, (item) => take(run, folding, inOwnNames(item, prepared)))
   } catch (thrown) {

@@ -104,12 +104,8 @@ t.test('cancellation', async (t) => {
     t.equal(server.requests.length, 0)
 
     const abort = new AbortController()
-    const sleep: LlmDeps['sleep'] = (_, signal) =>
-      new Promise((_, reject) => {
-        signal.addEventListener('abort', () => reject(new Error('awake')))
-        abort.abort('while waiting')
-      })
-    const late = await collect(bench(t, server.url, { sleep }).call({ signal: abort.signal }))
+    const pause: LlmDeps['pause'] = async () => abort.abort('while waiting')
+    const late = await collect(bench(t, server.url, { pause }).call({ signal: abort.signal }))
     t.equal(late.thrown, 'while waiting')
     t.equal(server.requests.length, 1)
   })

@@ -165,7 +165,7 @@ export function bench(
       modelRetried: (_, code) => retries.push(code),
     },
     log: pino({ level: 'trace' }, { write: (line: string) => logged.push(line) }),
-    sleep: async (ms) => waits.push(ms),
+    pause: async (ms) => waits.push(ms),
     random: () => 0.5,
     ...rest,
     limits: {
