@@ -203,6 +203,6 @@ export interface Deployment {
    * same turn.
    */
   amend?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
-  /** The vendor's list of models, where it has one: GET path, headers beside authorization, its body read. */
+  /** The vendor's list of models, where it tells more than names: GET path, headers beside authorization, its body read. */
   models?: { path: string; headers?: Record<string, string>; parse(body: unknown): ReportedModel[] }
 }

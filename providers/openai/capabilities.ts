@@ -145,14 +145,7 @@ export const schemaProfile: SchemaProfile = {
   unreadPattern: /\(\?[=!<]|\\[pPkc1-9]|\\u\{|\[\^?\]/,
 }
 
-/** `GET /v1/models`: ids only. */
-export const parsePublicModels = (body: unknown): ReportedModel[] =>
-  objects(object(body).data).flatMap((model) => {
-    const id = string(model.id)
-    return id === undefined ? [] : [{ id }]
-  })
-
-/** `GET …/codex/models`: windows and efforts too, already filtered by plan (wire/openai.md 9). */
+/** `GET …/codex/models`: efforts, already filtered by plan (wire/openai.md 9). The public API's list has ids only. */
 export function parseChatgptModels(body: unknown): ReportedModel[] {
   return objects(object(body).models).flatMap((model) => {
     const id = string(model.slug)

@@ -5,13 +5,7 @@
 import { BatonError } from '../../src/errors.ts'
 import type { Deployment } from '../../src/provider.ts'
 import { amendRequest } from './amend.ts'
-import {
-  chatgptCapabilities,
-  parseChatgptModels,
-  parsePublicModels,
-  publicCapabilities,
-  schemaProfile,
-} from './capabilities.ts'
+import { chatgptCapabilities, parseChatgptModels, publicCapabilities, schemaProfile } from './capabilities.ts'
 import { classifyFailure } from './classify.ts'
 import { createParser } from './parse.ts'
 import { accountHeaders, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
@@ -34,7 +28,6 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
   classify: (failure) => classifyFailure(failure, vendor),
   amend: amendRequest,
   authorize: ({ api_key }) => bearer(api_key, vendor),
-  models: { path: '/models', parse: parsePublicModels },
 })
 
 export const openai: Deployment = responsesApi('openai', 'OpenAI')
