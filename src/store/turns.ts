@@ -334,7 +334,7 @@ function takeovers(db: Db, parts: Parts) {
   } satisfies Partial<Turns>
 }
 
-const endRecord = (end: TurnEnd) => ({ ...end, error: end.error && document(end.error) })
+const endRecord = (end: TurnEnd) => ('error' in end ? { ...end, error: document(end.error) } : end)
 
 /** A commit as commit_turn takes it: absent members stay absent in its JSON. */
 function commitRecord(commit: Commit, session: string, parts: Parts): Record<string, unknown> {

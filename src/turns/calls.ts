@@ -224,7 +224,7 @@ async function withdraw(run: Run, waiting: readonly Job[]): Promise<void> {
 async function stopHere(run: Run, jobs: Job[]): Promise<false> {
   if (run.active.stop.signal.reason !== CANCELLED) throw run.active.stop.signal.reason
   for (const job of jobs) if (!job.result) await applyFate(run, job, TURN_CANCELLED)
-  await commitResults(run, jobs, { state: 'cancelled', finish_reason: null, error: null })
+  await commitResults(run, jobs, { state: 'cancelled' })
   return false
 }
 

@@ -43,7 +43,7 @@ export function createCancel(
   }
 
   async function endQueued(turn: Turn): Promise<void> {
-    const end = { state: 'cancelled', finish_reason: null, error: null } as const
+    const end = { state: 'cancelled' } as const
     const announced = announcedEnd(turn, end)
     // It may have begun to run meanwhile: then its owner sees the request before its first step.
     if (!(await store.turns.endQueued(turn, end, [announced]))) return

@@ -6,7 +6,6 @@ import type { Bus } from '../bus/bus.ts'
 import type { Writer } from '../bus/writer.ts'
 import type { TurnEvent, TurnEventBody } from '../chat/event.ts'
 import type { Message } from '../chat/message.ts'
-import { asBatonError } from '../errors.ts'
 import type { AnnouncedEvent, NewMessage, Step, Turn, TurnEnd } from '../store/store.ts'
 import type { ActiveTurn } from './active.ts'
 import type { EngineDeps } from './deps.ts'
@@ -94,12 +93,15 @@ export function announcedMessage(turn: Turn, step: number, { id, role }: NewMess
 export const announcedEnd = (turn: Turn, end: TurnEnd): AnnouncedEvent =>
   announced(turn, null, 'end', terminalEvent(end, turn.usage))
 
-export function terminalEvent(end: TurnEnd, usage: Step['usage']): TurnEventBody {
-  if (end.state === 'completed') {
-    return { type: 'turn.completed', finish_reason: end.finish_reason ?? 'stop', usage }
+function terminalEvent(end: TurnEnd, usage: Step['usage']): TurnEventBody {
+  switch (end.state) {
+    case 'completed':
+      return { type: 'turn.completed', finish_reason: end.finish_reason, usage }
+    case 'failed':
+      return { type: 'turn.failed', error: end.error }
+    case 'cancelled':
+      return { type: 'turn.cancelled' }
   }
-  if (end.state === 'cancelled') return { type: 'turn.cancelled' }
-  return { type: 'turn.failed', error: end.error ?? asBatonError(null).toBody() }
 }
 
 /** Says something of a turn that has no writer here: it does not run here, or not yet. */

@@ -207,11 +207,11 @@ async function sayLeft(run: Ending, announce: AnnouncedEvent[]): Promise<void> {
 async function fail(run: Ending, thrown: unknown): Promise<void> {
   const reason: unknown = run.active.stop.signal.aborted ? run.active.stop.signal.reason : null
   if (reason === OWNER_LOST || reason === DRAINING) return
-  if (reason === CANCELLED) return end(run, { state: 'cancelled', finish_reason: null, error: null })
+  if (reason === CANCELLED) return end(run, { state: 'cancelled' })
   const error = asBatonError(thrown)
   if (error.code === 'internal')
     run.deps.log.error({ err: thrown, turn_id: run.active.turn.id }, 'turn failed')
-  await end(run, { state: 'failed', finish_reason: null, error: error.toBody() })
+  await end(run, { state: 'failed', error: error.toBody() })
 }
 
 type Ending = Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'inFlight' | 'history'>

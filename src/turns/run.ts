@@ -89,7 +89,7 @@ export const committedSteps = ({ steps }: Pick<Turn, 'steps'>): number =>
 
 /** The turn's end where its step is the last that it may take. */
 export const endOfSteps = ({ active, index }: Pick<Run, 'active' | 'index'>): TurnEnd | null =>
-  index + 1 < active.turn.max_steps ? null : { state: 'completed', finish_reason: 'max_steps', error: null }
+  index + 1 < active.turn.max_steps ? null : { state: 'completed', finish_reason: 'max_steps' }
 
 /** The connectors of a session's bindings, as of then. */
 export const connectorsIn = (

@@ -266,7 +266,7 @@ async function endStep(
   reason: TurnFinish & StepFinish,
 ): Promise<void> {
   await writeStep(run, attempt, parts, reason, {
-    end: { state: 'completed', finish_reason: reason, error: null },
+    end: { state: 'completed', finish_reason: reason },
   })
 }
 

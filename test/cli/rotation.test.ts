@@ -101,7 +101,7 @@ async function fill(store: Store): Promise<void> {
   })
   await store.turns.commit(opened.fence, {
     turn_id: 'turn_1',
-    end: { state: 'failed', finish_reason: null, error: null },
+    end: { state: 'cancelled' },
   })
 }
 const LOOKALIKE = { type: 'sealed', sealed: 'AQNvbGQ=' }

@@ -114,7 +114,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     t.strictSame(
       await store.turns.commit(fence, {
         turn_id: turn.id,
-        end: { state: 'failed', finish_reason: null, error },
+        end: { state: 'failed', error },
       }),
       { messages: [], has_queued: false },
     )
@@ -343,7 +343,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
       await endTurn(store, one.fence, one.turn.id)
       const late = store.turns.commit(one.fence, {
         turn_id: one.turn.id,
-        end: { state: 'cancelled', finish_reason: null, error: null },
+        end: { state: 'cancelled' },
       })
       t.ok((await rejection(late)) instanceof StaleOwner, 'the turn’s end gave the lease back')
       t.strictSame(await store.turns.heartbeat(LEASE.owner, [one.session.id], 60), [])

@@ -73,7 +73,7 @@ export function openRequest(
   }
 }
 
-export const COMPLETED: TurnEnd = { state: 'completed', finish_reason: 'stop', error: null }
+export const COMPLETED: TurnEnd = { state: 'completed', finish_reason: 'stop' }
 
 /** A session with a turn that runs under LEASE, or under the given lease. */
 export async function runningTurn(store: Store, scope: Scope, lease = LEASE) {

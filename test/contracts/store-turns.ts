@@ -328,7 +328,7 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     const queued = await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
     if (queued?.kind !== 'queued') return t.fail(`${queued?.kind}`)
     const behind = await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
-    const cancelled = { state: 'cancelled' as const, finish_reason: null, error: null }
+    const cancelled = { state: 'cancelled' as const }
     t.equal(await store.turns.requestCancel(scope, queued.turn.id), fence.epoch)
     const word = announced(queued.turn.id, session.id, 'end')
     t.equal(await store.turns.endQueued(queued.turn, cancelled, [word]), true)
@@ -369,7 +369,7 @@ async function queueContract(t: Test, store: Store): Promise<void> {
       await endTurn(store, fence, turn.id)
       const [started, ended] = await Promise.all([
         store.turns.startQueued(session.id, { id: id('msg') }, LEASE),
-        store.turns.endQueued(queued.turn, { state: 'cancelled', finish_reason: null, error: null }, []),
+        store.turns.endQueued(queued.turn, { state: 'cancelled' }, []),
       ])
       t.not(started !== null, ended)
     }

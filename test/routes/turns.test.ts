@@ -17,7 +17,7 @@ const { call, newSession, store } = g
 async function end(turn: Turn, fence: Pick<Fence, 'epoch'>, fields: object = {}): Promise<void> {
   await store.turns.commit(
     { session_id: turn.session_id, owner: 'test', ...fence },
-    { turn_id: turn.id, end: { state: 'completed', finish_reason: 'stop', error: null }, ...fields },
+    { turn_id: turn.id, end: { state: 'completed', finish_reason: 'stop' }, ...fields },
   )
 }
 
@@ -113,7 +113,7 @@ t.test('a call that waits for its turn is answered with the turn, or with its er
     param: null,
     details: { upstream: { message: 'Too fast' }, retry_after: 7 },
   }
-  const { turn, answer: failed } = await ending({ end: { state: 'failed', finish_reason: null, error } })
+  const { turn, answer: failed } = await ending({ end: { state: 'failed', error } })
   t.match(failed, {
     status: 429,
     body: {

@@ -218,7 +218,7 @@ t.test('a change takes effect with the next turn while the session’s only turn
   await store.turns.open(CALLER, queued)
   await endTurn(store, fence, turn.id)
   const effect = await one.takeEffect(opened, { tools_revision: 1, removed: [], isMoved: true }, 'now')
-  await store.turns.endQueued(queued.turn, { state: 'cancelled', finish_reason: null, error: null }, [])
+  await store.turns.endQueued(queued.turn, { state: 'cancelled' }, [])
   t.strictSame(effect, { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null })
 })
 

@@ -62,7 +62,7 @@ t.test('turns that cannot be read hold up no other turn, and go on once their ke
       step: null,
       at: words,
     }
-    const end = { state: 'cancelled' as const, finish_reason: null, error: null }
+    const end = { state: 'cancelled' as const }
     const deleted = { ...message(''), session_id: id, seq: 0, turn_id: turn.id, created_at: '' }
     const announce = [
       {

@@ -128,12 +128,10 @@ export type Opened =
   | { kind: 'replayed'; turn: Turn }
   | { kind: 'mismatch' }
 
-/** `finish_reason` is a completed turn's, `error` a failed one's. */
-export interface TurnEnd {
-  state: 'completed' | 'failed' | 'cancelled'
-  finish_reason: TurnFinish | null
-  error: ErrorBody | null
-}
+export type TurnEnd =
+  | { state: 'completed'; finish_reason: TurnFinish }
+  | { state: 'failed'; error: ErrorBody }
+  | { state: 'cancelled' }
 /**
  * One atomic write of the engine; absent members are not touched. `announce` are the events that follow from the write.
  * They are kept with the turn until they are known to be in the stream (see Turns.forgetAnnouncements).
