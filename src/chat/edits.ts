@@ -15,11 +15,8 @@ export type ContextEdit =
  * end. Throws `invalid_request` for an index out of range, `context_splits_tool_exchange` when the result parts a call
  * from its result. On an empty list, insert_before 0 and insert_after -1 insert.
  */
-export function applyEdits<M extends MessageInput>(
-  history: readonly M[],
-  edits: readonly ContextEdit[],
-): (M | MessageInput)[] {
-  const list: (M | MessageInput)[] = [...history]
+export function applyEdits(history: readonly MessageInput[], edits: readonly ContextEdit[]): MessageInput[] {
+  const list = [...history]
   if (edits.length === 0) return list
   const fitting = fittingTokens(history.flatMap(({ parts }) => parts))
   edits.forEach((edit, i) => {
@@ -40,11 +37,11 @@ export function applyEdits<M extends MessageInput>(
  * What came after the edits, without the results of calls that they took out: a call may have been open when they were
  * accepted, so that its result could not be edited along with it.
  */
-export function afterEdits<M extends MessageInput>(
-  before: readonly M[],
+export function afterEdits(
+  before: readonly MessageInput[],
   edited: readonly MessageInput[],
-  since: readonly M[],
-): M[] {
+  since: readonly MessageInput[],
+): MessageInput[] {
   const gone = new Set(before.flatMap(toolCalls).map((call) => call.call_id))
   for (const { call_id } of edited.flatMap(toolCalls)) gone.delete(call_id)
   return since.flatMap((message) => {

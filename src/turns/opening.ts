@@ -1,7 +1,7 @@
 /** Takes a turn in, or refuses it: what must be looked at before a turn exists, and the statement that opens it. */
 import { applyEdits } from '../chat/edits.ts'
 import { newId } from '../chat/ids.ts'
-import type { Message, MessageInput } from '../chat/message.ts'
+import type { Message } from '../chat/message.ts'
 import { BatonError, invalid, isUnavailable, noSession } from '../errors.ts'
 import type { Caller, StartTurn } from '../ports.ts'
 import type { NewTurn, Opened, OpenTurn, Session, TurnGround } from '../store/store.ts'
@@ -36,12 +36,14 @@ export function createOpening(
 
   /** Checks all that may refuse the turn, and opens it. */
   async function openOn(ground: TurnGround, caller: Caller, given: OpenTurn): Promise<Opened | null> {
-    const row = { ...given, turn: wholeChoice(ground.session, given) }
+    const { session } = ground
+    const row = { ...given, turn: wholeChoice(session, given) }
     const { session_id, context, idempotency_key: key, body_hash } = row.turn
-    await assertRoom(ground.session, row)
+    await assertRoom(session, row)
     try {
-      await check(ground, row.turn)
-      const fits = (history: Message[]) => void applyEdits<MessageInput>(history, context)
+      assertModel(session, row.turn)
+      await credentials.resolve(session, row.turn.provider ?? session.provider, ground.credentials)
+      const fits = (history: Message[]) => void applyEdits(history, context)
       return await store.turns.open(caller, row, context.length > 0 ? fits : undefined)
     } catch (thrown) {
       // A request that would be refused now may have been taken before: its idempotency key brings that turn, whatever
@@ -62,15 +64,6 @@ export function createOpening(
     throw new BatonError('rate_limited', `${most} turns of ${owner} run or are queued already.`, {
       retryAfter: 5,
     })
-  }
-
-  /**
-   * Refuses a turn without a model or a credential before it exists. Its edits are checked against the history as it is
-   * opened.
-   */
-  async function check({ session, credentials: known }: TurnGround, turn: NewTurn): Promise<void> {
-    assertModel(session, turn)
-    await credentials.resolve(session, turn.provider ?? session.provider, known)
   }
 
   return async (caller, id, request) => {

@@ -30,7 +30,7 @@ export async function renderPreview(
     provider,
     model: request.model ?? session.model,
     credential,
-    history: [...applyEdits<MessageInput>(messages, request.context), ...input],
+    history: [...applyEdits(messages, request.context), ...input],
     stored: messages,
     registry,
     followUp: false,
