@@ -12,7 +12,7 @@ import { redactJson } from '../tools/redact.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { announced } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
-import { completion, isSameTool, type Job, recordEnd, runJob, sayAhead, sayCompleted, toolOf } from './job.ts'
+import { completion, isSameTool, type Job, recordEnd, runJob, sayAhead, toolOf, unsaid } from './job.ts'
 import { commit, committedSteps, connectorsOf, endOfSteps, type Run } from './run.ts'
 
 /** A step's calls, and their rows in the ledger, made before the step is committed. */
@@ -75,8 +75,9 @@ export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Prom
     const job = newJob(call, row?.id ?? newId('exec'), overlay, connectors)
     const fate = await takeUp(step, job, row, fateOf(job, row, i, turn))
     if (fate === 'settled') {
-      if (kind === 'resumed') job.isSaid = true
-      else sayCompleted(step, job)
+      const completed = completion(step, job)
+      if (kind === 'recovered') sayAhead(step, job, completed)
+      else for (const { key } of completed) job.said.add(key)
     }
     return job
   })
@@ -129,7 +130,7 @@ function newJob(
 ): Job {
   const declared = overlay?.byExposed.get(exposedName(call.name))
   const connector = connectors?.get(declared?.tool.connector_id ?? '') ?? null
-  return { call, exec_id, declared, connector, waits: false }
+  return { call, exec_id, declared, connector, waits: false, said: new Set() }
 }
 
 /** Writes the fate into the job; a job that is to run stays as it is. */
@@ -162,11 +163,7 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const { active } = run
   active.phase = 'tools'
   const waiting = jobs.filter((job) => job.waits)
-  for (const job of waiting) {
-    sayAhead(run, question(run, job), () => {
-      job.isAsked = true
-    })
-  }
+  for (const job of waiting) sayAhead(run, job, [question(run, job)])
   const running = jobs.filter((job) => !job.waits && !job.result)
   let open = running.length
   // The last result travels with the message's commit: one write less for the common single call.
@@ -235,9 +232,7 @@ async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   // Nobody enters the turn again before a person has answered: events that are not in the stream would die with this
   // owner.
   await run.writer.flush()
-  const before = jobs.flatMap((job) =>
-    job.result ? unsaidCompletion(run, job) : job.isAsked ? [] : question(run, job),
-  )
+  const before = jobs.flatMap((job) => unsaid(job, job.result ? completion(run, job) : [question(run, job)]))
   await commitEnds(run, jobs, { state: 'awaiting_input', before, events: [waits] })
   deps.log.info({ turn_id: active.turn.id }, 'turn waits for input')
   return false
@@ -250,19 +245,14 @@ function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Jo
   return announced(active.turn, index, `approval:${call_id}`, body)
 }
 
-/** The call's completion, unless it is known to be in the stream. */
-const unsaidCompletion = (run: Pick<Run, 'active' | 'index'>, job: Job): AnnouncedEvent[] =>
-  job.isSaid ? [] : completion(run, job)
-
 type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
 
 async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null): Promise<void> {
   const { active } = run
   const parts = jobs.flatMap((job) => job.result ?? [])
-  const events = jobs.flatMap((job) => unsaidCompletion(run, job))
   const stored = await commitEnds(run, jobs, {
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'tool', parts }],
-    before: events,
+    before: jobs.flatMap((job) => unsaid(job, completion(run, job))),
     ...(end ? { end } : {}),
   })
   run.history.push(...stored)

@@ -24,15 +24,13 @@ export interface Job {
   edited?: Record<string, unknown>
   /** A person is to say whether it may run */
   waits: boolean
-  /** The question to that person is known to be in the stream */
-  isAsked?: boolean
   /** Not in the ledger yet: it travels with the next commit */
   settlement?: Settlement
   result?: ToolResultPart
   /** How long it ran */
   duration_ms?: number
-  /** Its completion is known to be in the stream */
-  isSaid?: boolean
+  /** Keys of its announcements that are known to be in the stream */
+  readonly said: Set<string>
 }
 
 /** The tool's name for the ledger and the log: one that a model made up may hold a secret. */
@@ -65,7 +63,7 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   }
   await deps.store.executions.settle(active.fence, settlement)
   await recordEnd(run, job, settlement)
-  sayCompleted(run, job)
+  sayAhead(run, job, completion(run, job))
 }
 
 /**
@@ -91,24 +89,19 @@ export async function recordEnd(
   })
 }
 
-export function sayCompleted(run: Run, job: Job): void {
-  for (const announced of completion(run, job)) {
-    sayAhead(run, announced, () => {
-      job.isSaid = true
-    })
+/** Says a job's events at once. The commit that follows says those again that are not known by then to be in the stream. */
+export function sayAhead({ deps, active, writer }: Run, { said }: Job, events: AnnouncedEvent[]): void {
+  for (const { key, event } of events) {
+    writer.emit(event, key).then(
+      () => said.add(key),
+      (err: unknown) =>
+        deps.log.warn({ err, turn_id: active.turn.id, type: event.type }, 'an event is left to the commit'),
+    )
   }
 }
 
-/** Says an event at once. The commit that follows says it again, unless it is known by then to be in the stream. */
-export function sayAhead(
-  { deps, active, writer }: Run,
-  { key, event }: AnnouncedEvent,
-  onSaid: () => void,
-): void {
-  writer.emit(event, key).then(onSaid, (err: unknown) => {
-    deps.log.warn({ err, turn_id: active.turn.id, type: event.type }, 'an event is left to the commit')
-  })
-}
+export const unsaid = ({ said }: Job, events: AnnouncedEvent[]): AnnouncedEvent[] =>
+  events.filter(({ key }) => !said.has(key))
 
 /** Whether it is still the same server's tool: another server may have taken over its name. */
 export const isSameTool = (declared: RegistryTool, newest: RegistryTool | undefined): boolean =>

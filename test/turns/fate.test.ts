@@ -11,7 +11,15 @@ const goesOn = { asked_at: ASKED_AT, isCancelled: false }
 const call: ToolCallPart = { type: 'tool_call', call_id: 'call_1', name: 'files.read', arguments: {} }
 const connector = { name: 'files', created_at: '2026-11-21T00:00:00.000Z' } as Connector
 const job = (rest: Partial<Job> = {}): Job => {
-  return { call, exec_id: 'exec_1', declared: {} as DeclaredTool, connector, waits: false, ...rest }
+  return {
+    call,
+    exec_id: 'exec_1',
+    declared: {} as DeclaredTool,
+    connector,
+    waits: false,
+    said: new Set(),
+    ...rest,
+  }
 }
 const row = (state: Execution['state'], rest: Partial<Execution> = {}) =>
   ({ state, connector: 'files', repeatable: false, result: null, approval: null, ...rest }) as Execution
