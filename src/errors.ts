@@ -100,9 +100,9 @@ export interface ErrorOptions {
   /** The request field at fault, as a path: `input[0].text`. */
   param?: string
   /** Extra facts for the caller; never a secret. A provider's own words go to `details.upstream`. */
-  details?: Record<string, unknown>
+  details?: Record<string, unknown> | undefined
   /** Seconds after which a retry makes sense, a month at most; becomes the Retry-After header. */
-  retryAfter?: number
+  retryAfter?: number | undefined
   cause?: unknown
 }
 
@@ -161,7 +161,7 @@ export const refuseAt =
   (thrown: unknown): never => {
     if (!(thrown instanceof BatonError)) throw thrown
     const { code, message, details } = thrown
-    throw new BatonError(code, message, { param, ...(details ? { details } : {}) })
+    throw new BatonError(code, message, { param, details })
   }
 
 /** For an unknown session, and for another owner's. */

@@ -97,10 +97,7 @@ const unpaid = always('upstream_rejected', "{vendor} refused the request because
 /** A failure that may pass, after the wait that the vendor names. */
 const passing =
   (code: ErrorCode, says: string) =>
-  ({ headers }: Report): Verdict => {
-    const retryAfter = retryAfterIn(headers)
-    return [code, says, retryAfter === undefined ? {} : { retryAfter }]
-  }
+  ({ headers }: Report): Verdict => [code, says, { retryAfter: retryAfterIn(headers) }]
 const busy = passing('upstream_overloaded', '{vendor} is overloaded or failed for a moment. Try again later.')
 const late = passing('upstream_timeout', '{vendor} gave up on the request after its own time limit.')
 const tooLarge = always(
@@ -193,7 +190,7 @@ function rateLimited({ headers, code, message }: Report): Verdict {
     'upstream_rate_limited',
     "The account's rate limit at {vendor} is reached. Try again later.",
     {
-      ...(wait === undefined ? {} : { retryAfter: wait }),
+      retryAfter: wait,
       ...(reset === undefined ? {} : { details: { reset_at: reset } }),
     },
   ]

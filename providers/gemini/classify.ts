@@ -241,7 +241,6 @@ function verdict({ status, reason, message }: Failure): Verdict {
 function toError(failure: Failure, headers: Readonly<Record<string, string>>): BatonError {
   const [code, says] = verdict(failure)
   const words = withoutSecrets(failure.message).slice(0, 2000)
-  const retryAfter = waitFor(code, failure, headers)
   return new BatonError(code, words === '' ? says : `${says} It said: ${words}`, {
     details: {
       upstream: {
@@ -253,7 +252,7 @@ function toError(failure: Failure, headers: Readonly<Record<string, string>>): B
         ...(failure.links.length > 0 ? { links: failure.links } : {}),
       },
     },
-    ...(retryAfter === undefined ? {} : { retryAfter }),
+    retryAfter: waitFor(code, failure, headers),
   })
 }
 

@@ -212,7 +212,6 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
 
 function toError(facts: Facts, vendor: string): BatonError {
   const rule = RULES.find(({ when }) => when(facts)) ?? LAST_RULE
-  const retryAfter = retryAfterOf(facts, rule.code)
   const { status, code, type, message, headers } = facts
   const request_id = headers['x-request-id'] ?? headers['x-oai-request-id'] ?? null
   const says = rule.says.replaceAll('{vendor}', vendor)
@@ -221,7 +220,7 @@ function toError(facts: Facts, vendor: string): BatonError {
       upstream: { status, code: code || null, type: type || null, message, request_id },
       ...shouldRetryIn(headers),
     },
-    ...(retryAfter === undefined ? {} : { retryAfter }),
+    retryAfter: retryAfterOf(facts, rule.code),
   })
 }
 

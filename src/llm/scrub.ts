@@ -26,11 +26,7 @@ export function scrubber(secret: CredentialSecret): Scrub {
       const told = JSON.parse(details, (_, value) => (typeof value === 'string' ? words(value) : value))
       const message = words(error.message)
       if (message === error.message && JSON.stringify(told) === details) return error
-      const { retryAfter } = error
-      return new BatonError(error.code, message, {
-        details: told,
-        ...(retryAfter === undefined ? {} : { retryAfter }),
-      })
+      return new BatonError(error.code, message, { details: told, retryAfter: error.retryAfter })
     },
   }
 }
