@@ -4,11 +4,10 @@
  * block the same index, or none. Unknown events, blocks and deltas are passed over: the vendor adds some at will.
  */
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
-import { parseRecord } from '../../src/chat/json.ts'
 import { type AssistantPart, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
-import type { SseFrame } from '../../src/sse.ts'
+import { readFrame } from '../frames.ts'
 import { argumentsJson, type Json, number, object, string } from '../json.ts'
 import { streamError } from './classify.ts'
 import { redacted, signed } from './opaque.ts'
@@ -174,10 +173,7 @@ export function createParser(context: ParseContext, vendor: string): ModelParser
   }
   return {
     push(frame) {
-      const event = readFrame(frame, vendor)
-      // In an error event that a relay makes, `type` may be the error's own, or missing.
-      const isError = frame.event === 'error' || Boolean(event.error)
-      const type = isError ? 'error' : (string(event.type) ?? frame.event ?? '')
+      const { type, event } = readFrame(frame, vendor)
       return HANDLERS.get(type)?.(state, event) ?? []
     },
     end() {
@@ -188,16 +184,6 @@ export function createParser(context: ParseContext, vendor: string): ModelParser
       )
     },
   }
-}
-
-function readFrame({ data }: SseFrame, vendor: string): Json {
-  const event = parseRecord(data)
-  if (event) return event
-  throw new BatonError(
-    'upstream_disconnected',
-    `${vendor} sent a piece of the stream that is no JSON object.`,
-    { details: { upstream: data.slice(0, 200) } },
-  )
 }
 
 /**

@@ -5,12 +5,11 @@
  */
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { Finish } from '../../src/chat/fold.ts'
-import { parseRecord } from '../../src/chat/json.ts'
 import { standardBase64 } from '../../src/chat/media.ts'
 import { type AssistantPart, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
-import type { SseFrame } from '../../src/sse.ts'
+import { readFrame } from '../frames.ts'
 import { argumentsJson, type Json, number, object, objects, string } from '../json.ts'
 import { classifyEvent } from './classify.ts'
 import { createItems, type Item, type Items } from './items.ts'
@@ -51,11 +50,7 @@ export function createParser(
   return {
     push(frame) {
       if (state.finished) return []
-      const event = decoded(frame, vendor)
-      // In an error event that a relay makes, `type` may be the error's own, or missing. The vendor's SDK goes by these
-      // signs, too.
-      const isError = frame.event === 'error' || Boolean(event.error)
-      const type = isError ? 'error' : (string(event.type) ?? frame.event ?? '')
+      const { type, event } = readFrame(frame, vendor)
       return (HANDLERS.get(type) ?? passOver)(state, event)
     },
     end() {
@@ -67,12 +62,6 @@ export function createParser(
       )
     },
   }
-}
-
-function decoded({ data }: SseFrame, vendor: string): Json {
-  const event = parseRecord(data)
-  if (event) return event
-  throw new BatonError('upstream_disconnected', `${vendor} sent a frame that is no JSON object.`)
 }
 
 const passOver: Handler = () => []
