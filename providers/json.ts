@@ -24,6 +24,10 @@ export const string = (value: unknown): string | undefined =>
 export const number = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isFinite(value) ? value : undefined
 
+/** The fields that have a value. One that is undefined is left out: beside others it would stand in place of theirs. */
+export const present = <T extends object>(fields: T): { [Name in keyof T]?: Exclude<T[Name], undefined> } =>
+  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as typeof fields
+
 /**
  * A call's arguments that came as a value, as the JSON text that other vendors send. A value nested too deep to be
  * written becomes a text that is no JSON, so that the call is not run.

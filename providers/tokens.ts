@@ -1,19 +1,17 @@
 /** Reads a login's tokens, and what a token says about itself. */
 import { parseRecord } from '../src/chat/json.ts'
 import { type LoginSecret, secondsIn, type TokenAnswer } from '../src/oauth-vendor.ts'
-import { instantOf, type Json, string } from './json.ts'
+import { instantOf, type Json, present, string } from './json.ts'
 
 type Tokens = Pick<LoginSecret, 'access_token' | 'refresh_token' | 'id_token'>
 
 /** The tokens that an answer or a login file has, by their names in OAuth. */
-export function tokensIn(from: Json): Tokens {
-  const tokens: Tokens = {}
-  for (const name of ['access_token', 'refresh_token', 'id_token'] as const) {
-    const token = string(from[name])
-    if (token !== undefined) tokens[name] = token
-  }
-  return tokens
-}
+export const tokensIn = ({ access_token, refresh_token, id_token }: Json): Tokens =>
+  present({
+    access_token: string(access_token),
+    refresh_token: string(refresh_token),
+    id_token: string(id_token),
+  })
 
 /**
  * A token endpoint's answer; null if it holds no token. A token of any kind will do: a rotated refresh token is the
@@ -22,8 +20,7 @@ export function tokensIn(from: Json): Tokens {
 export function tokenAnswer(answer: Json | null): TokenAnswer | null {
   const tokens = tokensIn(answer ?? {})
   if (Object.keys(tokens).length === 0) return null
-  const expires_in = secondsIn(answer?.expires_in)
-  return { ...tokens, ...(expires_in === undefined ? {} : { expires_in }) }
+  return { ...tokens, ...present({ expires_in: secondsIn(answer?.expires_in) }) }
 }
 
 /**

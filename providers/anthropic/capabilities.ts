@@ -6,7 +6,7 @@
 import type { MediaPart } from '../../src/chat/message.ts'
 import type { Capabilities } from '../../src/chat/repair.ts'
 import type { ReportedModel } from '../../src/provider.ts'
-import { type Json, number, object, objects, string } from '../json.ts'
+import { type Json, number, object, objects, present, string } from '../json.ts'
 import { mediaBlocks } from './messages.ts'
 import type { DocumentBlock, WireEffort } from './wire.ts'
 
@@ -143,18 +143,18 @@ export function parseModels(body: unknown): ReportedModel[] {
 }
 
 function reportedModel(id: string, model: Json): ReportedModel {
-  const output = number(model.max_tokens)
   const { thinking, effort } = object(model.capabilities)
   const { types } = object(thinking)
   const accepted = supported(types)
   // In the summer of 2026 the list named only `enabled` and `adaptive`, also of models that take `disabled`.
   const unnamed = tabled(id).thinking.filter((type) => object(types)[type] === undefined)
-  const efforts = supported(effort)
   return {
     id,
-    ...(output === undefined ? {} : { max_output_tokens: output }),
-    ...(accepted ? { thinking_types: [...accepted, ...unnamed] } : {}),
-    ...(efforts ? { efforts } : {}),
+    ...present({
+      max_output_tokens: number(model.max_tokens),
+      thinking_types: accepted && [...accepted, ...unnamed],
+      efforts: supported(effort),
+    }),
   }
 }
 

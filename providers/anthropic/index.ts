@@ -4,6 +4,7 @@
  * Pure; wire/anthropic.md is the source of every fact in this folder.
  */
 import type { CredentialFacts, Deployment, SchemaProfile } from '../../src/provider.ts'
+import { present } from '../json.ts'
 import { amendRequest } from './amend.ts'
 import { capabilitiesOf, parseModels } from './capabilities.ts'
 import { classify } from './classify.ts'
@@ -29,7 +30,7 @@ const MODELS_PATH = '/v1/models?limit=1000'
  * (wire/anthropic.md 2.2; cloudflare/cloudflare-os#402).
  */
 const workspaceOf = ({ workspace_id }: CredentialFacts): Record<string, string> =>
-  workspace_id === undefined ? {} : { 'anthropic-workspace-id': workspace_id }
+  present({ 'anthropic-workspace-id': workspace_id })
 
 /**
  * The Messages API with a key, whichever vendor serves it: its provider id, and its name in errors. Models that are no

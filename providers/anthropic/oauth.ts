@@ -15,7 +15,7 @@ import {
   type TokenAnswer,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
-import { instantOf, type Json, number, object, string } from '../json.ts'
+import { instantOf, type Json, number, object, present, string } from '../json.ts'
 import { tokenAnswer } from '../tokens.ts'
 import { OAUTH_BETA } from './render.ts'
 
@@ -112,7 +112,7 @@ function readTokens(body: string): TokenAnswer | null {
   const answer = object(parseRecord(body))
   const tokens = tokenAnswer(answer)
   const name = string(object(answer.account).email_address) ?? string(object(answer.organization).name)
-  return tokens && { ...tokens, ...(name ? { name } : {}) }
+  return tokens && { ...tokens, ...present({ name }) }
 }
 
 /**
@@ -139,11 +139,10 @@ function readClaudeFile(file: Json): ImportedLogin {
   const login = object(file.claudeAiOauth)
   const access_token = string(login.accessToken)
   if (!access_token) throw noLogin('It has no claudeAiOauth.accessToken.')
-  const expires_at = instantOf(number(login.expiresAt))
   return {
     secret: { access_token },
     facts: {},
-    ...(expires_at === undefined ? {} : { expires_at }),
+    ...present({ expires_at: instantOf(number(login.expiresAt)) }),
     warning:
       'Anthropic does not permit other software to store Claude subscription logins or to route requests through them (docs/provider-logins.md). The token is used until it expires and is never renewed; Claude Code keeps its login.',
   }
@@ -156,20 +155,17 @@ function readClaudeFile(file: Json): ImportedLogin {
 function readProfile(file: Json): ImportedLogin {
   const access_token = string(file.access_token)
   if (!access_token) throw noLogin('It has no access_token; give the file below credentials/.')
-  const refresh_token = string(file.refresh_token)
   const client_id = string(object(file.authentication).client_id) ?? string(file.client_id)
-  const workspace_id = string(file.workspace_id)
   const seconds = number(file.expires_at)
   const expires_at = seconds === undefined ? undefined : instantOf(seconds * 1000)
   return {
     secret: {
       access_token,
-      ...(refresh_token ? { refresh_token } : {}),
-      ...(client_id ? { client_id } : {}),
+      ...present({ refresh_token: string(file.refresh_token), client_id }),
       renewed_by: CONSOLE,
     },
-    facts: workspace_id ? { workspace_id } : {},
-    ...(expires_at === undefined ? {} : { expires_at }),
+    facts: present({ workspace_id: string(file.workspace_id) }),
+    ...present({ expires_at }),
     warning:
       'Refresh tokens are used once: from its first renewal on, this login belongs to Baton, and the profile must log in again.',
   }

@@ -6,7 +6,7 @@
 import { isPlainText } from '../../src/chat/media.ts'
 import type { Capabilities } from '../../src/chat/repair.ts'
 import type { Effort, ReportedModel } from '../../src/provider.ts'
-import { list, number, object, objects, string } from '../json.ts'
+import { list, number, object, objects, present, string } from '../json.ts'
 
 const LEVELS = ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] as const
 type Level = (typeof LEVELS)[number]
@@ -182,14 +182,9 @@ export function parseModels(body: unknown): ReportedModel[] {
   return objects(object(body).models).flatMap((model) => {
     const name = string(model.name)
     if (!name || !list(model.supportedGenerationMethods).includes('generateContent')) return []
-    const output = number(model.outputTokenLimit)
-    return [
-      {
-        id: bareModel(name),
-        ...(output === undefined ? {} : { max_output_tokens: output }),
-        // The list names no levels, only whether a model thinks; proto JSON leaves `false` out.
-        ...(model.thinking === true ? {} : { efforts: [] }),
-      },
-    ]
+    const max_output_tokens = number(model.outputTokenLimit)
+    // The list names no levels, only whether a model thinks; proto JSON leaves `false` out.
+    const efforts = model.thinking === true ? undefined : []
+    return [{ id: bareModel(name), ...present({ max_output_tokens, efforts }) }]
   })
 }

@@ -5,6 +5,7 @@
  */
 import { invalid } from '../../src/errors.ts'
 import type { Deployment, ModelRequest, RenderedRequest } from '../../src/provider.ts'
+import { present } from '../json.ts'
 import { amendRequest } from './amend.ts'
 import { bareModel, capabilities, parseModels } from './capabilities.ts'
 import { classify } from './classify.ts'
@@ -45,7 +46,7 @@ export const geminiOauth: Deployment = {
   render: (request) => renderPublic(request, true),
   authorize: ({ access_token = '' }, { quota_project }) => ({
     authorization: `Bearer ${access_token}`,
-    ...(quota_project === undefined ? {} : { 'x-goog-user-project': quota_project }),
+    ...present({ 'x-goog-user-project': quota_project }),
   }),
 }
 

@@ -15,7 +15,7 @@ import {
   shortened,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
-import { instantOf, type Json, number, object, string } from '../json.ts'
+import { instantOf, type Json, number, object, present, string } from '../json.ts'
 import { claimsOf, tokenAnswer, tokensIn } from '../tokens.ts'
 import { isSetupNeeded, setUpCodeAssist } from './setup.ts'
 
@@ -112,8 +112,7 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
 
 /** Access tokens are opaque; the id token names the account, and lives for the same hour. */
 function identify({ id_token }: LoginSecret): LoginIdentity {
-  const email = string(claimsOf(id_token).email)
-  return { facts: {}, ...(email === undefined ? {} : { name: email }) }
+  return { facts: {}, ...present({ name: string(claimsOf(id_token).email) }) }
 }
 
 /** `oauth_creds.json` (1.4). It names no client: the configured client must be the one that made the login. */
@@ -124,12 +123,11 @@ function readCliFile(file: Json): ImportedLogin {
       'It has neither access_token nor refresh_token; gemini-cli may keep its login in the keychain instead.'
     throw invalid('content', `content is no gemini-cli login. ${why}`)
   }
-  const expires_at = instantOf(number(file.expiry_date))
   return {
     secret,
     ...identify(secret),
     facts: { path: 'code_assist' },
-    ...(expires_at === undefined ? {} : { expires_at }),
+    ...present({ expires_at: instantOf(number(file.expiry_date)) }),
     warning:
       "Google forbids other software to use gemini-cli's login and may suspend the account for it (docs/provider-logins.md). Renewing it needs the OAuth client that made it in BATON_GOOGLE_OAUTH_CLIENT_ID and _SECRET.",
   }

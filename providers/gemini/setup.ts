@@ -5,7 +5,7 @@
 import { isRecord, parseRecord } from '../../src/chat/json.ts'
 import { BatonError, invalid } from '../../src/errors.ts'
 import type { OAuthAnswer, OAuthSettings, SetupStep } from '../../src/oauth-vendor.ts'
-import { type Json, object, objects, string } from '../json.ts'
+import { type Json, object, objects, present, string } from '../json.ts'
 import { classify } from './classify.ts'
 
 type Facts = Readonly<Record<string, string>>
@@ -61,8 +61,8 @@ export function* setUpCodeAssist(
 }
 
 const about = (project: string | undefined): Json => ({
-  ...(project === undefined ? {} : { cloudaicompanionProject: project }),
-  metadata: { ...CLIENT, ...(project === undefined ? {} : { duetProject: project }) },
+  ...present({ cloudaicompanionProject: project }),
+  metadata: { ...CLIENT, ...present({ duetProject: project }) },
 })
 
 interface Account {

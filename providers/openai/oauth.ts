@@ -15,7 +15,7 @@ import {
   shortened,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
-import { type Json, object, string } from '../json.ts'
+import { type Json, object, present, string } from '../json.ts'
 import { claimsOf, expiryOf, tokenAnswer, tokensIn } from '../tokens.ts'
 import { isWorkspace, ORIGINATOR } from './render.ts'
 
@@ -92,15 +92,10 @@ function identify({ access_token, id_token }: LoginSecret): LoginIdentity {
   // Some valid tokens name no account.
   const account_id = accounts.find(isWorkspace)
   const name = string(identity.email) ?? string(claims.email)
-  const expires_at = expiryOf(claims)
   const isFedramp = held.some(({ chatgpt_account_is_fedramp }) => chatgpt_account_is_fedramp === true)
   return {
-    facts: {
-      ...(account_id === undefined ? {} : { account_id }),
-      ...(isFedramp ? { fedramp: 'true' } : {}),
-    },
-    ...(name === undefined ? {} : { name }),
-    ...(expires_at === undefined ? {} : { expires_at }),
+    facts: present({ account_id, fedramp: isFedramp ? 'true' : undefined }),
+    ...present({ name, expires_at: expiryOf(claims) }),
   }
 }
 
