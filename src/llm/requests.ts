@@ -1,5 +1,4 @@
 /** How requests leave for a deployment: their address and headers, over connections that they all share. */
-import type { Dispatcher } from 'undici'
 import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
@@ -19,9 +18,7 @@ export interface RequestsDeps {
     Config['limits'],
     'upstreamConnections' | 'connectTimeoutMs' | 'firstByteTimeoutMs' | 'idleTimeoutMs'
   >
-  forwardProxy?: ForwardProxy | null
-  /** Absent: a pool of connections of its own */
-  dispatcher?: Dispatcher
+  forwardProxy: ForwardProxy | null
 }
 
 /** The credential that a request goes out with, and its other headers. */
@@ -50,13 +47,13 @@ export interface Requests {
   headers(deployment: Deployment, input: HeadersInput): Record<string, string>
   /** Begins the exchange; throws as `headers` does. */
   send(deployment: Deployment, outgoing: Outgoing): Exchange
-  /** Destroys the own pool; exchanges under way fail with `draining`. */
+  /** Destroys the connections; exchanges under way fail with `draining`. */
   close(): Promise<void>
 }
 
 export function createRequests(deps: RequestsDeps): Requests {
   const { firstByteTimeoutMs, idleTimeoutMs } = deps.limits
-  const dispatcher = deps.dispatcher ?? newAgent(deps)
+  const dispatcher = newAgent(deps)
 
   const url = (deployment: Deployment, path: string) => new URL(deps.baseUrl(deployment) + path)
   const headersFor: Requests['headers'] = (deployment, { secret, facts, headers }) => ({
@@ -80,14 +77,12 @@ export function createRequests(deps: RequestsDeps): Requests {
         maxBytes: MAX_ANSWER,
         beforeSend,
       }),
-    close: async () => {
-      if (!deps.dispatcher) await dispatcher.destroy()
-    },
+    close: () => dispatcher.destroy(),
   }
 }
 
 /** TCP_NODELAY is undici's own default; no pipelining, since every answer is a long stream. */
-const newAgent = ({ limits, forwardProxy = null }: RequestsDeps) =>
+const newAgent = ({ limits, forwardProxy }: RequestsDeps) =>
   upstreamAgent(forwardProxy, {
     connections: limits.upstreamConnections,
     connectTimeout: limits.connectTimeoutMs,

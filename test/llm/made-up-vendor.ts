@@ -160,6 +160,7 @@ export function bench(
   const { limits, ...rest } = options
   const llm = createLlm({
     baseUrl: () => url,
+    forwardProxy: null,
     metrics: {
       modelCallEnded: (call) => calls.push(call),
       modelRetried: (_, code) => retries.push(code),
