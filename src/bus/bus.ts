@@ -19,7 +19,7 @@ export interface BusEvent {
    */
   alone?: string
   /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */
-  once?: string
+  once?: string | undefined
   /**
    * The lease under which a turn's owner says the event. It is dropped once a later owner has spoken in the turn, or
    * the turn's end is in the log: a process that was frozen does not know that it owns nothing any more. Where the log

@@ -72,7 +72,6 @@ function release(pace: Pace, send: () => void): void {
 export function createWriter(
   bus: Bus,
   session: string,
-  turn: string,
   { flushMs, epoch, again = false }: { flushMs: number; epoch: number; again?: boolean },
 ): Writer {
   let waiting: Waiting[] = []
@@ -100,7 +99,7 @@ export function createWriter(
       sending = null
       if (waiting.length > 0) plan()
     }
-    sending = bus.append(session, encoded(batch, { turn_id: turn, epoch, again })).then(
+    sending = bus.append(session, encoded(batch, { epoch, again })).then(
       () => {
         for (const { resolve } of batch) resolve()
         isBroken = false
@@ -174,13 +173,11 @@ export function createWriter(
 
 const encoded = (
   batch: readonly Waiting[],
-  { turn_id, epoch, again }: { turn_id: string; epoch: number; again: boolean },
+  { epoch, again }: { epoch: number; again: boolean },
 ): BusEvent[] =>
   batch.map(({ event, once, lost }) => {
-    const said: BusEvent = { type: event.type, turn_id, data: JSON.stringify(event), epoch, again }
-    if (once !== undefined) said.once = once
-    if (lost) said.lost = true
-    return said
+    const { type, turn_id } = event
+    return { type, turn_id, data: JSON.stringify(event), once, epoch, again, lost }
   })
 
 /** Makes `a` say what `b` says too; false where they do not belong together. */

@@ -9,6 +9,17 @@ import { redactJson, redactText } from '../tools/redact.ts'
 import type { EngineDeps } from './deps.ts'
 import { TOOL_GONE } from './fate.ts'
 
+/** The turn's call as the ledger has it. Throws tool_call_not_found. */
+export async function findCall(
+  store: Pick<Store, 'executions'>,
+  turn: string,
+  call: string,
+): Promise<Execution> {
+  const found = (await store.executions.ofTurn(turn, 'told')).find(({ call_id }) => call_id === call)
+  if (found) return found
+  throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
+}
+
 /** Throws tool_call_not_found, not_awaiting, and invalid_request for edited arguments that do not fit. */
 export async function recordDecision(
   deps: EngineDeps,
@@ -18,8 +29,7 @@ export async function recordDecision(
   given: Decision,
 ): Promise<void> {
   const { store, sealed } = deps
-  const row = (await store.executions.ofTurn(turn.id, 'told')).find((one) => one.call_id === call)
-  if (!row) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
+  const row = await findCall(store, turn.id, call)
   const edited = given.arguments
   if (edited) await assertFitting(deps, row, edited)
   const { decision, reason = null } = given

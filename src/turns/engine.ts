@@ -13,7 +13,7 @@ import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { Caller, StartedTurn, StartTurn, Turns } from '../ports.ts'
 import { CANCELLED, requestStop } from './active.ts'
-import { recordDecision } from './approvals.ts'
+import { findCall, recordDecision } from './approvals.ts'
 import { createCancel } from './cancel.ts'
 import { type Control, tell } from './control.ts'
 import type { EngineDeps } from './deps.ts'
@@ -140,8 +140,7 @@ export function createEngine(deps: EngineDeps): Engine {
     },
     async answer(caller, id, call) {
       await findTurn(store, caller, id)
-      const isKnown = (await store.executions.ofTurn(id, 'told')).some(({ call_id }) => call_id === call)
-      if (!isKnown) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
+      await findCall(store, id, call)
       throw new BatonError('not_awaiting', `Tool call ${call} is not asking for input.`)
     },
     render: (caller, session, request) => renderPreview(deps, caller, session, request),

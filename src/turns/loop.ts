@@ -27,7 +27,7 @@ import { discard, discardLost, modelStep } from './step.ts'
 export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry): Promise<void> {
   const { turn } = active
   const from = performance.now()
-  const writer = createWriter(deps.bus, turn.session_id, turn.id, {
+  const writer = createWriter(deps.bus, turn.session_id, {
     flushMs: deps.settings.flushMs,
     epoch: active.fence.epoch,
     again: entry.kind !== 'fresh',
