@@ -100,9 +100,9 @@ export interface CredentialSecret {
 
 /** The operator's settings for a deployment: `providers.<id>` in the YAML file, and settings of their own. */
 export interface DeploymentOptions {
-  /** Extra leading system blocks; empty by default */
+  /** Logins only: extra leading system blocks; empty by default */
   system_blocks: readonly string[]
-  /** Extra headers, their names in lower case; empty by default */
+  /** Logins only: extra headers, their names in lower case; empty by default */
   headers: Readonly<Record<string, string>>
   /** Code Assist only: declare tools in both spellings */
   dual_declarations: boolean

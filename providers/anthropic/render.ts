@@ -35,7 +35,7 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
   const sent = headers(request, oauth, plan)
   // A login's operator may have named a version that takes no sampling fields (wire/anthropic.md 3.1).
   const samples = family.sampling && sent['anthropic-version'] === VERSION_HEADER['anthropic-version']
-  const system = systemBlocks(request, oauth)
+  const system = systemBlocks(request)
   const tools = declareTools(request.tools)
   const tool_choice = toolChoice(request, family, plan, note)
   const messages = renderMessages(request.messages, { replay: plan.replay, note })
@@ -89,8 +89,8 @@ function withAnchors(messages: WireMessage[]): WireMessage[] {
   return messages
 }
 
-function systemBlocks({ instructions, options }: ModelRequest, oauth: boolean): TextBlock[] {
-  return [...(oauth ? options.system_blocks : []), instructions]
+function systemBlocks({ instructions, options }: ModelRequest): TextBlock[] {
+  return [...options.system_blocks, instructions]
     .filter((text) => !isBlank(text))
     .map((text, i, all) => ({
       type: 'text',
@@ -175,7 +175,7 @@ function headers({ options }: ModelRequest, oauth: boolean, { thinking }: Thinki
   // A field and its beta travel together: either alone is refused (wire/anthropic.md 2.3).
   if (thinking?.type === 'adaptive' && thinking.block_binding) betas.add(BINDING_BETA)
   const own: Record<string, string> = { ...VERSION_HEADER }
-  for (const [name, value] of Object.entries(oauth ? options.headers : {})) {
+  for (const [name, value] of Object.entries(options.headers)) {
     if (name !== 'anthropic-beta') own[name] = value
     else for (const beta of value.split(',')) if (beta.trim() !== '') betas.add(beta.trim())
   }

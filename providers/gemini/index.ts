@@ -26,6 +26,7 @@ const publicApi = {
   ...shared,
   capabilities: (model) => capabilities(model, true),
   declare: (tools) => declareTools(tools, false),
+  render: renderPublic,
   models: { path: '/models?pageSize=1000', parse: parseModels },
 } satisfies Partial<Deployment>
 
@@ -34,7 +35,6 @@ export const gemini: Deployment = {
   ...publicApi,
   id: 'gemini',
   credential: { kind: 'api_key' },
-  render: (request) => renderPublic(request, false),
   authorize: ({ api_key = '' }) => ({ 'x-goog-api-key': api_key }),
 }
 
@@ -43,7 +43,6 @@ export const geminiOauth: Deployment = {
   ...publicApi,
   id: 'gemini-oauth',
   credential: { kind: 'oauth', path: 'public' },
-  render: (request) => renderPublic(request, true),
   authorize: ({ access_token = '' }, { quota_project }) => ({
     authorization: `Bearer ${access_token}`,
     ...present({ 'x-goog-user-project': quota_project }),
@@ -61,11 +60,11 @@ export const codeAssist: Deployment = {
   authorize: ({ access_token = '' }) => ({ authorization: `Bearer ${access_token}` }),
 }
 
-function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
-  const { body, notes } = renderBody(request, { oauth, bothSpellings: false })
+function renderPublic(request: ModelRequest): RenderedRequest {
+  const { body, notes } = renderBody(request, false)
   return {
     path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
-    headers: oauth ? request.options.headers : {},
+    headers: request.options.headers,
     // Without `store` the project's settings decide; Code Assist has no such field (9.1).
     body: request.options.unstored ? { ...body, store: false } : body,
     notes,
@@ -76,10 +75,7 @@ function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
 const CODE_ASSIST_NAMES: ReadonlyMap<string, string> = new Map([['gemini-3.5-flash', 'gemini-3-flash']])
 
 function renderCodeAssist(request: ModelRequest): RenderedRequest {
-  const { body, notes } = renderBody(request, {
-    oauth: true,
-    bothSpellings: request.options.dual_declarations,
-  })
+  const { body, notes } = renderBody(request, request.options.dual_declarations)
   const model = bareModel(request.model)
   const name = CODE_ASSIST_NAMES.get(model)
   if (name) notes.push(`model: ${model} is called ${name} here`)

@@ -7,14 +7,6 @@ import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/pro
 import { familyOf, isGemini3, mostOutput, thinkingConfig } from './capabilities.ts'
 import { type Content, toContents } from './contents.ts'
 
-/** How the deployments differ inside of the body. */
-interface Form {
-  /** The credential is a login: only logins get the operator's leading system blocks */
-  oauth: boolean
-  /** Tools are declared equally under both spellings of the field (architecture decision over wire 3.1) */
-  bothSpellings: boolean
-}
-
 /**
  * What Gemini reads of `parametersJsonSchema` (wire/gemini.md 5.1); it ignores other keywords. It reads `title`, too, but
  * takes the titles that pydantic writes for names of functions: 2.5 Flash then ends every call of such a tool with
@@ -53,7 +45,10 @@ interface FunctionDeclaration {
   parametersJsonSchema: Record<string, unknown>
 }
 
-/** The `tools` member: one entry that holds every declaration, or none without tools. */
+/**
+ * The `tools` member: one entry that holds every declaration, or none without tools. `bothSpellings`: equally under both
+ * spellings of the field (architecture decision over wire 3.1).
+ */
 export const declareTools = (tools: readonly ToolDeclaration[], bothSpellings: boolean): DeclaredTools[] =>
   tools.length === 0 ? [] : (bothSpellings ? twice : plain)(tools)
 
@@ -86,22 +81,21 @@ export function contentsOf({ model, messages, reported }: ModelRequest): Content
   })
 }
 
-/** The body without envelope, and what had to be left out or changed. */
+/** The body without envelope, and what had to be left out or changed. `bothSpellings` as for declareTools. */
 export function renderBody(
   given: ModelRequest,
-  form: Form,
+  bothSpellings: boolean,
 ): { body: Record<string, unknown>; notes: string[] } {
   const notes: string[] = []
   const note = (text: string) => void notes.push(text)
   const { reported } = given
   const request = reported?.tools === false ? { ...given, tools: [] } : given
   if (request.tools.length < given.tools.length) note('tools: left out, this model takes none')
-  const leading = form.oauth ? request.options.system_blocks : []
-  const system = [...leading, request.instructions]
+  const system = [...request.options.system_blocks, request.instructions]
     .filter((text) => text.trim() !== '')
     .map((text) => ({ text: text.toWellFormed() }))
   const isApart = reported?.instructions !== false
-  const tools = declareTools(request.tools, form.bothSpellings)
+  const tools = declareTools(request.tools, bothSpellings)
   const toolConfig = functionCallingConfig(request, note)
   const generationConfig = generationConfigOf(request, note)
   const contents = contentsOf(request)

@@ -213,65 +213,61 @@ t.test('messages become the vendor’s', async (t) => {
   )
 })
 
-t.test('a login sends the operator’s blocks and headers and a stable user id, a key does not', async (t) => {
-  const options = {
-    ...OPTIONS,
-    system_blocks: ['First.', 'Second.'],
-    headers: { 'anthropic-beta': 'context-1m-2025-08-07, oauth-2025-04-20', 'x-app': 'own' },
-  }
-  const wish = { model: 'claude-opus-5-5', request: { options } }
-  const { path, headers, body } = render(wish, anthropicOauth)
-  t.equal(path, '/v1/messages?beta=true')
-  t.strictSame(headers, {
-    'anthropic-version': '2023-06-01',
-    'x-app': 'own',
-    'anthropic-beta': 'oauth-2025-04-20,thinking-binding-controls-2026-08-01,context-1m-2025-08-07',
-  })
-  t.match(body.system, [
-    { text: 'First.' },
-    { text: 'Second.' },
-    { text: 'Be brief.', cache_control: { type: 'ephemeral' } },
-  ])
-  t.equal(body.system?.filter((part) => 'cache_control' in part).length, 1)
-  t.match(body.metadata?.user_id, /^[0-9a-f]{64}$/)
-  t.strictSame(render(wish, anthropicOauth).body, body, 'stable')
-  const other = render({ ...wish, request: { options, session_id: 'ses_2' } }, anthropicOauth)
-  t.not(other.body.metadata?.user_id, body.metadata?.user_id)
+t.test(
+  'a login sends the operator’s blocks and headers, and a stable user id, which a key does not',
+  async (t) => {
+    const options = {
+      ...OPTIONS,
+      system_blocks: ['First.', 'Second.'],
+      headers: { 'anthropic-beta': 'context-1m-2025-08-07, oauth-2025-04-20', 'x-app': 'own' },
+    }
+    const wish = { model: 'claude-opus-5-5', request: { options } }
+    const { path, headers, body } = render(wish, anthropicOauth)
+    t.equal(path, '/v1/messages?beta=true')
+    t.strictSame(headers, {
+      'anthropic-version': '2023-06-01',
+      'x-app': 'own',
+      'anthropic-beta': 'oauth-2025-04-20,thinking-binding-controls-2026-08-01,context-1m-2025-08-07',
+    })
+    t.match(body.system, [
+      { text: 'First.' },
+      { text: 'Second.' },
+      { text: 'Be brief.', cache_control: { type: 'ephemeral' } },
+    ])
+    t.equal(body.system?.filter((part) => 'cache_control' in part).length, 1)
+    t.match(body.metadata?.user_id, /^[0-9a-f]{64}$/)
+    t.strictSame(render(wish, anthropicOauth).body, body, 'stable')
+    const other = render({ ...wish, request: { options, session_id: 'ses_2' } }, anthropicOauth)
+    t.not(other.body.metadata?.user_id, body.metadata?.user_id)
 
-  const byKey = render(wish)
-  t.notOk('metadata' in byKey.body)
-  t.match(
-    byKey.body.system,
-    [{ text: 'Be brief.' }],
-    "a key's requests get no blocks that are meant for logins",
-  )
-  t.notOk('x-app' in byKey.headers)
+    t.notOk('metadata' in render({ model: 'claude-opus-5-5' }).body)
 
-  const newer = render(
-    {
-      model: 'claude-opus-4-6',
-      settings: { temperature: 0.5 },
-      request: { options: { ...OPTIONS, headers: { 'anthropic-version': '2026-10-21' } } },
-    },
-    anthropicOauth,
-  )
-  t.equal(refusalOf(newer), null, 'an API version without sampling gets no sampling settings')
-  t.match(newer.notes, [/temperature: not accepted/])
+    const newer = render(
+      {
+        model: 'claude-opus-4-6',
+        settings: { temperature: 0.5 },
+        request: { options: { ...OPTIONS, headers: { 'anthropic-version': '2026-10-21' } } },
+      },
+      anthropicOauth,
+    )
+    t.equal(refusalOf(newer), null, 'an API version without sampling gets no sampling settings')
+    t.match(newer.notes, [/temperature: not accepted/])
 
-  const facts = { id: 'cred_1', workspace_id: 'wrkspc_1' }
-  t.strictSame(anthropicOauth.authorize(SECRET, facts), {
-    authorization: 'Bearer sk-ant-oat01-acme-1',
-    'anthropic-workspace-id': 'wrkspc_1',
-  })
-  t.strictSame(anthropicOauth.authorize(SECRET, { id: null }), {
-    authorization: 'Bearer sk-ant-oat01-acme-1',
-  })
-  t.strictSame(anthropic.authorize(SECRET, facts), {
-    'x-api-key': 'sk-ant-api03-acme-1',
-    'anthropic-workspace-id': 'wrkspc_1',
-  })
-  t.strictSame(anthropic.authorize(SECRET, { id: null }), { 'x-api-key': 'sk-ant-api03-acme-1' })
-})
+    const facts = { id: 'cred_1', workspace_id: 'wrkspc_1' }
+    t.strictSame(anthropicOauth.authorize(SECRET, facts), {
+      authorization: 'Bearer sk-ant-oat01-acme-1',
+      'anthropic-workspace-id': 'wrkspc_1',
+    })
+    t.strictSame(anthropicOauth.authorize(SECRET, { id: null }), {
+      authorization: 'Bearer sk-ant-oat01-acme-1',
+    })
+    t.strictSame(anthropic.authorize(SECRET, facts), {
+      'x-api-key': 'sk-ant-api03-acme-1',
+      'anthropic-workspace-id': 'wrkspc_1',
+    })
+    t.strictSame(anthropic.authorize(SECRET, { id: null }), { 'x-api-key': 'sk-ant-api03-acme-1' })
+  },
+)
 
 t.test("the vendor's own types accept the rendered requests", async (t) => {
   const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
