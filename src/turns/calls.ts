@@ -181,7 +181,7 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   }
   const end = endOfSteps(run)
   await commitResults(run, jobs, end)
-  return end === null
+  return end === undefined
 }
 
 /**
@@ -247,13 +247,13 @@ function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Jo
 
 type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
 
-async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null): Promise<void> {
+async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | undefined): Promise<void> {
   const { active } = run
   const parts = jobs.flatMap((job) => job.result ?? [])
   const stored = await commitEnds(run, jobs, {
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'tool', parts }],
     before: jobs.flatMap((job) => unsaid(job, completion(run, job))),
-    ...(end ? { end } : {}),
+    end,
   })
   run.history.push(...stored)
 }

@@ -225,7 +225,7 @@ async function end(run: Ending, how: TurnEnd): Promise<void> {
 async function endInStep(run: Ending, how: TurnEnd): Promise<void> {
   const { turn } = run.active
   const text = how.state === 'cancelled' ? (run.inFlight?.folding.textSoFar() ?? '') : ''
-  const step = run.inFlight && endedStep(run.inFlight, how.state === 'failed' ? 'error' : null)
+  const step = run.inFlight ? endedStep(run.inFlight, how.state === 'failed' ? 'error' : null) : undefined
   const partial: NewMessage[] = isBlank(text)
     ? []
     : [
@@ -237,5 +237,5 @@ async function endInStep(run: Ending, how: TurnEnd): Promise<void> {
           incomplete: true,
         },
       ]
-  await commit(run, { messages: partial, end: how, ...(step ? { step } : {}) })
+  await commit(run, { messages: partial, end: how, step })
 }

@@ -69,8 +69,8 @@ export async function prepare(
   const head = capabilities.boundThinking
     ? JSON.stringify([session.instructions, deployment.declare(overlay.tools, options)])
     : ''
-  const target = { provider, model, credential_id: credential.facts.id, ...capabilities }
-  const { messages, prefix, notes } = repair(from.history, target, head)
+  const origin = { provider, model, credential_id: credential.facts.id }
+  const { messages, prefix, notes } = repair(from.history, { ...origin, ...capabilities }, head)
   const request: ModelRequest = {
     model,
     instructions: session.instructions,
@@ -83,12 +83,7 @@ export async function prepare(
     credential: credential.facts,
     options,
   }
-  const provenance = {
-    provider,
-    model,
-    credential_id: credential.facts.id,
-    ...(prefix === '' ? {} : { prefix }),
-  }
+  const provenance = prefix === '' ? origin : { ...origin, prefix }
   return { deployment, request, overlay, context: parseContext(from, overlay, provenance), notes }
 }
 

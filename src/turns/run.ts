@@ -88,8 +88,8 @@ export const committedSteps = ({ steps }: Pick<Turn, 'steps'>): number =>
   steps.filter(({ ended_at, discarded }) => ended_at !== null && !discarded).length
 
 /** The turn's end where its step is the last that it may take. */
-export const endOfSteps = ({ active, index }: Pick<Run, 'active' | 'index'>): TurnEnd | null =>
-  index + 1 < active.turn.max_steps ? null : { state: 'completed', finish_reason: 'max_steps' }
+export const endOfSteps = ({ active, index }: Pick<Run, 'active' | 'index'>): TurnEnd | undefined =>
+  index + 1 < active.turn.max_steps ? undefined : { state: 'completed', finish_reason: 'max_steps' }
 
 /** The connectors of a session's bindings, as of then. */
 export const connectorsIn = (

@@ -255,7 +255,7 @@ async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Pr
 /** The next step follows without calls between, if the turn may take one more. */
 async function goOn(run: Run, attempt: Attempt, parts: Part[]): Promise<[] | null> {
   const end = endOfSteps(run)
-  await writeStep(run, attempt, parts, 'stop', end ? { end } : {})
+  await writeStep(run, attempt, parts, 'stop', { end })
   return end ? null : []
 }
 

@@ -142,7 +142,7 @@ export interface Commit {
    * Appended to the turn's steps, or put in place of the last one of the same index and attempt. Its usage is added to
    * the turn's and the session's in the same write, also that of a discarded step.
    */
-  step?: Step
+  step?: Step | undefined
   messages?: NewMessage[]
   executions?: NewExecution[]
   settlements?: Settlement[]
@@ -150,7 +150,7 @@ export interface Commit {
   attempt?: number
   restarts?: number
   /** Ends the turn and gives the lease back. (So does `awaiting_input`: any replica may resume the turn.) */
-  end?: TurnEnd
+  end?: TurnEnd | undefined
   announce?: AnnouncedEvent[]
 }
 /** `key` is unique in the session: an event announced again under the same key is dropped by the bus. */
