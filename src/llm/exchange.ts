@@ -7,6 +7,9 @@ import type { Dispatcher } from 'undici'
 import { BatonError } from '../errors.ts'
 import { flatHeaders } from '../foreign.ts'
 
+/** Bytes of one answer; the longest real ones, with images inside, are a tenth of it. */
+export const MAX_ANSWER = 64 << 20
+
 /** The request went out of date between rendering and sending (`beforeSend` said no): render it again. */
 export class LlmStale extends Error {
   constructor() {
@@ -15,21 +18,19 @@ export class LlmStale extends Error {
   }
 }
 
-interface ExchangeRequest {
+export interface ExchangeRequest {
   dispatcher: Dispatcher
   url: URL
-  method: 'GET' | 'POST'
   headers: Readonly<Record<string, string>>
+  /** Sent by POST; null: there is none, for a GET */
   body: Buffer | null
   signal: AbortSignal
   /** Milliseconds from the constructor to the response's head, with the wait for a free connection */
   firstByteMs: number
   /** Milliseconds between any two pieces of the body */
   idleMs: number
-  /** Bytes of the body, all together */
-  maxBytes: number
   /** Asked right before the first byte leaves; false: nothing is sent, LlmStale is thrown */
-  beforeSend: (() => boolean) | undefined
+  beforeSend?: (() => boolean) | undefined
 }
 
 export interface ResponseHead {
@@ -55,7 +56,7 @@ const DRAIN_MS = 500
  */
 export class Exchange implements Dispatcher.DispatchHandler {
   /** Without what is sent, which nobody needs while the answer streams */
-  readonly #request: Omit<ExchangeRequest, 'dispatcher' | 'url' | 'method' | 'headers' | 'body'>
+  readonly #request: Omit<ExchangeRequest, 'dispatcher' | 'url' | 'headers' | 'body'>
   #controller: Dispatcher.DispatchController | null = null
   #stage: Stage = 'connect'
   #head: ResponseHead | null = null
@@ -68,7 +69,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   #wake: (() => void) | null = null
   #timer: NodeJS.Timeout | undefined
 
-  constructor({ dispatcher, url, method, headers, body, ...request }: ExchangeRequest) {
+  constructor({ dispatcher, url, headers, body, ...request }: ExchangeRequest) {
     this.#request = request
     const { signal, firstByteMs } = request
     if (signal.aborted) {
@@ -82,7 +83,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
       {
         origin: url.origin,
         path: url.pathname + url.search,
-        method,
+        method: body ? 'POST' : 'GET',
         headers: { ...headers },
         body,
         headersTimeout: 0,
@@ -171,8 +172,8 @@ export class Exchange implements Dispatcher.DispatchHandler {
   onResponseData(_: unknown, piece: Buffer): void {
     if (this.#state !== 'open') return
     this.#total += piece.length
-    if (this.#total > this.#request.maxBytes) {
-      const words = `The provider's answer is larger than ${this.#request.maxBytes} bytes.`
+    if (this.#total > MAX_ANSWER) {
+      const words = `The provider's answer is larger than ${MAX_ANSWER} bytes.`
       return this.abort(new BatonError('upstream_rejected', words, { details: { phase: 'body' } }))
     }
     this.#timer?.refresh()

@@ -5,7 +5,8 @@
 import { isDeepStrictEqual } from 'node:util'
 import { BoundedMap } from '../bounded-map.ts'
 import type { CredentialFacts, CredentialSecret, Deployment, ReportedModel } from '../provider.ts'
-import { MAX_ANSWER, type Requests } from './requests.ts'
+import { MAX_ANSWER } from './exchange.ts'
+import type { Requests } from './requests.ts'
 
 const FRESH_MS = 3_600_000
 /** A vendor whose list fails is not asked again with every turn. */

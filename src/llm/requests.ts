@@ -4,10 +4,8 @@ import { BatonError } from '../errors.ts'
 import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
 import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
 import { USER_AGENT } from '../version.ts'
-import { Exchange } from './exchange.ts'
+import { Exchange, type ExchangeRequest } from './exchange.ts'
 
-/** Bytes of one answer; the longest real ones, with images inside, are a tenth of it. */
-export const MAX_ANSWER = 64 << 20
 /** Shorter than the idle time of common load balancers (60 s), so that a socket is seldom closed under a request. */
 const KEEP_ALIVE_MS = 55_000
 
@@ -29,14 +27,9 @@ interface HeadersInput {
   headers: Readonly<Record<string, string>>
 }
 
-interface Outgoing extends HeadersInput {
+interface Outgoing extends HeadersInput, Pick<ExchangeRequest, 'body' | 'signal' | 'beforeSend'> {
   /** Joined to the deployment's root */
   path: string
-  /** Sent by POST; null: there is none, for a GET */
-  body: Buffer | null
-  signal: AbortSignal
-  /** See Exchange */
-  beforeSend?: (() => boolean) | undefined
   /** Longest silence in milliseconds, where it is to be shorter than the configured limits */
   silenceMs?: number
 }
@@ -64,18 +57,14 @@ export function createRequests(deps: RequestsDeps): Requests {
   return {
     url,
     headers: headersFor,
-    send: (deployment, { path, body, signal, beforeSend, silenceMs = Infinity, ...input }) =>
+    send: (deployment, { secret, facts, headers, path, silenceMs = Infinity, ...request }) =>
       new Exchange({
+        ...request,
         dispatcher,
         url: url(deployment, path),
-        method: body ? 'POST' : 'GET',
-        headers: headersFor(deployment, input),
-        body,
-        signal,
+        headers: headersFor(deployment, { secret, facts, headers }),
         firstByteMs: Math.min(silenceMs, firstByteTimeoutMs),
         idleMs: Math.min(silenceMs, idleTimeoutMs),
-        maxBytes: MAX_ANSWER,
-        beforeSend,
       }),
     close: () => dispatcher.destroy(),
   }
