@@ -89,7 +89,7 @@ export async function recordEnd(
   })
 }
 
-/** Says a job's events at once. The commit that follows says those again that are not known by then to be in the stream. */
+/** Says a job's events at once. The commit that follows says again what is unsaid by then. */
 export function sayAhead({ deps, active, writer }: Run, { said }: Job, events: AnnouncedEvent[]): void {
   for (const { key, event } of events) {
     writer.emit(event, key).then(
@@ -100,6 +100,7 @@ export function sayAhead({ deps, active, writer }: Run, { said }: Job, events: A
   }
 }
 
+/** Those of a job's events that are not known to be in the stream. */
 export const unsaid = ({ said }: Job, events: AnnouncedEvent[]): AnnouncedEvent[] =>
   events.filter(({ key }) => !said.has(key))
 
