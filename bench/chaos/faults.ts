@@ -34,20 +34,17 @@ export interface Harm {
   report(kind: Kind, what: string): void
 }
 
-/** Does the harm; what it resolves with is done before the next round. */
-export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>> = {
+/** Does the harm, and resolves once what it broke is right again. */
+export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
   async kill({ world, victim }) {
     await kill(world, victim)
-    return async () => {}
   },
   /** Longer than a lease: the replica wakes as an owner that does not know that it has lost its turns. */
   async freeze({ world, victim, random }) {
     const replica = world.replicas[victim]
     replica?.signal('SIGSTOP')
-    const back = sleep(world.leaseSeconds * 1000 * (1.2 + random.next())).then(() =>
-      replica?.signal('SIGCONT'),
-    )
-    return async () => back
+    await sleep(world.leaseSeconds * 1000 * (1.2 + random.next()))
+    replica?.signal('SIGCONT')
   },
   /** At times the log comes back with what it had a moment before; at times the owner dies, too. */
   async redis_restart({ world, victim, random }) {
@@ -59,7 +56,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     await world.servers.redis.down('SIGKILL')
     const back = sleep(random.between(0, 3000)).then(() => world.servers.redis.up())
     if (random.next() < 0.5) await kill(world, victim)
-    return async () => back
+    await back
   },
   /** No event that is committed can be announced; then the owner dies. The next owner has to say the events, once. */
   async redis_mute({ world, victim, random }) {
@@ -68,20 +65,18 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     await redis.call('CLIENT', 'PAUSE', String(ms), 'WRITE').finally(() => redis.disconnect())
     await sleep(random.between(50, ms))
     await kill(world, victim)
-    return async () => {}
   },
   /** At times the owner dies, too: then nobody knows that there was more in the log. */
   async redis_flush({ world, victim, random }) {
     const redis = new Redis(world.redisUrl)
     await redis.flushall().finally(() => redis.disconnect())
     if (random.next() < 0.5) await kill(world, victim)
-    return async () => {}
   },
   async postgres_restart({ world, random }) {
     // SIGQUIT: as after a crash, without a checkpoint.
     await world.servers.postgres.down(random.next() < 0.5 ? 'SIGQUIT' : 'SIGINT')
-    const back = sleep(random.between(0, 5000)).then(() => world.servers.postgres.up())
-    return async () => back
+    await sleep(random.between(0, 5000))
+    await world.servers.postgres.up()
   },
   /** The error that a server with a full disk answers every insertion with. */
   async disk_full({ world, victim, random, report }) {
@@ -89,7 +84,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     await world.database.query(FILL_DISK)
     const back = sleep(random.between(300, 3000)).then(() => world.database.query(FREE_DISK))
     judge(await refused(world, victim, session), 'disk full', report)
-    return async () => back
+    await back
   },
   /** A lock holds every connection that a replica has; a request that wants one more waits in vain. */
   async pool_exhausted({ world, victim, report }) {
@@ -101,14 +96,11 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
       holder.release()
     })
     const crowd = Array.from({ length: POOL_CROWD }, () => refused(world, victim, session))
-    return async () => {
-      await back
-      const replies = await Promise.all(crowd)
-      const turnedAway = replies.filter(({ status }) => status !== 202 && status !== 409)
-      if (turnedAway.length === 0)
-        report('refusal_unclear', 'no request was refused for want of a connection')
-      for (const reply of turnedAway) judge(reply, 'pool exhausted', report)
-    }
+    await back
+    const replies = await Promise.all(crowd)
+    const turnedAway = replies.filter(({ status }) => status !== 202 && status !== 409)
+    if (turnedAway.length === 0) report('refusal_unclear', 'no request was refused for want of a connection')
+    for (const reply of turnedAway) judge(reply, 'pool exhausted', report)
   },
   /** At times the owner dies before it has acted on the wish. */
   async cancel({ world, victim, turns, random }) {
@@ -117,7 +109,6 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
       await request(world, 'POST', `/v1/turns/${turn.id}/cancel`, undefined, { first: victim + 1 })
     }
     if (random.next() < 0.5) await kill(world, victim)
-    return async () => {}
   },
   async tools({ world, victim, turns, random }) {
     for (const { session } of turns) {
@@ -133,7 +124,6 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
       )
       await request(world, 'POST', path, { apply: 'now' }, { first: victim })
     }
-    return async () => {}
   },
   /** Sessions go on with the next provider, whose first turn waits behind the running one; at times the owner dies. */
   async switch({ world, victim, turns, random, join }) {
@@ -142,7 +132,6 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
       join(await newTurn(world, planTurn(session, random, provider), victim + random.between(0, 2)))
     }
     if (random.next() < 0.5) await kill(world, victim)
-    return async () => {}
   },
   /** Clients repeat their requests at every replica at once; at times the owner dies meanwhile. */
   async twice({ world, victim, turns, random, join, report }) {
@@ -162,7 +151,6 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
       if (ids.some((id) => id !== one.turn.id)) report('turn_repeated', `${one.turn.id} answered as ${ids}`)
     }
     join(turn)
-    return async () => {}
   },
   /** Short turns wait behind the running ones, from elsewhere: one may begin while the end of the last is still to be said. */
   async queue({ world, victim, turns, random, join }) {
@@ -171,7 +159,6 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
         join(await newTurn(world, planChat(session, random), victim + i))
       }
     }
-    return async () => {}
   },
 }
 

@@ -104,7 +104,7 @@ async function playRound(
   await sleep(random.between(0, 900))
   const struckAt = Date.now()
   const struck = turns.filter((turn) => endOf(turn) === null)
-  const mend = await HARM[fault]({
+  await HARM[fault]({
     world,
     victim,
     turns,
@@ -115,7 +115,6 @@ async function playRound(
     },
     report: (kind, what) => report.findings.push({ kind, turn: '', what: `${fault}: ${what}` }),
   })
-  await mend()
   const mended = Date.now()
   await Promise.all(turns.flatMap(({ readings }) => readings.map(({ done }) => done)))
   report.turns += turns.length

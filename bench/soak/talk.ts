@@ -120,7 +120,7 @@ async function strike(run: Soak): Promise<void> {
     await world.replicas[0]?.ready()
     const fault = random.pick(STRIKES)
     const joined: Promise<void>[] = []
-    const mend = await HARM[fault]({
+    await HARM[fault]({
       world,
       victim: 0,
       turns: [...running],
@@ -128,7 +128,6 @@ async function strike(run: Soak): Promise<void> {
       join: (turn) => void joined.push(followed(run, turn, random)),
       report: (kind, what) => report.findings.push({ kind, turn: '', what: `${fault}: ${what}` }),
     })
-    await mend()
     await Promise.all(joined)
     report.faults[fault] = (report.faults[fault] ?? 0) + 1
     run.say(`${Math.round((run.until - Date.now()) / 1000)} s left: ${fault}, ${report.turns} turns over`)
