@@ -4,7 +4,7 @@ import { Redis } from 'ioredis'
 import type { Kind } from './check.ts'
 import type { Random } from './random.ts'
 import { ask, type ChaosTurn, newSession, newTurn, planChat, planTurn, switchProvider } from './workload.ts'
-import { once, type Reply, request, type World } from './world.ts'
+import { LEASE_SECONDS, once, type Reply, request, type World } from './world.ts'
 
 export const FAULTS = [
   'kill',
@@ -43,13 +43,13 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
   async freeze({ world, victim, random }) {
     const replica = world.replicas[victim]
     replica?.signal('SIGSTOP')
-    await sleep(world.leaseSeconds * 1000 * (1.2 + random.next()))
+    await sleep(LEASE_SECONDS * 1000 * (1.2 + random.next()))
     replica?.signal('SIGCONT')
   },
   /** At times the log comes back with what it had a moment before; at times the owner dies, too. */
   async redis_restart({ world, victim, random }) {
     if (random.next() < 0.5) {
-      const redis = new Redis(world.redisUrl)
+      const redis = new Redis(world.servers.redis.url)
       await redis.save().finally(() => redis.disconnect())
       await sleep(random.between(0, 1000))
     }
@@ -60,7 +60,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
   },
   /** No event that is committed can be announced; then the owner dies. The next owner has to say the events, once. */
   async redis_mute({ world, victim, random }) {
-    const redis = new Redis(world.redisUrl)
+    const redis = new Redis(world.servers.redis.url)
     const ms = random.between(500, 2500)
     await redis.call('CLIENT', 'PAUSE', String(ms), 'WRITE').finally(() => redis.disconnect())
     await sleep(random.between(50, ms))
@@ -68,7 +68,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
   },
   /** At times the owner dies, too: then nobody knows that there was more in the log. */
   async redis_flush({ world, victim, random }) {
-    const redis = new Redis(world.redisUrl)
+    const redis = new Redis(world.servers.redis.url)
     await redis.flushall().finally(() => redis.disconnect())
     if (random.next() < 0.5) await kill(world, victim)
   },

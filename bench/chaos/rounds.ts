@@ -6,7 +6,7 @@ import { inWords, type MemoryLife, watchMemory } from './memory.ts'
 import { createRandom, type Random } from './random.ts'
 import { follow, isTerminal } from './reader.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
-import type { World } from './world.ts'
+import { LEASE_SECONDS, type World } from './world.ts'
 
 export interface RoundOptions {
   rounds: number
@@ -127,7 +127,7 @@ async function playRound(
     if (resumedAt !== null) times.resumed.push(resumedAt - struckAt)
     times.ended.push(endedAt - struckAt)
     const since = fault === 'kill' || fault === 'freeze' ? struckAt : mended
-    const late = endedAt - since - world.leaseSeconds * 1000 - (options.slackMs ?? SLACK_MS)
+    const late = endedAt - since - LEASE_SECONDS * 1000 - (options.slackMs ?? SLACK_MS)
     if (late > 0) report.findings.push({ kind: 'turn_late', turn: turn.id, what: `by ${late} ms` })
   }
   for (const turn of turns) report.findings.push(...(await check(world, turn, report)))

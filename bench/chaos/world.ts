@@ -22,9 +22,7 @@ export interface World {
   replicas: Replica[]
   database: pg.Pool
   tools: ToolServer
-  leaseSeconds: number
   servers: { postgres: RunningServer; redis: RunningServer }
-  redisUrl: string
   /** Requests that a provider answered with an error */
   refused(): Recorded[]
   requests(): number
@@ -35,18 +33,18 @@ export interface World {
   close(): Promise<void>
 }
 
-export interface WorldOptions {
+interface WorldOptions {
   replicas?: number
-  leaseSeconds?: number
   /** Whether PostgreSQL syncs to the disk; default true */
   durable?: boolean
-  env?: Record<string, string>
   /** A folder for the replicas' logs, made where there is none */
   logs?: string | null
 }
 
+export const LEASE_SECONDS = 2
+
 export async function openWorld(options: WorldOptions = {}): Promise<World> {
-  const { replicas: count = 3, leaseSeconds = 2, durable = true, env = {}, logs = null } = options
+  const { replicas: count = 3, durable = true, logs = null } = options
   const closers: (() => Promise<unknown>)[] = []
   const close = async () => {
     for (const one of closers.splice(0).reverse()) await one()
@@ -54,24 +52,22 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
   try {
     if (logs !== null) mkdirSync(logs, { recursive: true })
     const servers = await startServers(durable, closers)
-    const [databaseUrl, redisUrl] = [servers.postgres.url, servers.redis.url]
     const vendors = await startVendors()
     const tools = await startToolServer(TOOLS)
     closers.push(() => closeVendors(vendors), tools.close)
-    const database = new pg.Pool({ connectionString: databaseUrl, max: 4 })
+    const database = new pg.Pool({ connectionString: servers.postgres.url, max: 4 })
     database.on('error', () => {})
     closers.push(() => database.end())
     const replicaEnv = {
-      DATABASE_URL: databaseUrl,
-      REDIS_URL: redisUrl,
-      BATON_LEASE_SECONDS: String(leaseSeconds),
+      DATABASE_URL: servers.postgres.url,
+      REDIS_URL: servers.redis.url,
+      BATON_LEASE_SECONDS: String(LEASE_SECONDS),
       BATON_ENCRYPTION_KEYS: `k1:${randomBytes(32).toString('base64')}`,
       BATON_LOG_LEVEL: logs === null ? 'error' : 'info',
       ...rootsOf(vendors),
       OPENAI_API_KEY: 'sk-chaos',
       ANTHROPIC_API_KEY: 'sk-ant-api03-chaos',
       GEMINI_API_KEY: 'chaos',
-      ...env,
     }
     const replicas: Replica[] = []
     for (let i = 0; i < count; i++) {
@@ -88,9 +84,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
       replicas,
       database,
       tools,
-      leaseSeconds,
       servers,
-      redisUrl,
       refused: () => everything().filter(({ status = 0 }) => status >= 400),
       requests: () => everything().length + forgotten,
       requestWith: (words) => everything().findLast(({ text }) => text.includes(words)),
@@ -165,19 +159,17 @@ export interface Reply {
   retryAfter: string | null
 }
 
+const ANSWER_MS = 60_000
+
 /** A request that is made again, at another replica, until one answers it with something final. */
 export async function request(
   world: Pick<World, 'replicas'>,
   method: string,
   path: string,
   body?: unknown,
-  {
-    first = 0,
-    headers = {},
-    untilMs = 60_000,
-  }: { first?: number; headers?: Record<string, string>; untilMs?: number } = {},
+  { first = 0, headers = {} }: { first?: number; headers?: Record<string, string> } = {},
 ): Promise<Reply> {
-  const until = Date.now() + untilMs
+  const until = Date.now() + ANSWER_MS
   for (let tries = 0; ; tries++) {
     const replica = world.replicas[(first + tries) % world.replicas.length]
     const reply = replica ? await once(replica.url + path, method, body, headers).catch(() => null) : null

@@ -114,7 +114,7 @@ async function losesItsOwnerOnceMore(t: Test, world: World): Promise<void> {
   const { turn, reading } = await hangingTurn(world, 0, 'fourth')
   await world.database.query('update turn set recoveries = 3 where id = $1', [turn.id])
   // The log goes, and what the first step said with it: no reader may take what comes after for the whole turn.
-  const redis = new Redis(world.redisUrl)
+  const redis = new Redis(world.servers.redis.url)
   await redis.flushall().finally(() => redis.disconnect())
   await world.replicas[0]?.end('SIGKILL')
   await reading.done
