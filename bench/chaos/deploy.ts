@@ -9,7 +9,7 @@ import { follow } from './reader.ts'
 import { checkAll, recoveriesOf } from './rounds.ts'
 import type { Outcome } from './scenarios.ts'
 import { type ChaosTurn, newSession, type Plan, planChat, planTurn } from './workload.ts'
-import type { World } from './world.ts'
+import { urlOf, type World } from './world.ts'
 
 /** So many clients, each with one turn after the other; or so many turns a second, however long each turn takes. */
 export type Load = { clients: number } | { rate: number }
@@ -185,7 +185,7 @@ async function converse(
   const signal = AbortSignal.timeout(TURN_MS)
   const { opened, at } = await ask(world, plan, first, signal, heal)
   const id = opened.headers.get('x-baton-turn') ?? ''
-  const place = (i: number) => world.replicas[(at + i) % world.replicas.length]?.url ?? ''
+  const place = (i: number) => urlOf(world, at + i)
   const reading = follow(id, { kind: 'staying', place, signal, opened })
   await reading.done
   if (reading.connections > 1) heal('stream ended early')
@@ -202,8 +202,8 @@ async function ask(
 ): Promise<{ opened: Response; at: number }> {
   const { length } = world.replicas
   for (let tries = 0; ; tries++) {
-    const at = (first + tries) % length
-    const opened = await fetch(`${world.replicas[at]?.url}/v1/sessions/${plan.session}/turns`, {
+    const at = first + tries
+    const opened = await fetch(`${urlOf(world, at)}/v1/sessions/${plan.session}/turns`, {
       method: 'POST',
       headers: { 'content-type': 'application/json', 'idempotency-key': plan.key },
       body: JSON.stringify({ input: plan.input }),

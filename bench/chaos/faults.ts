@@ -4,7 +4,7 @@ import { Redis } from 'ioredis'
 import type { Kind } from './check.ts'
 import type { Random } from './random.ts'
 import { ask, type ChaosTurn, newSession, newTurn, planChat, planTurn, switchProvider } from './workload.ts'
-import { LEASE_SECONDS, once, type Reply, request, type World } from './world.ts'
+import { LEASE_SECONDS, once, type Reply, request, urlOf, type World } from './world.ts'
 
 export const FAULTS = [
   'kill',
@@ -186,7 +186,7 @@ const POOL_CROWD = 20
 /** A turn that is asked for once, whatever the answer. */
 const refused = (world: World, victim: number, session: string): Promise<Reply> =>
   once(
-    `${world.replicas[victim]?.url}/v1/sessions/${session}/turns`,
+    `${urlOf(world, victim)}/v1/sessions/${session}/turns`,
     'POST',
     { input: 'hello', background: true },
     {},

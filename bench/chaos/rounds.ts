@@ -6,7 +6,7 @@ import { inWords, type MemoryLife, watchMemory } from './memory.ts'
 import { createRandom, type Random } from './random.ts'
 import { follow, isTerminal } from './reader.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
-import { LEASE_SECONDS, type World } from './world.ts'
+import { LEASE_SECONDS, urlOf, type World } from './world.ts'
 
 export interface RoundOptions {
   rounds: number
@@ -147,16 +147,15 @@ function resumedAfter({ readings }: ChaosTurn, struckAt: number): number | null 
 
 /** A reader that stays; for one turn of a round also one that leaves after every event, and one that leaves at times. */
 function readers(world: World, { id }: ChaosTurn, isFirst: boolean, random: Random, signal: AbortSignal) {
-  const at = (i: number) => world.replicas[i % world.replicas.length]?.url ?? ''
   const offset = random.between(0, world.replicas.length)
-  const staying = follow(id, { kind: 'staying', place: (i) => at(offset + i), signal })
+  const staying = follow(id, { kind: 'staying', place: (i) => urlOf(world, offset + i), signal })
   if (!isFirst) return [staying]
   return [
     staying,
-    follow(id, { kind: 'hopping', place: (i) => at(i), leaveAfter: () => 1, signal }),
+    follow(id, { kind: 'hopping', place: (i) => urlOf(world, i), leaveAfter: () => 1, signal }),
     follow(id, {
       kind: 'wandering',
-      place: (i) => at(offset + 1 + i),
+      place: (i) => urlOf(world, offset + 1 + i),
       leaveAfter: () => 2 + random.between(0, 20),
       signal,
     }),
@@ -175,7 +174,7 @@ async function check(world: World, turn: ChaosTurn, report: Report): Promise<Fin
 export async function checkAfterwards(world: World, turn: ChaosTurn, first = 0): Promise<Finding[]> {
   const reference = follow(turn.id, {
     kind: 'later',
-    place: (i) => world.replicas[(first + i) % world.replicas.length]?.url ?? '',
+    place: (i) => urlOf(world, first + i),
     signal: AbortSignal.timeout(ROUND_MS),
   })
   await reference.done

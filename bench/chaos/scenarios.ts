@@ -2,10 +2,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Finding } from './check.ts'
 import { createRandom, type Random } from './random.ts'
-import { type Follow, follow, type Reading } from './reader.ts'
+import { type Follow, follow } from './reader.ts'
 import { checkAll, recoveriesOf } from './rounds.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
-import { request, type World } from './world.ts'
+import { request, urlOf, type World } from './world.ts'
 
 export interface Outcome {
   findings: Finding[]
@@ -13,7 +13,6 @@ export interface Outcome {
 }
 
 const TURN_MS = 120_000
-const urlOf = ({ replicas }: World, i: number) => replicas[i % replicas.length]?.url ?? ''
 
 /** A turn with one reader that stays as long as it can. */
 async function followed(world: World, at: number, random: Random): Promise<ChaosTurn> {
@@ -24,7 +23,7 @@ async function followed(world: World, at: number, random: Random): Promise<Chaos
 }
 
 const overAll = (turns: ChaosTurn[]): Promise<unknown> =>
-  Promise.all(turns.flatMap(({ readings }) => readings.map(({ done }: Reading) => done)))
+  Promise.all(turns.flatMap(({ readings }) => readings.map(({ done }) => done)))
 
 /** PostgreSQL goes away in the middle of turns, and comes back. */
 export async function databaseAway(

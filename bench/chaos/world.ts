@@ -110,6 +110,10 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
   }
 }
 
+/** Where the replica of this number is; numbers go round. */
+export const urlOf = ({ replicas }: Pick<World, 'replicas'>, i: number): string =>
+  replicas[i % replicas.length]?.url ?? ''
+
 /** A run that is told to stop ends its processes, as a run that fails does. */
 export function endOnSignals(): void {
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(1))
@@ -171,8 +175,7 @@ export async function request(
 ): Promise<Reply> {
   const until = Date.now() + ANSWER_MS
   for (let tries = 0; ; tries++) {
-    const replica = world.replicas[(first + tries) % world.replicas.length]
-    const reply = replica ? await once(replica.url + path, method, body, headers).catch(() => null) : null
+    const reply = await once(urlOf(world, first + tries) + path, method, body, headers).catch(() => null)
     if (reply && reply.status < 500) return reply
     if (Date.now() > until)
       throw new Error(

@@ -7,7 +7,7 @@
 import { parseArgs } from 'node:util'
 import { inWords, memoryOf, watchMemory } from '../chaos/memory.ts'
 import { percentile, spread } from '../chaos/rounds.ts'
-import { endOnSignals, MODELS, openWorld, request, type World } from '../chaos/world.ts'
+import { endOnSignals, MODELS, openWorld, request, urlOf, type World } from '../chaos/world.ts'
 import { numbersIn } from '../options.ts'
 
 const { values } = parseArgs({
@@ -80,7 +80,7 @@ async function newSession(world: World, i: number): Promise<string> {
 async function openIdle(world: World, signal: AbortSignal): Promise<Promise<void>[]> {
   const idling: Promise<void>[] = []
   for (let i = 0; i < idle; i++) {
-    const url = `${world.replicas[0]?.url}/v1/sessions/${await newSession(world, i)}/events`
+    const url = `${urlOf(world, 0)}/v1/sessions/${await newSession(world, i)}/events`
     const response = await fetch(url, { signal })
     idling.push(
       drain(response, () => {}).then(
@@ -106,7 +106,7 @@ async function stream(world: World, i: number, until: number): Promise<void> {
 
 async function streamTurn(world: World, session: string): Promise<void> {
   const asked = performance.now()
-  const response = await fetch(`${world.replicas[0]?.url}/v1/sessions/${session}/turns`, {
+  const response = await fetch(`${urlOf(world, 0)}/v1/sessions/${session}/turns`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ input: `slow ${deltas} ${1000 / rate}` }),

@@ -7,7 +7,7 @@ import { createRandom, type Random } from '../chaos/random.ts'
 import { follow } from '../chaos/reader.ts'
 import { checkAfterwards, grown, tally } from '../chaos/rounds.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn, switchProvider } from '../chaos/workload.ts'
-import { request, type World } from '../chaos/world.ts'
+import { request, urlOf, type World } from '../chaos/world.ts'
 
 export interface SoakOptions {
   ms: number
@@ -86,7 +86,7 @@ async function converse(run: Soak, session: string, random: Random): Promise<voi
 async function followed(run: Soak, turn: ChaosTurn, random: Random): Promise<void> {
   const { world, report, running } = run
   const start = random.between(0, world.replicas.length)
-  const place = (i: number) => world.replicas[(start + i) % world.replicas.length]?.url ?? ''
+  const place = (i: number) => urlOf(world, start + i)
   const signal = AbortSignal.timeout(TURN_MS)
   turn.readings.push(
     follow(turn.id, { kind: 'staying', place, signal }),
