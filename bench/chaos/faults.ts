@@ -3,8 +3,17 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import type { Kind } from './check.ts'
 import type { Random } from './random.ts'
-import { ask, type ChaosTurn, newSession, newTurn, planChat, planTurn, switchProvider } from './workload.ts'
-import { LEASE_SECONDS, once, type Reply, request, urlOf, type World } from './world.ts'
+import {
+  ask,
+  askOnce,
+  type ChaosTurn,
+  newSession,
+  newTurn,
+  planChat,
+  planTurn,
+  switchProvider,
+} from './workload.ts'
+import { LEASE_SECONDS, type Reply, request, type World } from './world.ts'
 
 export const FAULTS = [
   'kill',
@@ -83,7 +92,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
     const session = await newSession(world, victim)
     await world.database.query(FILL_DISK)
     const back = sleep(random.between(300, 3000)).then(() => world.database.query(FREE_DISK))
-    judge(await refused(world, victim, session), 'disk full', report)
+    judge(await askOnce(world, session, victim), 'disk full', report)
     await back
   },
   /** A lock holds every connection that a replica has; a request that wants one more waits in vain. */
@@ -95,7 +104,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
       await holder.query('commit')
       holder.release()
     })
-    const crowd = Array.from({ length: POOL_CROWD }, () => refused(world, victim, session))
+    const crowd = Array.from({ length: POOL_CROWD }, () => askOnce(world, session, victim))
     await back
     const replies = await Promise.all(crowd)
     const turnedAway = replies.filter(({ status }) => status !== 202 && status !== 409)
@@ -182,15 +191,6 @@ const FREE_DISK = 'drop function no_space() cascade'
 const POOL_HELD_MS = 7_000
 /** More requests than a replica has connections. */
 const POOL_CROWD = 20
-
-/** A turn that is asked for once, whatever the answer. */
-const refused = (world: World, victim: number, session: string): Promise<Reply> =>
-  once(
-    `${urlOf(world, victim)}/v1/sessions/${session}/turns`,
-    'POST',
-    { input: 'hello', background: true },
-    {},
-  ).catch((err: unknown) => ({ status: 0, body: { error: { code: String(err) } }, retryAfter: null }))
 
 /** The answer must say what is wrong and when to come again. */
 function judge({ status, body, retryAfter }: Reply, what: string, report: Harm['report']): void {

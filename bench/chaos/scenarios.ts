@@ -4,8 +4,8 @@ import type { Finding } from './check.ts'
 import { createRandom, type Random } from './random.ts'
 import { type Follow, follow } from './reader.ts'
 import { checkAll, recoveriesOf } from './rounds.ts'
-import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
-import { request, urlOf, type World } from './world.ts'
+import { askOnce, type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
+import { type Reply, request, urlOf, type World } from './world.ts'
 
 export interface Outcome {
   findings: Finding[]
@@ -29,14 +29,14 @@ const overAll = (turns: ChaosTurn[]): Promise<unknown> =>
 export async function databaseAway(
   world: World,
   { ms, seed, count }: { ms: number; seed: number; count: number },
-): Promise<Outcome & { recoveries: number; refusal: Refusal; ready: { status: number; reason: string } }> {
+): Promise<Outcome & { recoveries: number; refusal: Reply; ready: { status: number; reason: string } }> {
   const random = createRandom(seed)
   const turns = await Promise.all(Array.from({ length: count }, (_, i) => followed(world, i, random)))
   const session = await newSession(world)
   await sleep(300)
   await world.servers.postgres.down('SIGINT')
   const back = sleep(ms).then(() => world.servers.postgres.up())
-  const refusal = await refusalOf(`${urlOf(world, 0)}/v1/sessions/${session}/turns`)
+  const refusal = await askOnce(world, session, 0)
   const readiness = await fetch(`${urlOf(world, 1)}/readyz`)
   const ready = { status: readiness.status, reason: await readiness.text() }
   await back
@@ -47,26 +47,6 @@ export async function databaseAway(
     recoveries: await recoveriesOf(world, turns),
     refusal,
     ready,
-  }
-}
-
-export interface Refusal {
-  status: number
-  code: string
-  retryAfter: string | null
-}
-
-async function refusalOf(url: string): Promise<Refusal> {
-  const response = await fetch(url, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ input: 'hello', background: true }),
-  })
-  const { error } = (await response.json()) as { error?: { code: string } }
-  return {
-    status: response.status,
-    code: error?.code ?? '',
-    retryAfter: response.headers.get('retry-after'),
   }
 }
 

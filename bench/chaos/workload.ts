@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Random } from './random.ts'
 import type { Reading } from './reader.ts'
-import { MODELS, type Reply, request, type World } from './world.ts'
+import { MODELS, once, type Reply, request, urlOf, type World } from './world.ts'
 
 /** What a client asks for, and under which key: asking again must bring the same turn. */
 export interface Plan {
@@ -105,6 +105,15 @@ export const ask = (world: World, plan: Plan, first: number): Promise<Reply> =>
     { input: plan.input, background: true, on_busy: 'enqueue' },
     { first, headers: { 'idempotency-key': plan.key } },
   )
+
+/** Asks one replica for a turn, once, whatever the answer. */
+export const askOnce = (world: World, session: string, at: number): Promise<Reply> =>
+  once(
+    `${urlOf(world, at)}/v1/sessions/${session}/turns`,
+    'POST',
+    { input: 'hello', background: true },
+    {},
+  ).catch((err: unknown) => ({ status: 0, body: { error: { code: String(err) } }, retryAfter: null }))
 
 export async function newTurn(world: World, plan: Plan, first: number): Promise<ChaosTurn> {
   const { status, body } = await ask(world, plan, first)

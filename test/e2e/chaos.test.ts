@@ -62,7 +62,7 @@ t.test('replicas that die, freeze and are replaced', ON_SERVERS, async (t) => {
   await t.test('while PostgreSQL is away turns wait, new ones are refused, readiness says so', async (t) => {
     const { findings, refusal, ready } = await databaseAway(world, { ms: 2000, seed: 14, count: 2 })
     nothingFound(t, findings)
-    t.match(refusal, { status: 503, code: 'unavailable', retryAfter: /^[1-9]/ })
+    t.match(refusal, { status: 503, body: { error: { code: 'unavailable' } }, retryAfter: /^[1-9]/ })
     t.match(ready, { status: 503, reason: /store/ })
   })
 
