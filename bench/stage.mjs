@@ -23,10 +23,10 @@ const ANY_CORE = '0,1'
 /** Other variables of the shell are for another gateway, with its own database. */
 const { PATH, NODE_OPTIONS } = process.env
 
-function start(command, args, { core, env = {}, cwd = root } = {}) {
-  const [program, ...rest] = canPin && core ? ['taskset', '-c', core, command, ...args] : [command, ...args]
+function start(command, args, { core, env }) {
+  const [program, ...rest] = canPin ? ['taskset', '-c', core, command, ...args] : [command, ...args]
   const child = spawn(program, rest, {
-    cwd,
+    cwd: root,
     env: { PATH, NODE_OPTIONS, ...env },
     stdio: ['ignore', 'pipe', 'inherit'],
   })

@@ -36,7 +36,7 @@ export async function overload({ stage, upstream, row }) {
   const gateway = await stage.startBaton(upstream)
   const sessions = await openSessions(gateway, 900, { provider: 'openai', model: 'fake-d10-i5' })
   const target = baton(gateway, sessions)
-  const best = await ramp(target, { rates: [500, 1000, 2000, 3000, 4000, 6000, 8000], d: 200 })
+  const best = await ramp(target, [500, 1000, 2000, 3000, 4000, 6000, 8000])
   const clients = Math.round((2 * best * 20) / 1000)
   const seen = { done: 0, refused: new Samples(), transit: new Samples(), errors: {} }
   const until = performance.now() + RUN_MS

@@ -81,7 +81,7 @@ export async function sustained(world) {
   const { direct: _, ...targets } = await targetsOf(world, 700)
   const best = Object.fromEntries(Object.keys(targets).map((name) => [name, []]))
   for (let round = 0; round < world.rounds; round++) {
-    for (const name in targets) best[name].push(await ramp(targets[name], { rates: RATES, d: 200 }))
+    for (const name in targets) best[name].push(await ramp(targets[name], RATES))
   }
   for (const name in best) {
     const rate = median(best[name])
