@@ -12,6 +12,7 @@ import { oneLine } from './text.ts'
 export interface Problem {
   path: string
   problem: string
+  /** Empty where the problem itself says what to do */
   remedy: string
 }
 

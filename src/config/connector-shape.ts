@@ -4,6 +4,7 @@
  */
 import { envProblem } from '../mcp/child-env.ts'
 import type { Connector } from '../store/store.ts'
+import type { Problem } from '../validation.ts'
 
 /** The schema for names of connectors and their aliases: canonical names of tools begin with one. */
 export const CONNECTOR_NAME = {
@@ -51,13 +52,6 @@ type ConnectorShape = Partial<
   Pick<ConnectorInput, 'transport' | 'url' | 'command'> & Record<'headers' | 'args' | 'env', object>
 >
 
-interface ShapeProblem {
-  field: string
-  problem: string
-  /** Empty where the problem itself says what to do */
-  remedy: string
-}
-
 /** Headers that the connection sets itself, or with which it would send no request. */
 const OWN_HEADERS = new Set([
   'host',
@@ -73,8 +67,8 @@ const OWN_HEADERS = new Set([
   'mcp-protocol-version',
 ])
 
-/** Everything that is wrong with the connector, each with its field as a path (`headers.x-key`). */
-export function shapeProblems(given: ConnectorShape): ShapeProblem[] {
+/** Everything that is wrong with the connector, each at its field (`headers.x-key`). */
+export function shapeProblems(given: ConnectorShape): Problem[] {
   return [
     ...transportProblems(given),
     ...Object.entries(given.headers ?? {}).flatMap(([name, value]) =>
@@ -86,10 +80,10 @@ export function shapeProblems(given: ConnectorShape): ShapeProblem[] {
   ]
 }
 
-const said = (field: string, problem: string | null, remedy = ''): ShapeProblem[] =>
-  problem === null ? [] : [{ field, problem, remedy }]
+const said = (path: string, problem: string | null, remedy = ''): Problem[] =>
+  problem === null ? [] : [{ path, problem, remedy }]
 
-function transportProblems(given: ConnectorShape): ShapeProblem[] {
+function transportProblems(given: ConnectorShape): Problem[] {
   const { transport, command, url } = given
   if (transport === undefined) return []
   const isStdio = transport === 'stdio'
@@ -103,7 +97,7 @@ function transportProblems(given: ConnectorShape): ShapeProblem[] {
   ]
 }
 
-function urlProblems(text: string): ShapeProblem[] {
+function urlProblems(text: string): Problem[] {
   const url = URL.canParse(text) ? new URL(text) : null
   if (!url || !/^https?:$/.test(url.protocol))
     return said('url', 'must be an http or https URL', 'Write it like https://mcp.example.com/mcp')

@@ -50,7 +50,7 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
       "Add default_tool_config: {max_instances: 5, timeout: PT30S}, or set mode: 'strict'",
     )
   }
-  for (const { field, problem, remedy } of shapeProblems(mcp)) say(field, problem, remedy)
+  for (const found of shapeProblems(mcp)) say(found.path, found.problem, found.remedy)
   return problems
 }
 

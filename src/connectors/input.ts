@@ -7,6 +7,7 @@ import { durationMs } from '../duration.ts'
 import { invalid } from '../errors.ts'
 import { givenIn, type McpLogin } from '../mcp/oauth.ts'
 import type { Connector, NewConnector } from '../store/store.ts'
+import type { Problem } from '../validation.ts'
 
 /**
  * A connector keeps its transport. Secrets that the patch does not give stay, as long as the server is the one they
@@ -27,7 +28,7 @@ const MOST_STARS = 1000
 export function assertShape(input: ConnectorInput): void {
   const { transport, auth } = input
   const [first] = shapeProblems(input)
-  if (first) throw invalid(first.field, inWords(first))
+  if (first) throw invalid(first.path, inWords(first))
   if (transport === 'stdio' && auth !== undefined && auth.type !== 'none') {
     throw invalid('auth', 'auth does not belong to transport stdio; leave it out.')
   }
@@ -41,10 +42,10 @@ export function assertShape(input: ConnectorInput): void {
 }
 
 /** A problem as one sentence; a header or variable is called by its own name. */
-function inWords({ field, problem, remedy }: ReturnType<typeof shapeProblems>[number]): string {
-  const [, name] = /^(?:headers|env)\.(.*)$/s.exec(field) ?? []
+function inWords({ path, problem, remedy }: Problem): string {
+  const [, name] = /^(?:headers|env)\.(.*)$/s.exec(path) ?? []
   const advice = remedy && `; ${remedy.charAt(0).toLowerCase()}${remedy.slice(1)}`
-  return `${name === undefined ? field : `"${name}"`} ${problem}${advice}.`
+  return `${name === undefined ? path : `"${name}"`} ${problem}${advice}.`
 }
 
 /**
