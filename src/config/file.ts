@@ -4,7 +4,7 @@
  */
 
 import { createRequire } from 'node:module'
-import { type Static, type TSchema, Type } from 'typebox'
+import { type Static, type TProperties, type TSchema, Type } from 'typebox'
 import type { Document, Scalar as YamlScalar } from 'yaml'
 import { isRecord } from '../chat/json.ts'
 import { Duration } from '../duration.ts'
@@ -92,21 +92,16 @@ const SettingValue = Type.Unsafe<string | number | boolean | (string | number | 
 /** The whole file: every setting of the table, and what stands in the file alone. */
 export const FileSchema = Type.Object(
   {
-    ...fields(Object.keys(SETTINGS), () => Type.Optional(SettingValue)),
+    ...optional(Object.keys(SETTINGS), SettingValue),
     toolbox: Type.Optional(ToolboxSchema),
-    providers: Type.Optional(
-      Type.Object(
-        fields(PROVIDER_IDS, () => Type.Optional(ProviderSchema)),
-        closed,
-      ),
-    ),
+    providers: Type.Optional(Type.Object(optional(PROVIDER_IDS, ProviderSchema), closed)),
     limits: Type.Optional(LimitsSchema),
   },
   closed,
 )
 
-function fields<K extends string, S extends TSchema>(names: readonly K[], schema: () => S): Record<K, S> {
-  return Object.fromEntries(names.map((name) => [name, schema()])) as Record<K, S>
+function optional(names: readonly string[], schema: TSchema): TProperties {
+  return Object.fromEntries(names.map((name) => [name, Type.Optional(schema)]))
 }
 
 /** The file after it has passed FileSchema. */
