@@ -12,9 +12,9 @@ import { type ChaosTurn, newSession, type Plan, planChat, planTurn } from './wor
 import { urlOf, type World } from './world.ts'
 
 /** So many clients, each with one turn after the other; or so many turns a second, however long each turn takes. */
-export type Load = { clients: number } | { rate: number }
+type Load = { clients: number } | { rate: number }
 
-export interface DeployOptions {
+interface DeployOptions {
   load: Load
   seed: number
   /** Share of turns of three steps with three tool calls; the others are answers of some tens of deltas */
@@ -24,7 +24,7 @@ export interface DeployOptions {
   say(line: string): void
 }
 
-export interface DeployReport extends Outcome {
+interface DeployReport extends Outcome {
   /** Turns begun a second, while replicas were replaced */
   rate: number
   seconds: number

@@ -32,7 +32,7 @@ export const FAULTS = [
 ] as const
 export type Fault = (typeof FAULTS)[number]
 
-export interface Harm {
+interface Harm {
   world: World
   /** The replica that the round's turns were given to */
   victim: number

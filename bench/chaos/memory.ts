@@ -16,7 +16,7 @@ export interface MemoryLife {
   grew: boolean
 }
 
-export interface MemoryWatch {
+interface MemoryWatch {
   /** Ends the watch, and gives the floors of every process that lived long enough to be judged. */
   stop(): MemoryLife[]
 }

@@ -8,7 +8,7 @@ import { follow, isTerminal } from './reader.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
 import { LEASE_SECONDS, urlOf, type World } from './world.ts'
 
-export interface RoundOptions {
+interface RoundOptions {
   rounds: number
   seed: number
   /** Turns of a round */
@@ -19,7 +19,7 @@ export interface RoundOptions {
   say(line: string): void
 }
 
-export interface Report {
+interface Report {
   rounds: number
   seed: number
   turns: number

@@ -54,7 +54,7 @@ export async function databaseAway(
  * A wish made at another replica than the owner's: ms until the provider's old stream is closed, and until the step's
  * new request has arrived.
  */
-export interface Travelled {
+interface Travelled {
   closed: number[]
   again: number[]
 }

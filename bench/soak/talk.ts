@@ -9,7 +9,7 @@ import { checkAfterwards, grown, tally } from '../chaos/rounds.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn, switchProvider } from '../chaos/workload.ts'
 import { request, urlOf, type World } from '../chaos/world.ts'
 
-export interface SoakOptions {
+interface SoakOptions {
   ms: number
   seed: number
   clients: number
@@ -17,7 +17,7 @@ export interface SoakOptions {
   say(line: string): void
 }
 
-export interface SoakReport {
+interface SoakReport {
   seconds: number
   turns: number
   sessions: number

@@ -7,7 +7,7 @@ export const SHORTEST_PAUSE_MS = 5_000
 /** Logins come and go in a long-lived process. */
 const MOST_PAUSES = 1000
 
-export interface Pauses {
+interface Pauses {
   /** Begins a pause of `ms`, or of the shortest time; answers with the error, which is thrown meanwhile. */
   begin(id: string, error: BatonError, ms?: number): BatonError
   /** Throws the error of the login's last failure during the pause after it. */
