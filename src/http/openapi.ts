@@ -7,6 +7,7 @@ import { Json } from '../../routes/schemas.ts'
 import { isRecord } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
 import { failuresOf } from './failures.ts'
+import { needsField, type Wanting } from './validation.ts'
 
 const DESCRIPTION =
   'An HTTP gateway that keeps one conversation and hands it to any model. ' +
@@ -187,16 +188,8 @@ function readable(schema: Node): Node {
   return typeof pattern === 'string' && pattern.includes('\\p{') ? rest : schema
 }
 
-/** A body whose fields are all optional may be absent (src/http/validation.ts). */
+/** A body whose fields are all optional may be absent. */
 function needsBody({ content }: Node): boolean {
   const { schema = {} } = (content as Record<string, { schema?: Wanting }>)['application/json'] ?? {}
   return needsField(schema)
 }
-
-interface Wanting {
-  required?: readonly string[]
-  anyOf?: readonly Wanting[]
-}
-
-const needsField = ({ required = [], anyOf }: Wanting): boolean =>
-  required.length > 0 || (anyOf?.every(needsField) ?? false)

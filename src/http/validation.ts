@@ -70,7 +70,7 @@ export function useValidation(app: App): void {
   app.setSerializerCompiler(() => JSON.stringify)
   useBodies(app)
   app.addHook('onRoute', closeQuery)
-  app.addHook('preValidation', closeBody)
+  app.addHook('preValidation', fitBody)
 }
 
 /**
@@ -85,12 +85,25 @@ const NO_QUERY = Type.Object(
   { additionalProperties: false, description: 'This call takes nothing in the query' },
 )
 
-/** A body is refused likewise where none is taken. Not by a schema: the document would show a body of its own. */
-function closeBody({ routeOptions, body }: FastifyRequest, _: unknown, done: (error?: Error) => void): void {
-  const [field] = isRecord(body) && routeOptions.schema?.body === undefined ? Object.keys(body) : []
+/**
+ * A body is refused likewise where none is taken. Not by a schema: the document would show a body of its own. Where one
+ * is taken that may be absent, an absent one has no fields.
+ */
+function fitBody(request: FastifyRequest, _: unknown, done: (error?: Error) => void): void {
+  const schema = request.routeOptions.schema?.body as Wanting | undefined
+  if (schema && request.body === undefined && !needsField(schema)) request.body = {}
+  const [field] = schema === undefined && isRecord(request.body) ? Object.keys(request.body) : []
   if (field === undefined) return done()
   done(invalid(field, `${oneLine(field, 60)} is not a known field. This call takes nothing in its body.`))
 }
+
+/** The part of a body's schema that says whether the body may be absent. */
+export interface Wanting {
+  required?: readonly string[]
+  anyOf?: readonly Wanting[]
+}
+export const needsField = ({ required = [], anyOf }: Wanting): boolean =>
+  required.length > 0 || (anyOf?.every(needsField) ?? false)
 
 type Failure = FastifySchemaValidationError & ErrorObject
 
@@ -159,7 +172,6 @@ function useBodies(app: App): void {
     done(new BatonError('unsupported_media_type', 'Send the body as content-type: application/json.'))
   })
   app.addHook('onRequest', plainContentType)
-  app.addHook('onRoute', acceptAbsentBody)
 }
 
 /** The parser also refuses JSON that has a key such as `__proto__`: the error names that key. */
@@ -216,16 +228,3 @@ function plainContentType(request: FastifyRequest, _: unknown, done: () => void)
   done()
 }
 const MEDIA_TYPE = /^\s*[\w!#$%&'*+.^`|~-]+\/[\w!#$%&'*+.^`|~-]+\s*(;|$)/
-
-function acceptAbsentBody(route: RouteOptions): void {
-  const body = route.schema?.body as { type?: unknown; required?: unknown[] } | undefined
-  if (body?.type !== 'object' || (body.required?.length ?? 0) > 0) return
-  const given = route.preValidation ?? []
-  route.preValidation = [
-    (request, _, done) => {
-      if (request.body === undefined) request.body = {}
-      done()
-    },
-    ...(Array.isArray(given) ? given : [given]),
-  ]
-}

@@ -307,6 +307,11 @@ t.test('a body whose fields are all optional may be absent, whatever the content
     refused('unsupported_media_type', 415),
   )
   t.match(await raw('POST', url, 'null'), refused('invalid_request', 400))
+  t.match(
+    await raw('POST', `/v1/sessions/${session.id}/messages`, '', json),
+    { status: 400, body: { error: { param: null, message: /^The body is missing/ } } },
+    'not where one or another of its fields is needed',
+  )
   t.match(await raw('DELETE', `/v1/sessions/${session.id}`, '', json), { status: 204 })
 })
 
