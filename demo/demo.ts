@@ -6,7 +6,6 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { closeVendors, rootsOf, startVendors, type Vendors } from '../test/emulators/vendors.ts'
-import { freePort } from '../test/servers.ts'
 import { createClient } from './client.ts'
 import { flag } from './flag.ts'
 import { memoryServer, startBaton, startEverything, stopAll } from './processes.ts'
@@ -85,7 +84,7 @@ async function walk(): Promise<void> {
   title('Starting: three emulated model services, two real MCP servers, one gateway')
   vendors = await startVendors()
   const everything = await startEverything()
-  const baton = await startBaton(folder, await freePort(), {
+  const baton = await startBaton(folder, {
     BATON_DATA_DIR: join(folder, 'data'),
     BATON_ALLOW_STDIO_CONNECTORS: 'true',
     BATON_ENABLE_OAUTH: 'openai,anthropic,gemini',

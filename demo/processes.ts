@@ -23,7 +23,8 @@ function start(args: string[], options: SpawnOptions): ChildProcess {
 }
 
 /** Starts the gateway, and gives its address once it is ready. */
-export async function startBaton(folder: string, port: number, env: Record<string, string>): Promise<string> {
+export async function startBaton(folder: string, env: Record<string, string>): Promise<string> {
+  const port = await freePort()
   // The shell's variables and a baton.yaml in the checkout are for another gateway, with its own database and keys.
   const outer = Object.entries(process.env).filter(
     ([name]) => !/^(BATON_.*|DATABASE_URL|REDIS_URL|(OPENAI|ANTHROPIC|GEMINI)_API_KEY)$/.test(name),
