@@ -89,13 +89,10 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     async renew(configured, id, secret, call) {
       const breaker = breakerOf(configured.vendor.provider)
       assertFree(id, breaker)
-      let answer: OAuthAnswer
-      try {
-        answer = await http.send(call)
-      } catch (thrown) {
+      const answer = await http.send(call).catch((failure: BatonError) => {
         breaker.failed(0)
-        throw thrown instanceof BatonError ? pauses.begin(id, later(thrown)) : thrown
-      }
+        throw pauses.begin(id, later(failure))
+      })
       const tokens = readTokens(configured, answer)
       if (!tokens) throw refusal(id, configured, answer)
       breaker.succeeded()
