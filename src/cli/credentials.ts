@@ -95,11 +95,16 @@ const COLUMNS: Readonly<Record<string, (row: CredentialView) => string | null>> 
   default: (row) => (row.default ? 'default' : null),
 }
 
-function providerOf({ args: [given] }: Given): ProviderId {
-  const found = PROVIDER_IDS.find((provider) => provider === given)
+function oneOf<T extends string>(what: string, known: readonly T[], given: string | undefined): T {
+  const found = known.find((one) => one === given)
   if (found) return found
-  throw new UsageError(`<provider> must be one of: ${PROVIDER_IDS.join(', ')}.`)
+  throw new UsageError(`${what} must be one of: ${known.join(', ')}.`)
 }
+
+const providerOf = ({ args }: Given): ProviderId => oneOf('<provider>', PROVIDER_IDS, args[0])
+
+const modeOf = (text: string | undefined): LoginMode | null =>
+  text === undefined ? null : oneOf('--mode', MODES, text)
 
 /** A refused format is wrong usage: only the installation knows which formats a provider has. */
 const isOfFormat = (failure: unknown): boolean =>
@@ -108,13 +113,6 @@ const isOfFormat = (failure: unknown): boolean =>
 /** A key that was revoked, or has expired, will not be taken again. */
 const isOfKey = (failure: unknown): boolean =>
   failure instanceof Error && 'code' in failure && failure.code === 'unauthenticated'
-
-function modeOf(text: string | undefined): LoginMode | null {
-  if (text === undefined) return null
-  const found = MODES.find((mode) => mode === text)
-  if (found) return found
-  throw new UsageError(`--mode must be one of: ${MODES.join(', ')}.`)
-}
 
 async function pasted({ io }: Given, access: Access, provider: string, { state }: Login): Promise<string> {
   const text = await io.ask('Paste what the page shows, or the address that the browser ended at: ')
