@@ -71,13 +71,10 @@ export async function runRounds(world: World, options: RoundOptions): Promise<Re
     for (const { kind, turn, what } of found) options.say(`  ${kind} ${turn}: ${what}`)
   }
   await Promise.all(world.replicas.map((replica) => replica.ready()))
-  for (const refused of world.refused()) {
-    report.findings.push({ kind: 'request_refused', turn: '', what: `${refused.status} ${refused.path}` })
-  }
   report.calls = world.tools.calls.length
   report.requests = world.requests()
   report.memory = watch.stop()
-  report.findings.push(...grown(report.memory))
+  report.findings.push(...checkRun(world, report.memory))
   report.seconds = Math.round((Date.now() - started) / 1000)
   return report
 }
@@ -206,10 +203,15 @@ export async function recoveriesOf({ database }: World, turns: readonly ChaosTur
   return rows[0].count
 }
 
-export const grown = (lives: readonly MemoryLife[]): Finding[] =>
-  lives
-    .filter(({ grew }) => grew)
-    .map((life) => ({ kind: 'memory_grew' as const, turn: '', what: inWords(life) }))
+/** What no turn shows: requests that a provider refused, and memory that grew. */
+export function checkRun(world: World, lives: readonly MemoryLife[]): Finding[] {
+  const refused = world.refused().map(({ status, path }) => `${status} ${path}`)
+  const grown = lives.filter(({ grew }) => grew).map(inWords)
+  return [
+    ...refused.map((what) => ({ kind: 'request_refused' as const, turn: '', what })),
+    ...grown.map((what) => ({ kind: 'memory_grew' as const, turn: '', what })),
+  ]
+}
 
 export function percentile(values: readonly number[], share: number): number {
   const sorted = [...values].sort((a, b) => a - b)

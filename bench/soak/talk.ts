@@ -5,7 +5,7 @@ import { FAULTS, type Fault, HARM } from '../chaos/faults.ts'
 import { inWords, type MemoryLife, watchMemory } from '../chaos/memory.ts'
 import { createRandom, type Random } from '../chaos/random.ts'
 import { follow } from '../chaos/reader.ts'
-import { checkAfterwards, grown, tally } from '../chaos/rounds.ts'
+import { checkAfterwards, checkRun, tally } from '../chaos/rounds.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn, switchProvider } from '../chaos/workload.ts'
 import { request, urlOf, type World } from '../chaos/world.ts'
 
@@ -48,11 +48,8 @@ export async function soak(world: World, options: SoakOptions): Promise<SoakRepo
   const clients = Array.from({ length: options.clients }, (_, i) => talk(run, i))
   await Promise.all([strike(run), ...clients])
   await Promise.all(world.replicas.map((replica) => replica.ready()))
-  for (const { status, path } of world.refused()) {
-    report.findings.push({ kind: 'request_refused', turn: '', what: `${status} ${path}` })
-  }
   report.memory = watch.stop()
-  report.findings.push(...grown(report.memory))
+  report.findings.push(...checkRun(world, report.memory))
   report.seconds = Math.round((Date.now() - started) / 1000)
   return report
 }
