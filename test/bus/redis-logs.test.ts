@@ -30,7 +30,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
   t.test('a reader that comes while its turn’s first event is being said gets no gap', async (t) => {
     const bus = await redis.open(t)
     const reading = start(t, bus, { turn: TURN, begun: true, isYoung: true })
-    await sleep(20)
+    await sleep(400)
     await bus.append(SESSION, [event('turn.created'), delta(1)])
     t.strictSame(
       (await reading.events(2)).map(({ type }) => type),

@@ -17,9 +17,10 @@ const AWAY_MS = 500
 /** So long a reader waits for its first page: the client may find a replica that reaches Redis. */
 const FIRST_MS = 10_000
 /**
- * Between the tries to find a turn's first event: its owner says it a moment after the store knows that the turn began.
+ * Between the tries to find a turn's first event: its owner says it a moment after the store knows that the turn began,
+ * and under load up to a second after.
  */
-const SOON_MS = [10, 40, 200]
+const SOON_MS = [10, 40, 200, 750]
 
 /** Reads as Bus.read does; `from`: where `options.after` is. */
 export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
