@@ -13,6 +13,7 @@ import { Attempts, type AttemptsDeps, STREAM_HEADERS } from './llm/attempts.ts'
 import { LlmStale } from './llm/exchange.ts'
 import { createModels, type ModelLists } from './llm/models.ts'
 import { createRequests, type RequestsDeps } from './llm/requests.ts'
+import type { Tries } from './llm/retry.ts'
 import { logLine } from './log.ts'
 import type { Rendered } from './ports.ts'
 import type { CredentialSecret, Deployment, ModelRequest, ParseContext, UpstreamFailure } from './provider.ts'
@@ -20,6 +21,7 @@ import type { Metrics, ModelCallRecord } from './telemetry.ts'
 import { pause } from './within.ts'
 
 export { LlmStale } from './llm/exchange.ts'
+export { noTries, type Tries } from './llm/retry.ts'
 
 /** One call of a model, which may take several attempts. */
 export interface ModelCall {
@@ -40,6 +42,8 @@ export interface ModelCall {
    * is amended for them before it is first sent; those that it meets itself are added.
    */
   amended?: UpstreamFailure[]
+  /** The tries that were made for a request in whose place this one is sent; those of this call are added. */
+  tries?: Tries
 }
 
 /** The door to the providers: turns stream through it, previews show what it would send. */

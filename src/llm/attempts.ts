@@ -61,7 +61,7 @@ export class Attempts {
   constructor(call: ModelCall, deps: AttemptsDeps) {
     this.#call = call
     this.#deps = deps
-    this.#retry = createRetry(deps.random)
+    this.#retry = createRetry(deps.random, call.tries)
     const { deployment, request, amended = [] } = call
     this.#amended = amended
     this.#request = amended.reduce((sent, failure) => deployment.amend?.(failure, sent) ?? sent, request)

@@ -17,25 +17,31 @@ const TOTAL_WAIT_MS = 6000
  */
 export type Retry = (error: BatonError, begun: boolean) => number | null
 
-export function createRetry(random: () => number): Retry {
-  let retries = 0
-  let waited = 0
-  const begunWith = new Set<string>()
+/** What was made use of, for one request and for those that take its place. */
+export interface Tries {
+  retries: number
+  waited: number
+  /** Codes of the errors that came when a stream had begun */
+  begunWith: Set<string>
+}
+export const noTries = (): Tries => ({ retries: 0, waited: 0, begunWith: new Set() })
+
+export function createRetry(random: () => number, tries = noTries()): Retry {
   return (error, begun) => {
-    if (retries >= RETRIES || !mayPass(error)) return null
+    if (tries.retries >= RETRIES || !mayPass(error)) return null
     const phase = error.details?.phase
     // The whole time limit has passed in the queue or while the vendor was silent: the next attempt would wait as
     // long.
     if (error.code === 'upstream_timeout' && phase !== undefined && phase !== 'connect') return null
     if (begun) {
       // Tried again only after an error that the vendor itself sent in place of an answer, and once for each code.
-      if (error.code === 'upstream_disconnected' || begunWith.has(error.code)) return null
-      begunWith.add(error.code)
+      if (error.code === 'upstream_disconnected' || tries.begunWith.has(error.code)) return null
+      tries.begunWith.add(error.code)
     }
-    const wait = delay(error, random() * BASE_MS * 2 ** retries)
-    if (wait === null || waited + wait > TOTAL_WAIT_MS) return null
-    retries++
-    waited += wait
+    const wait = delay(error, random() * BASE_MS * 2 ** tries.retries)
+    if (wait === null || tries.waited + wait > TOTAL_WAIT_MS) return null
+    tries.retries++
+    tries.waited += wait
     return wait
   }
 }

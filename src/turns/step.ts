@@ -7,7 +7,7 @@ import type { ModelEvent, StepFinish, TurnFinish } from '../chat/event.ts'
 import { createFold, type Fold } from '../chat/fold.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage, NO_USAGE, type Part, toolCalls } from '../chat/message.ts'
-import { LlmStale } from '../llm.ts'
+import { LlmStale, noTries, type Tries } from '../llm.ts'
 import type { Commit, Step } from '../store/store.ts'
 import { type Overlay, ownPart } from '../tools/overlay.ts'
 import { CANCELLED, RESTART, requestStop } from './active.ts'
@@ -22,11 +22,14 @@ const INVALID_CALL_LIMIT = 2
 
 /** Runs the step at `run.index` to its commit. Null when the turn ended with it, else the calls to run, if any. */
 export async function modelStep(run: Run): Promise<Job[] | null> {
+  let tries = noTries()
   while (true) {
     const prepared = await refresh(run)
     const attempt = { step: newStep(run, prepared.overlay), folding: createFold() }
-    const again = await streamStep(run, prepared, attempt)
+    const again = await streamStep(run, prepared, attempt, tries)
     if (again !== null) {
+      // Restarts are counted. Other changes of tools are not: with new tries for each, a step might never fail.
+      if (again === 'tools_changed') tries = noTries()
       await discard(run, again)
       continue
     }
@@ -86,6 +89,7 @@ async function streamStep(
   run: Run,
   prepared: Prepared,
   attempt: Attempt,
+  tries: Tries,
 ): Promise<'retry' | 'tools_changed' | null> {
   const { active, deps } = run
   const { step, folding } = attempt
@@ -120,6 +124,7 @@ async function streamStep(
       signal: own.signal,
       beforeSend,
       amended: run.amended,
+      tries,
     }
     await deps.llm.stream(call, (item) => take(run, folding, inOwnNames(item, prepared)))
   } catch (thrown) {

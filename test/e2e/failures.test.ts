@@ -182,6 +182,21 @@ async function failures(t: Test, world: World) {
     world.script(null)
   })
 
+  await t.test('tools that change between the tries bring no further tries', async (t) => {
+    const session = await world.session('anthropic key', { connectors: ['kit'] })
+    let asked = 0
+    world.script(async () => {
+      asked++
+      const tool = `/v1/sessions/${session}/tools/kit.echo`
+      if (asked < 8) await api.call('PATCH', tool, { enabled: asked % 2 === 0 })
+      return BODIES.anthropic(529, 'overloaded_error', 'Overloaded')
+    })
+    const frames = await (await api.turn(session, 'go')).done
+    t.equal(frames.at(-1)?.type, 'turn.failed')
+    t.equal(asked, 3)
+    world.script(null)
+  })
+
   await t.test('a turn beyond the limits is refused before it exists, and taken once one ends', async (t) => {
     const sessions = await Promise.all([0, 1, 2, 3].map(() => world.session('openai key')))
     const start = (session: string | undefined) =>
