@@ -7,8 +7,10 @@ import { BoundedMap } from '../bounded-map.ts'
 import type { RegistryRow } from '../store/store.ts'
 import { within } from '../within.ts'
 
-/** How long the process that wrote a revision has to announce it: it may have died before. */
-const ANNOUNCE_MS = 300
+/**
+ * How long the process that wrote a revision has to announce it: under load up to a second, and it may have died before.
+ */
+const ANNOUNCE_MS = 1000
 /** Sessions whose newest announced revision is known. */
 const MOST_KNOWN = 50_000
 
