@@ -71,8 +71,7 @@ export async function nextRegistry(
   const candidates = new Map<string, Candidate>()
   const room = { bytes: MOST_BYTES }
   const add = (tools: readonly Candidate[]) => {
-    for (const tool of tools)
-      if (!candidates.has(tool.canonical_name)) candidates.set(tool.canonical_name, tool)
+    for (const tool of tools) candidates.set(tool.canonical_name, tool)
   }
   add(builtins.map((builtin) => builtinTool(builtin, now)))
   for (const server of servers) add(await toolsOf(server, before, policy, room))
