@@ -135,7 +135,8 @@ t.test('tools that stay keep their place and bytes; all others are appended by n
         if (order.join() !== [...stayed, ...joined].join()) throw new Error(`${order} after ${names(tools)}`)
         if (made.added.join() !== joined.join()) throw new Error('added')
         const gone = names(tools).filter((name) => !stayed.includes(name))
-        if ([...made.removed].sort().join() !== gone.sort().join()) throw new Error('removed')
+        if (made.removed.join() !== gone.sort().join()) throw new Error('removed')
+        if (new Set(made.tools.map((one) => one.order)).size < made.tools.length) throw new Error('places')
         if (made.changed.length > 0) throw new Error('changed')
         const other = stayed.filter((name) => bytesOf(made.tools, name) !== bytesOf(tools, name))
         if (other.length > 0) throw new Error(`${other} got other bytes`)
@@ -158,6 +159,8 @@ t.test('a tool whose definition changes keeps its place and is reported as chang
     [],
     'key order is no change',
   )
+  const { tools } = await next([], [], [BUILTIN])
+  t.strictSame((await next(tools, [], [{ ...BUILTIN, annotations: {} }])).changed, ['look_up'])
 })
 
 t.test('the diff of a definition makes invisible characters visible', (t) => {
@@ -202,6 +205,9 @@ t.test('a tool that was switched off at one server is off at that server alone, 
   t.strictSame(isOn(first.tools), { 'a.x': false, 'a.y': true, 'b.x': true })
   const renamed = both([]).map((one) => ({ ...one, server: `${one.server}2` }))
   t.strictSame(isOn((await next(first.tools, renamed)).tools), { 'a2.x': false, 'a2.y': true, 'b2.x': true })
+  const builtins = [BUILTIN, { ...BUILTIN, name: 'wait' }]
+  const off = (await next([], [], [BUILTIN])).tools.map((one) => ({ ...one, enabled: false }))
+  t.strictSame(isOn((await next(off, [], builtins)).tools), { look_up: false, wait: true }, 'or by itself')
 })
 
 t.test('a tool that could not be declared counts as new once it can be', async (t) => {
@@ -214,6 +220,8 @@ t.test('a tool that could not be declared counts as new once it can be', async (
     server('s', [tool('a')], { left_out: [{ ...problem, tool: 'b' }] }),
   ])
   t.strictSame(names(broken.tools), ['s.b', 's.a'], 'a tool that breaks keeps its place')
+  const away = await next(broken.tools, [server('s', null, { state: 'away', reason: 'gone' })])
+  t.match(found(away.tools, 's.b'), { status: 'undeclarable', reason: problem.problem })
 })
 
 t.test('a changed pinned definition is blocked, or only reported, as the connector says', async (t) => {
@@ -233,6 +241,17 @@ t.test('a changed pinned definition is blocked, or only reported, as the connect
     ['s.b'],
   )
   t.match(overlay.undeclared, [{ canonical_name: 's.a', reason: /accept/ }])
+  t.strictSame(
+    (await next(warned.tools, [blocking])).changed,
+    ['s.a'],
+    'also one that was only reported so far',
+  )
+  const broken = server('s', [tool('b')], { pins, left_out: [{ tool: 'a', problem: 'It is broken.' }] })
+  t.match(
+    found((await next(live, [broken])).tools, 's.a'),
+    { status: 'undeclarable' },
+    'what lasts longer counts',
+  )
   const accepted = new Map([['a', hashOf(other[0] as McpTool)]])
   const back = (await next(blocked, [{ ...blocking, pins: accepted }])).tools
   t.strictSame(names(back), ['s.b', 's.a'], 'the tool that comes back is declared behind the others')
@@ -251,10 +270,14 @@ t.test(
       server('s', null, { server: 'other', state: 'away', reason: 'refused' }),
     ])
     t.strictSame(renamed.removed, ['s.a', 's.b'], 'under another alias nothing is known of the server')
+    const older = server('s', [tool('a')], { state: 'away', reason: 'refused', seen_at: null })
+    t.match((await next(before, [older])).tools, [{ status: 'unavailable', last_seen_at: NOW }])
     const late = await next(before, [server('s', null, { state: 'pending', reason: 's is not ready yet' })])
     t.strictSame([late.added, late.removed, late.changed], [[], [], []])
     const known = await next([], [server('s', [tool('a')], { state: 'away', reason: 'gone' })])
     t.match(known.tools, [{ canonical_name: 's.a', status: 'unavailable', last_seen_at: null }])
+    const first = await next([], [server('s', [tool('a')], { state: 'pending', reason: 'not ready' })])
+    t.match(first.tools, [{ canonical_name: 's.a', status: 'unavailable', reason: 'not ready' }])
     const joined = await next(known.tools, [server('s', [tool('a')])])
     t.strictSame(joined.changed, ['s.a'])
     t.match(joined.tools, [{ status: 'available', reason: null }])
@@ -289,11 +312,13 @@ t.test('what the connector or the operator forbids holds before the server lists
 
 t.test('globs, limits and the operator decide which tools are available', async (t) => {
   const list = ['read_a', 'read_b', 'write_a'].map((name) => tool(name))
+  const left_out = [{ tool: 'broken_a', problem: 'It is broken.' }]
   const globbed = async (over: Partial<Connector>) =>
-    names((await next([], [server('s', list, { connector: connector('s', over) })])).tools)
+    names((await next([], [server('s', list, { connector: connector('s', over), left_out })])).tools)
   t.strictSame(await globbed({ allow_tools: ['read_*'] }), ['s.read_a', 's.read_b'])
   t.strictSame(await globbed({ deny_tools: ['*_a'] }), ['s.read_b'])
   t.strictSame(await globbed({ allow_tools: ['*'], deny_tools: ['write_a', 'read.b'] }), [
+    's.broken_a',
     's.read_a',
     's.read_b',
   ])
@@ -324,7 +349,9 @@ t.test('globs, limits and the operator decide which tools are available', async 
     }),
   )
   const offered = (await next([], [server('s', heavy)])).tools
-  t.match(found(offered, 's.h59'), { status: 'undeclarable', reason: /524288 bytes/ })
+  t.match(found(offered, 's.h59'), { status: 'undeclarable', reason: /524288 bytes/, description: '' })
+  const turned = (await next([], [server('s', [...heavy].reverse())])).tools
+  t.strictSame(turned, offered, 'the same tools are within the limit, in whatever order they are listed')
   t.ok(JSON.stringify(offered.map((one) => one.input_schema)).length < 600_000, 'nothing beyond is kept')
   const all = (
     await next(
@@ -333,7 +360,14 @@ t.test('globs, limits and the operator decide which tools are available', async 
     )
   ).tools
   t.match(found(all, 's17.h00'), { status: 'available' })
-  t.match(found(all, 's21.h00'), { status: 'undeclarable', reason: /4194304 bytes/ }, 'all servers together')
+  const beyond = {
+    status: 'undeclarable',
+    reason: /4194304 bytes/,
+    description: '',
+    input_schema: { properties: {} },
+  }
+  t.match(found(all, 's21.h00'), beyond, 'all servers together')
+  t.strictSame(Object.keys(found(all, 's21.h00').input_schema as object), ['type', 'properties'])
   const refs = Array.from({ length: 1_200 }, (_, i) => `d${i}`)
   const large = Array.from({ length: 60 }, (_, i) =>
     tool(`l${i}`, {
