@@ -299,10 +299,9 @@ t.test('an answer that ends for an unknown reason without content fails with Goo
 })
 
 t.test('an unspecified reason counts as none, since backends write it into every chunk', async (t) => {
-  const promptFeedback = { blockReason: 'BLOCK_REASON_UNSPECIFIED' }
   const unspecified = (...parts: object[]) => ({
     ...candidate({ content: { role: 'model', parts }, finishReason: 'FINISH_REASON_UNSPECIFIED' }),
-    promptFeedback,
+    promptFeedback: { blockReason: 'BLOCK_REASON_UNSPECIFIED' },
   })
   const call = { functionCall: { name: 'files__read', args: {} } }
   for (const part of [{ text: 'half a' }, call])
@@ -310,10 +309,11 @@ t.test('an unspecified reason counts as none, since backends write it into every
       thrownBy(() => parseChunks(unspecified(part))),
       { code: 'upstream_disconnected' },
     )
-  t.match(
-    thrownBy(() => parseChunks({ promptFeedback })),
-    { code: 'upstream_disconnected' },
-  )
+  for (const blockReason of ['BLOCK_REASON_UNSPECIFIED', 'BLOCKED_REASON_UNSPECIFIED'])
+    t.match(
+      thrownBy(() => parseChunks({ promptFeedback: { blockReason } })),
+      { code: 'upstream_disconnected' },
+    )
   const thought = unspecified({ text: 'hm', thought: true })
   t.match(parseChunks(thought, done()).at(-1), { reason: 'stop', silent: true })
   t.match(parseChunks(unspecified(call), done()).at(-1), { reason: 'tool_calls' })
@@ -425,7 +425,7 @@ t.test('odd shapes of a stream are read', async (t) => {
   const partial = parseChunks(
     { usageMetadata: { promptTokenCount: 7, toolUsePromptTokenCount: 3 } },
     { ...done(), usageMetadata: { candidatesTokenCount: 2, trafficType: 'ON_DEMAND' } },
-    { usageMetadata: { trafficType: 'ON_DEMAND' } },
+    { usageMetadata: { trafficType: 'ON_DEMAND', promptTokenCount: null } },
   )
   t.strictSame(lastOf(partial, 'usage'), usage(10, 2), 'a partial count does not reset the other counts')
 })
