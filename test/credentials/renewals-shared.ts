@@ -42,11 +42,17 @@ t.test('a replica that finds a renewal taken waits for it, or goes on with a tok
   t.equal(openai.renewals() - before, 1)
 
   await ends(id, 200)
-  const still = await chosen(two, id, 'openai')
+  const waits: number[] = []
+  const other = world.replica({ sleep: async (ms) => void waits.push(ms) })
+  const still = await chosen(other, id, 'openai')
   const old = (await sealedOf(world, id)).access_token
   t.not(old, secret.access_token)
   t.ok(await store.credentials.claim(id, 'elsewhere', 60))
   t.equal(await tokenOf(still), old, 'nobody waits for a token that lasts some minutes more')
+  const row = await read(id)
+  await store.credentials.rotate(id, row.version, row)
+  t.ok(await unauthorized(still), 'nor for another token, once it is stored')
+  t.same(waits, [])
   t.equal(openai.renewals() - before, 1)
 })
 
