@@ -11,7 +11,7 @@ import type {
   ToolResultPart,
 } from '../../../src/chat/message.ts'
 import { repair } from '../../../src/chat/repair.ts'
-import type { Deployment } from '../../../src/provider.ts'
+import type { Deployment, ModelRequest } from '../../../src/provider.ts'
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { emulate } from '../../emulators/gemini-requests.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
@@ -162,6 +162,7 @@ t.test(
     }
     t.strictSame(repeated({ a: 1 }), { a: 1 })
     t.strictSame(repeated({ output: 1, more: 2 }), { output: { output: 1, more: 2 } })
+    t.strictSame(repeated({ error: 1 }), { output: { error: 1 } })
     t.strictSame(repeated([1]), { output: [1] })
     t.strictSame(repeated({}), { output: {} })
     const exact = '{"id": 9007199254740993}'
@@ -170,8 +171,11 @@ t.test(
     t.strictSame(response({ structured: { a: 1 }, content: [] }), { a: 1 })
     t.strictSame(response({ structured: null }), { output: 'some text' })
     t.strictSame(response({ structured: [1], content: [] }), { output: [1] })
-    t.strictSame(response({ content: [] }), { output: '' })
+    for (const structured of [undefined, null])
+      t.strictSame(response({ content: [], structured }), { output: '' })
     t.strictSame(response({ is_error: true }), { error: 'some text' })
+    const lines = ['one', 'two'].map((text) => ({ type: 'text' as const, text }))
+    t.strictSame(response({ content: lines }), { output: 'one\ntwo' })
     t.strictSame(response({ is_error: true, content: [], structured: { code: 7 } }), { error: { code: 7 } })
     t.strictSame(
       response({ structured: { a: 1 }, spill: { exec_id: 'exec_1', bytes: 9 } }),
@@ -208,6 +212,16 @@ t.test(
         parts: [caption, { inlineData: { mimeType: 'image/png', data: PNG } }, { text: 'Go on.' }],
       },
     ])
+    const link: MediaPart = { type: 'image', media_type: 'image/png', url: 'https://example.com/a.png' }
+    t.match(after({ content: [link] })[1], { parts: [caption, { fileData: { fileUri: link.url } }] })
+    const messages: MessageInput[] = [
+      { role: 'assistant', parts: [call] },
+      { role: 'tool', parts: [resultOf(call, { content: [IMAGE] })] },
+    ]
+    const inside = (target: Partial<ModelRequest>) =>
+      JSON.stringify(bodyOf({ messages, ...target }).contents?.[2]).includes('inlineData')
+    t.ok(inside({ reported: { id: MODEL, call_ids: false } }))
+    t.notOk(inside({ model: 'gemini-2.5-flash' }), 'the same parts go to an older model in its own form')
   },
 )
 
@@ -312,6 +326,7 @@ t.test('Code Assist gets an envelope with model, project, prompt id and request'
     '/models/gemini-2.5-flash:streamGenerateContent?alt=sse',
     'the public path names the model in its address',
   )
+  t.match(gemini.render(requestFor({ model: '../x?y' })).path, /^\/models\/\.\.%2Fx%3Fy:/)
   t.match(body, {
     model: 'gemini-2.5-flash',
     project: 'acme-dev-482910',
@@ -323,6 +338,9 @@ t.test('Code Assist gets an envelope with model, project, prompt id and request'
   t.strictSame(codeAssist.declare(tools, requestFor().options), [both])
   const single = { ...requestFor().options, dual_declarations: false }
   t.strictSame(Object.keys(codeAssist.declare(tools, single)[0] as object), ['functionDeclarations'])
+  t.match(codeAssist.render(requestFor({ tools, options: single })).body.request, {
+    tools: [{ function_declarations: undefined }],
+  })
   const unstored = requestFor({ options: { ...requestFor().options, unstored: true } })
   const stores = [gemini, geminiOauth, codeAssist].map((one) => JSON.stringify(one.render(unstored).body))
   t.match(stores, [/"store":false/, /"store":false/, /^(?!.*"store")/])
@@ -379,4 +397,5 @@ t.test('each path authorizes in its own way, and sends the operator’s addition
     systemInstruction: { role: 'user', parts: [{ text: 'First.' }, { text: 'Be brief.' }] },
   })
   t.equal(bodyOf({ instructions: ' ' }).systemInstruction, undefined)
+  t.match(bodyOf({ instructions: 'half \ud83d' }).systemInstruction, { parts: [{ text: 'half \ufffd' }] })
 })

@@ -181,6 +181,7 @@ t.test('settings that Gemini lacks are left out with notes', async (t) => {
     'top_p: not accepted by this model',
   ])
   t.match(bodyOf({ model: 'gemini-2.5-pro', settings }).generationConfig, { temperature: 1, topP: 0.5 })
+  t.strictSame(gemini.render(requestFor({ settings: { parallel_tool_calls: true } })).notes, [])
 
   const limit = (model: string, max_output_tokens: number, reported?: ModelRequest['reported']) => {
     const wish = requestFor({ model, settings: { max_output_tokens }, ...(reported ? { reported } : {}) })
