@@ -1,5 +1,5 @@
 /** One tool call from the model's arguments to the settled result. */
-import { EventEmitter, once } from 'node:events'
+import { EventEmitter, getEventListeners, once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import { pino } from 'pino'
@@ -131,13 +131,20 @@ t.test('a call that cannot be made is not sent, and the model is told why', asyn
   const broken = await run({ arguments: {}, arguments_text: `{"path": "${SECRET}` })
   t.match(words(broken), /not a JSON object/)
   t.notMatch(JSON.stringify(broken), SECRET)
+  for (const space of [' ', '\n']) {
+    const quoted = await run({ arguments: {}, arguments_text: `{"path":${space}${SECRET}` })
+    t.match(words(quoted), /not a JSON object/)
+    t.notMatch(words(quoted), /ghp_/, 'the parser would quote it')
+  }
   t.match(words(await run({ arguments: {}, arguments_text: '[1]' })), /valid JSON, but no object/)
   const large = '{"path": 9007199254740993}'
   t.match(words(await run({ arguments: {}, arguments_text: large })), /too large.*Nothing was called/)
   const wrong = await run({ arguments: { path: 5 } }, CHECKED)
   t.match(words(wrong), /path must be string.*Nothing was called/)
   t.match(words(await run({ arguments: {} }, CHECKED)), /the arguments must have the property 'path'/)
-  for (const settled of [none, broken, wrong]) {
+  const unbound = await run({}, { connector: null })
+  t.match(words(unbound), /no longer bound\. The call did not run/)
+  for (const settled of [none, broken, wrong, unbound]) {
     t.match(settled.result, { outcome: 'error', is_error: true })
     t.match(settled, { outcome: 'error', error: /./ })
   }
@@ -215,7 +222,7 @@ t.test('a failure says whether the call may have taken effect', async (t) => {
     /^error: .*not available: its words\. The call did not run\.$/s,
   )
   t.match(await outcome('unavailable', true), /^outcome_unknown/, 'the call behind a 502 may have run')
-  t.match(await outcome('cancelled', true), /^cancelled: .*not known/s)
+  t.match(await outcome('cancelled', true), /^cancelled: .*not known\.$/s)
   t.match(await outcome('cancelled', false), /^cancelled: .*did not run/s)
   t.match(await outcome('auth_required', false), /^error: .*login/s)
   t.match(await outcome('too_large', true), /^error: The tool ran/s)
@@ -255,6 +262,8 @@ t.test('no failure makes a call throw', async (t) => {
   t.match(spared.result, { outcome: 'ok', structured: undefined })
   const args = { path: deep } as Record<string, unknown>
   t.match((await setUp().run({ arguments: args }, CHECKED)).result, { call_id: 'call_1' })
+  const shapeless = setUp({ answer: async () => ({ is_error: false }) as McpResult })
+  t.match((await shapeless.run({})).result, { outcome: 'outcome_unknown' })
   const slotless = setUp({ deps: { slot: () => Promise.reject(new Error('no gate')) } })
   t.match((await slotless.run({})).result, { is_error: true })
   await fc.assert(
@@ -301,6 +310,29 @@ t.test('a busy tool gives an error, and a call’s slot is given back after succ
   t.equal(held, 0)
 })
 
+t.test('a call that is cancelled while it waits for its slot, or for its answer, says so', async (t) => {
+  const cancelled = async (given: (abort: () => void) => Given) => {
+    const ending = new AbortController()
+    return words(await setUp(given(() => ending.abort())).run({}, { signal: ending.signal }))
+  }
+  const waiting = await cancelled((abort) => {
+    const slot = async () => {
+      abort()
+      throw new ToolBusy('srv.read is busy.')
+    }
+    return { deps: { slot } }
+  })
+  t.match(waiting, /cancelled before it was sent/)
+  const running = await cancelled((abort) => {
+    const answer: Given['answer'] = async (_args, signal) => {
+      abort()
+      throw new McpError(signal.aborted ? 'cancelled' : 'protocol', 'over', { sent: true })
+    }
+    return { answer }
+  })
+  t.match(running, /was cancelled\. Whether it took effect is not known/)
+})
+
 t.test('a result that the server marks as an error is an error with its content', async (t) => {
   const { run } = setUp({ answer: async () => ({ content: [text('no such file')], is_error: true }) })
   const done = await run({})
@@ -328,14 +360,13 @@ t.test('a built-in ends at its timeout and at its signal', async (t) => {
     }),
     rename: null,
   }
-  t.match((await run({ name: 'slow' }, { declared, connector: null, timeoutMs: 20 })).result, {
-    outcome: 'error',
-  })
   const abort = new AbortController()
-  const running = run(
-    { name: 'slow' },
-    { declared, connector: null, timeoutMs: 60_000, signal: abort.signal },
-  )
+  const over = { declared, connector: null, signal: abort.signal }
+  const late = await run({ name: 'slow' }, { ...over, timeoutMs: 20 })
+  t.match(late.result, { outcome: 'error' })
+  t.match(words(late), /^No answer came/)
+  t.strictSame(getEventListeners(abort.signal, 'abort'), [], 'nothing of it is left behind')
+  const running = run({ name: 'slow' }, { ...over, timeoutMs: 60_000 })
   abort.abort()
   t.match((await running).result, { outcome: 'cancelled' })
 })

@@ -182,19 +182,27 @@ t.test('a turn waits for callers’ changes without using up its time for server
   t.ok((await tools.bringUpToDate('ses_1', 0)) < 60)
   t.notOk((await tools.current('ses_1')).tools.some(({ server, enabled }) => server === 's' && enabled))
   await Promise.all(changes)
+  const { unbind } = store.connectors
+  store.connectors.unbind = async (...given) => {
+    t.ok(tools.isBehind('ses_1'), 'also while a binding is written')
+    return unbind(...given)
+  }
+  await tools.unbind(session, 's', 'next')
 })
 
 t.test('a change for the next step can be asked for again to hold now', async (t) => {
   const { create, add, told } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
-  await tools.open(session, [add('s', { tools: [tool('a')] })])
+  await tools.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
   for (const apply of ['next', 'now'] as const) await tools.setEnabled(session, 's.a', false, apply)
   const { revision } = await tools.current('ses_1')
   t.match(told, [
     { isMoved: true, removed: ['s.a'], tools_revision: revision, apply: 'next' },
     { isMoved: false, removed: ['s.a'], tools_revision: revision, apply: 'now' },
   ])
+  await Promise.all(['s.a', 's.b'].map((name) => tools.setEnabled(session, name, false, 'now')))
+  t.equal(told.length, 3, 'and takes effect together with others')
 })
 
 t.test('a change or deletion of a connector removes its tools from sessions', async (t) => {
