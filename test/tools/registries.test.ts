@@ -28,6 +28,10 @@ t.test('kept registries are bounded by their size, however few their tools', (t)
     'the registries that were kept first have gone',
   )
   t.equal(registries.latestRevision('ses_0'), 1, 'the revision of a registry that has gone is still known')
+  for (const revision of [5, 3]) registries.noteRevision('ses_0', revision)
+  t.equal(registries.latestRevision('ses_0'), 5, 'a message that comes late changes nothing')
+  const first = registries.keep(row('ses_19'))
+  t.equal(registries.keep(row('ses_19')), first, 'what was made of a registry is not made again')
   t.end()
 })
 
@@ -61,6 +65,20 @@ t.test('a revision has one date at every replica: the date that the store gave i
     createRegistries({ store, sayToolsChanged: async () => {}, log: pino({ level: 'silent' }) })
   const { row } = await create().change('ses_1', OTHER)
   t.strictSame(row, await create().current('ses_1'))
+})
+
+t.test('a registry and its bindings are of one moment, though a newer one comes meanwhile', async (t) => {
+  const { store } = createMemory()
+  const log = pino({ level: 'silent' })
+  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  const { row } = await registries.change('ses_1', OTHER)
+  const { grounds } = store.registry
+  store.registry.grounds = async (known) => {
+    const found = await grounds(known)
+    registries.keep({ ...row, revision: 2 })
+    return found
+  }
+  t.equal((await registries.ground('ses_1')).row, row)
 })
 
 t.test('a revision is announced after the revision before it, which another replica made', async (t) => {

@@ -31,6 +31,17 @@ t.test(
   },
 )
 
+t.test('a session that is opened has the tools of a server that takes a while to answer', async (t) => {
+  const { create, add } = setUp(t)
+  const tools = create()
+  const { opened: when, open: letGo } = gate()
+  const opening = tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')], when })])
+  await sleep(20)
+  letGo()
+  await opening
+  t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+})
+
 t.test('a server that is away when it is bound joins when it is there, without a turn', async (t) => {
   const { create, add, servers, heard, said } = setUp(t)
   const tools = create()

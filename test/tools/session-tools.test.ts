@@ -58,7 +58,7 @@ t.test('binding and unbinding answer with what changed, and make one revision ea
 })
 
 t.test('a tool that is switched off and on again comes back behind the others', async (t) => {
-  const { create, add } = setUp(t)
+  const { create, add, told } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
   await tools.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
@@ -70,6 +70,7 @@ t.test('a tool that is switched off and on again comes back behind the others', 
   })
   t.match(await tools.setEnabled(session, 's.a', false, 'next'), { changed: NONE, prompt_cache: 'kept' })
   await tools.setEnabled(session, 's.a', true, 'next')
+  t.strictSame(told.at(-1)?.removed, [], 'its calls go on')
   t.strictSame(await order(), ['look_up', 's.b', 's.a'])
   const unknown = { code: 'tool_not_found', message: /canonical names/ }
   await t.rejects(tools.setEnabled(session, 's__a', true, 'next'), unknown)
