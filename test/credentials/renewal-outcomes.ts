@@ -313,10 +313,12 @@ t.test('a renewal without an access token is stored, and the vendor not asked ag
 
 t.test('after a 401, a renewal without an access token fails, and its refresh token is stored', async (t) => {
   const { id } = await login('anthropic', 3600)
-  anthropic.answer({ status: 200, body: { refresh_token: 'sk-ant-ort01-acme-alone' } })
+  const { expires_at } = await read(id)
+  anthropic.answer({ status: 200, body: { refresh_token: 'sk-ant-ort01-acme-alone', expires_in: 28_800 } })
   const choice = await chosen(world.replica(), id, 'anthropic')
   t.match(await refusal(unauthorized(choice)), { code: 'upstream_rejected', message: /no_tokens/ })
   t.match(await sealedOf(world, id), { refresh_token: 'sk-ant-ort01-acme-alone' })
+  t.equal((await read(id)).expires_at, expires_at, 'the old token ends when it would have ended')
 })
 
 t.test('the set-up of a given login happens at its first use, once', async (t) => {
