@@ -206,7 +206,7 @@ t.test('an operator opens addresses by range, address, name or suffix, and nothi
   const cases: [allow: string[], open: string[], shut: string[]][] = [
     [
       ['10.0.0.0/8'],
-      ['http://10.9.9.9/', 'http://[::ffff:10.0.0.1]/', 'http://inner.test/'],
+      ['http://10.9.9.9/', 'http://[::ffff:10.0.0.1]/', 'http://[64:ff9b::a00:1]/', 'http://inner.test/'],
       ['http://192.168.0.1/', 'http://127.0.0.1/', 'http://zoned.test/'],
     ],
     [
