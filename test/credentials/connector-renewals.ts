@@ -515,6 +515,22 @@ t.test('a refused token costs the login only where the login service says so', a
   t.equal(openConnector(vault, await read()).oauth?.tokens, undefined, 'the refused token is not kept')
 })
 
+t.test('a login whose refresh token was refused keeps that reason when its token ends', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, read, time } = await bench(t, guarded)
+  const auth = replica().authFor(await logIn())
+  const token = await auth.token()
+  const reason = async () => openConnector(vault, await read()).oauth?.over
+  time.ahead = 560_000
+  guarded.revoke({ refresh: true })
+  t.equal(await auth.token(), token)
+  const first = await reason()
+  t.type(first, 'string')
+  time.ahead = 601_000
+  await t.rejects(auth.token(), NEEDED)
+  t.equal(await reason(), first)
+})
+
 t.test('a replica that closes stores the tokens that wait for the store', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
