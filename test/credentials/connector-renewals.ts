@@ -237,6 +237,10 @@ t.test('a scope that a server finds lacking is asked for by the next login on an
     openConnector(vault, await read()).oauth?.lacking,
     'the login that asked for the scopes has them or was refused them',
   )
+  const row = await read()
+  await store.connectors.update(ANN, row, { secret: row.secret })
+  await told('late')
+  t.notOk(openConnector(vault, await read()).oauth?.lacking, 'what it lacked before a change counts no more')
 })
 
 t.test('the scope that was asked for counts as granted where the service does not say', async (t) => {
