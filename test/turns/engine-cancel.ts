@@ -198,12 +198,17 @@ t.test('a turn that waits for a slot is cancelled without getting one', async (t
 
 t.test('a restart or cancel that names another turn leaves the session’s running turn alone', async (t) => {
   const { bus, say, replica, begin } = world(t)
-  const one = replica()
+  // As the turn before was read a moment ago.
+  const get: Store['turns']['get'] = async (scope, id) =>
+    id === 'turn_before' ? { ...turn, id } : store.turns.get(scope, id)
+  const one = replica({ store: withTurns({ get }) })
   const { turn, types } = await begin(one)
   await eventually(() => types.includes('step.started'))
   for (const op of ['restart', 'cancel']) {
     await bus.publish('control', JSON.stringify({ op, turn_id: 'turn_before', session_id: turn.session_id }))
   }
+  await one.cancel(CALLER, 'turn_before', null)
+  await one.restart(CALLER, 'turn_before')
   await new Promise(setImmediate)
   say()
   await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)

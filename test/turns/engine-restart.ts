@@ -143,6 +143,19 @@ t.test('no restart is claimed if the turn’s owner cannot be told', async (t) =
   t.notOk(types.includes('turn.restarted'))
 })
 
+t.test('the owner’s own answer to a restart holds although the bus is away', async (t) => {
+  const { bus, say, replica, begin } = world(t, {}, HELLO)
+  const owner = replica({
+    bus: { ...bus, ready: () => Promise.reject(new BatonError('unavailable', 'away')) },
+  })
+  const { turn, types } = await begin(owner)
+  await eventually(() => types.includes('step.started'))
+  t.match(await owner.restart(CALLER, turn.id), { state: 'running' })
+  say()
+  await eventually(() => types.includes('turn.completed'))
+  t.ok(types.includes('turn.restarted'))
+})
+
 t.test('no restart is claimed if no owner answers and the turn’s row rules it out', async (t) => {
   for (const [became, code] of [
     [{ restarts: 8 }, 'restart_limit'],
@@ -169,27 +182,24 @@ t.test('no restart is claimed if no owner answers and the turn’s row rules it 
 
 t.test('no restart is claimed if no owner answers and the ledger has an open call of the turn', async (t) => {
   const { replica } = world(t)
-  const { turn, fence } = await runningTurn(store, CALLER)
-  const call = {
-    id: newId('exec'),
-    turn_id: turn.id,
-    step: 0,
-    call_id: 'call_1',
-    tool: 'a.b',
-    connector: null,
-  }
-  const row = { ...call, tools_revision: 0, arguments: {}, state: 'started', repeatable: false } as const
-  await store.turns.commit(fence, { turn_id: turn.id, executions: [row] })
   const other = replica()
-  await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
-  const said = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
-  await store.executions.settle(fence, settled(said, row.id, 'ok'))
-  t.match(
-    await other.restart(CALLER, turn.id),
-    { state: 'running' },
-    'without an open call the restart is accepted: the owner may only be slow',
-  )
-  await endTurn(store, fence, turn.id)
+  const isOpen = async (state: 'started' | 'awaiting_approval') => {
+    const { turn, fence } = await runningTurn(store, CALLER)
+    const call = { turn_id: turn.id, step: 0, call_id: 'call_1', tool: 'a.b', connector: null }
+    const rest = { tools_revision: 0, arguments: {}, repeatable: false, lapses_in: 60 }
+    const row = { id: newId('exec'), ...call, ...rest, state }
+    await store.turns.commit(fence, { turn_id: turn.id, executions: [row] })
+    await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' }, state)
+    const said = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
+    await store.executions.settle(fence, settled(said, row.id, 'ok'))
+    t.match(
+      await other.restart(CALLER, turn.id),
+      { state: 'running' },
+      'without an open call the restart is accepted: the owner may only be slow',
+    )
+    await endTurn(store, fence, turn.id)
+  }
+  await Promise.all([isOpen('started'), isOpen('awaiting_approval')])
 })
 
 t.test(

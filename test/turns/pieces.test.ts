@@ -160,6 +160,8 @@ t.test('a turn restarts only in a model call, once for several wishes, at most e
   )
   for (const phase of ['preparing', 'tools', 'committing', 'waiting'] as const) {
     t.equal(requestRestart(activeIn(phase)), 'not_restartable', phase)
+    const sent = { revision: 7, isRestart: true }
+    t.equal(requestRestart({ ...activeIn(phase), sent }, 7), 'not_restartable', `${phase} after a request`)
   }
   const fresh = activeIn('model')
   fresh.sent = { revision: 7, isRestart: true }
@@ -172,6 +174,7 @@ t.test('a turn restarts only in a model call, once for several wishes, at most e
   const often = activeIn('model')
   often.turn.restarts = 8
   t.equal(requestRestart(often), 'limit')
+  t.equal(requestRestart({ ...often, phase: 'preparing' }), 'limit', 'the limit counts before the phase')
   const stopped = activeIn('model')
   requestStop(stopped, CANCELLED)
   t.equal(requestRestart(stopped), 'not_restartable')
