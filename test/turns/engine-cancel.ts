@@ -187,6 +187,18 @@ t.test('a turn that is cancelled while its step is committed aborts its calls be
   t.strictSame(stopped, [true], 'the call’s signal is aborted before the executor sends anything')
 })
 
+t.test('a cancel at another replica stops the model call at the turn’s owner', async (t) => {
+  const { replica, begin } = world(t, { leaseSeconds: 600 })
+  const [owner, other] = [replica(), replica()]
+  const { turn, types } = await begin(owner)
+  await eventually(() => types.includes('step.started'))
+  t.match(
+    await other.cancel(CALLER, turn.id, new AbortController().signal),
+    { state: 'cancelled', recoveries: 0 },
+    'the owner hears of it at once: the turn does not have to be taken from it',
+  )
+})
+
 t.test('a turn that waits for a slot is cancelled without getting one', async (t) => {
   const { say, replica, begin } = world(t, { concurrentTurns: 1 })
   const one = replica()
