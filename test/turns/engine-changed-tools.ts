@@ -127,6 +127,8 @@ t.test('a tool that another replica switched off is not run although no message 
   say()
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
   t.strictSame([await outcome(id), ran], [['error'], []])
+  const rows = await store.executions.ofTurn(turn.id)
+  t.match(rows, [{ tools_revision: 1 }], 'the ledger has the revision that the model was shown')
 })
 
 t.test('a model request is made anew if the tools changed after it was prepared', async (t) => {

@@ -4,7 +4,7 @@ import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import { type RegistryTool, type Store, Unreadable } from '../../src/store/store.ts'
+import { type RegistryRow, type RegistryTool, type Store, Unreadable } from '../../src/store/store.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { MOST_CALLS } from '../../src/turns/fate.ts'
 import { id, LAPSED, message, runningTurn, unsaidOf } from '../contracts/store-rows.ts'
@@ -38,7 +38,10 @@ function tools(now?: readonly Partial<RegistryTool>[]): Pick<EngineDeps, Seen> {
   const { executor, policy } = toolsThat(() => null)
   const made = pieces(Promise.resolve(), []).tools
   const registry = async (id: string) => ({ ...(await made.current(id)), tools: rows })
-  const byExposed = new Map(rows.map((tool) => [tool.canonical_name.replace('.', '__'), { tool }]))
+  const overlay = ({ tools, revision }: RegistryRow) => {
+    const byExposed = new Map(tools.map((tool) => [tool.canonical_name.replace('.', '__'), { tool }]))
+    return { tools: [], byExposed, revision }
+  }
   return {
     executor,
     policy: { ...policy, needsApproval: (tool: RegistryTool) => tool.canonical_name === 'a.asks' },
@@ -46,7 +49,7 @@ function tools(now?: readonly Partial<RegistryTool>[]): Pick<EngineDeps, Seen> {
       ...made,
       current: registry,
       newest: async (id: string) => ({ ...(await registry(id)), ...(now && { tools: now }) }),
-      overlay: () => ({ tools: [], byExposed, revision: 0 }),
+      overlay,
     },
   } as unknown as Pick<EngineDeps, Seen>
 }
@@ -156,6 +159,20 @@ t.test('a turn that waits for a person acts at once on a cancel or its tool’s 
     const results = (await store.messages.ofTurn(its.turn)).find(({ role }) => role === 'tool')
     t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'cancelled' }], end)
   }
+})
+
+t.test('an approved call goes by tools that its replica was never told of', async (t) => {
+  const { replica, turn, types } = await waiting(t)
+  const { executor, ...seen } = tools([])
+  const declared: unknown[] = []
+  const run: typeof executor.run = (call) => {
+    declared.push(call.declared)
+    return executor.run(call)
+  }
+  const next = replica({ ...seen, executor: { ...executor, run } })
+  await next.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+  await eventually(() => types.includes('turn.completed'))
+  t.strictSame(declared, [undefined], 'the tool was taken away while its call waited')
 })
 
 t.test('a call whose edit cannot be opened does not begin until a replica can open it', async (t) => {
