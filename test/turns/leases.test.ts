@@ -13,7 +13,13 @@ import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../waiting.ts'
 
 /** Starts the leases. The first look for work, at the start, is over when this returns. */
-async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {}, isDraining = () => false) {
+async function watching(
+  t: Test,
+  turns: Partial<Store['turns']>,
+  bus: object = {},
+  isDraining = () => false,
+  help: (turn: string) => Promise<void> = async () => {},
+) {
   const active = new Map<string, ActiveTurn>()
   const none = async () => []
   const nothing = {
@@ -24,15 +30,23 @@ async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {
     resumable: none,
   }
   const deps = {
-    store: { turns: { ...nothing, unannounced: none, ...turns }, messages: { ofTurn: none } },
+    store: {
+      turns: { ...nothing, unannounced: none, ...turns },
+      messages: { ofTurn: none },
+      executions: { decide: (_: unknown, turn: string) => help(turn) },
+    },
     bus: { ready: async () => {}, ...bus },
     settings: { replica: 'replica-1', leaseSeconds: 600 },
     log: pino({ level: 'silent' }),
+    metrics: { turnRecovered() {} },
   } as unknown as EngineDeps
   const owned = {
     active,
     isDraining,
     handedOver: () => 0,
+    launch() {},
+    startNext: help,
+    resume: help,
     track: (work: Promise<unknown>) => work,
   } as unknown as Owned
   const leases = startLeases(deps, owned)
@@ -130,6 +144,40 @@ t.test('work is looked for at every third of a lease, until the process drains o
   isDraining = false
   stop()
   t.equal(await looksAfterwards(), 2)
+})
+
+t.test('one look takes over twenty turns at most, and no more once the process drains', async (t) => {
+  let [taken, isDraining] = [0, false]
+  const recover: Store['turns']['recover'] = async () => {
+    isDraining = ++taken === 25
+    return { turn: {} as Turn, fence: {} as Fence, announce: [], was_handed_over: false }
+  }
+  const { look } = await watching(t, { recover }, {}, () => isDraining)
+  t.equal(taken, 20, 'a replica that starts after a crash does not drown in lost turns')
+  await look()
+  t.equal(taken, 25)
+})
+
+t.test('a turn that cannot be helped stops no help for others, and a store that is away does', async (t) => {
+  const helped: string[] = []
+  let why: Error = new Unreadable(new Error('its key is missing'))
+  const help = async (turn: string) => {
+    helped.push(turn)
+    if (turn.startsWith('broken')) throw why
+  }
+  const turns = {
+    lapsedApprovals: async () => ['broken 1', 'lapsed'].map((turn_id) => ({ turn_id, call_id: 'call_1' })),
+    idleQueues: async () => ['broken 2', 'queued'],
+    resumable: async () => ['broken 3', 'decided'],
+  }
+  const { look } = await watching(t, turns, {}, () => false, help)
+  t.strictSame(helped, ['broken 2', 'queued', 'broken 1', 'lapsed', 'broken 3', 'decided'])
+  why = new Error('anything else')
+  await look()
+  t.equal(helped.splice(0).length, 12)
+  why = new BatonError('unavailable', 'away')
+  await look()
+  t.strictSame(helped, ['broken 2'])
 })
 
 t.test('a turn that was left as unreadable is looked for at once if it is to be cancelled', async (t) => {
