@@ -160,24 +160,31 @@ t.test('one look takes over twenty turns at most, and no more once the process d
 
 t.test('a turn that cannot be helped stops no help for others, and a store that is away does', async (t) => {
   const helped: string[] = []
-  let why: Error = new Unreadable(new Error('its key is missing'))
+  const passedOver: string[][] = []
+  let why = new Error('anything')
   const help = async (turn: string) => {
     helped.push(turn)
     if (turn.startsWith('broken')) throw why
   }
+  const recover: Store['turns']['recover'] = async (_, unreadable = []) => {
+    passedOver.push([...unreadable])
+    return null
+  }
   const turns = {
+    recover,
     lapsedApprovals: async () => ['broken 1', 'lapsed'].map((turn_id) => ({ turn_id, call_id: 'call_1' })),
     idleQueues: async () => ['broken 2', 'queued'],
     resumable: async () => ['broken 3', 'decided'],
   }
   const { look } = await watching(t, turns, {}, () => false, help)
-  t.strictSame(helped, ['broken 2', 'queued', 'broken 1', 'lapsed', 'broken 3', 'decided'])
-  why = new Error('anything else')
+  t.strictSame(helped.splice(0), ['broken 2', 'queued', 'broken 1', 'lapsed', 'broken 3', 'decided'])
+  why = new Unreadable(new Error('its key is missing'))
   await look()
-  t.equal(helped.splice(0).length, 12)
+  t.equal(helped.splice(0).length, 6)
   why = new BatonError('unavailable', 'away')
   await look()
   t.strictSame(helped, ['broken 2'])
+  t.strictSame(passedOver, [[], [], ['broken 2', 'broken 1', 'broken 3']], 'only these need their key')
 })
 
 t.test('a turn that was left as unreadable is looked for at once if it is to be cancelled', async (t) => {
@@ -233,45 +240,55 @@ t.test('after the store was away owners get a lease’s time before their turns 
 })
 
 t.test('a turn’s unsent events are left to its owner for a while and kept until they are sent', async (t) => {
-  const left = {
-    session_id: 'ses_1',
-    turn_id: 'turn_1',
+  const names = ['message']
+  const left = (session_id: string) => ({
+    session_id,
+    turn_id: `turn_of_${session_id}`,
     epoch: 3,
-    events: () => [announced('turn_1', 'ses_1', 'end')],
-  }
+    events: () =>
+      names.map((name) => ({ ...announced(`turn_of_${session_id}`, session_id, name), lost: true as const })),
+  })
   const did: string[] = []
   let isRefused = true
-  const append = async (_: string, [event]: BusEvent[]) => {
-    did.push('append')
+  const append = async (session: string, [event]: BusEvent[]) => {
+    did.push(`append ${session}`)
     t.match(
       event,
-      { once: announced('turn_1', 'ses_1', 'end').key, again: true },
-      'the event is marked as a possible repeat: its owner may have sent it',
+      { once: announced(`turn_of_${session}`, session, 'message').key, again: true, lost: true },
+      'the event is marked as a possible repeat, since its owner may have sent it, and as one after a loss',
     )
-    if (isRefused) throw new BatonError('unavailable', 'away')
+    if (isRefused && session === 'ses_1') throw new BatonError('unavailable', 'away')
   }
   let isReady = false
   const ready = async () => {
     if (!isReady) throw new BatonError('unavailable', 'away')
   }
-  const forgetAnnouncements: Store['turns']['forgetAnnouncements'] = async (_, epoch) =>
-    void did.push(`forget ${epoch}`)
+  const forgetAnnouncements: Store['turns']['forgetAnnouncements'] = async ([turn], epoch) =>
+    void did.push(`forget ${turn} ${epoch}`)
   let now = 0
   mock.method(performance, 'now', () => now)
   t.teardown(() => mock.restoreAll())
-  const turns = { unannounced: async () => [left], forgetAnnouncements }
+  const turns = { unannounced: async () => ['ses_1', 'ses_2'].map(left), forgetAnnouncements }
   const { look } = await watching(t, turns, { append, ready })
   now = 10_000
   await look()
   isReady = true
   await look()
   now = 12_900
+  names.push('end')
   await look()
-  t.strictSame(did, [], 'nothing is sent while the bus is away or the owner has its time')
-  now = 13_100
+  now = 15_800
   await look()
-  t.strictSame(did, ['append'])
+  t.strictSame(
+    did,
+    [],
+    'nothing is sent while the bus is away or the owner has its time for the newest event',
+  )
+  now = 16_000
+  await look()
+  const second = ['append ses_2', 'forget turn_of_ses_2 3']
+  t.strictSame(did.splice(0), ['append ses_1', ...second], 'one log may refuse what another takes')
   isRefused = false
   await look()
-  t.strictSame(did, ['append', 'append', 'forget 3'])
+  t.strictSame(did, ['append ses_1', 'forget turn_of_ses_1 3', ...second])
 })
