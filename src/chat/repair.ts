@@ -88,7 +88,7 @@ class Walk {
   readonly #calls = new Set<string>()
   /** Ids that are taken in what is sent */
   readonly #usedIds = new Set<string>()
-  /** By the beginning of an id: the number that the next call with such an id gets */
+  /** By id: the number that the next call with this id gets */
   readonly #numbers = new Map<string, number>()
 
   constructor(history: readonly MessageInput[], target: RepairTarget, head: string) {
@@ -217,12 +217,11 @@ class Walk {
   /** Ids are unique in what is sent, though a history put together by hand may repeat one. */
   #freshId(id: string): string {
     const legal = legalCallId(id)
-    const stem = legal.slice(0, 58)
     let fresh = legal
-    let n = this.#numbers.get(stem) ?? 2
-    for (; this.#usedIds.has(fresh); n++) fresh = legalCallId(`${stem}_${n}`)
+    let n = this.#numbers.get(legal) ?? 2
+    for (; this.#usedIds.has(fresh); n++) fresh = legalCallId(`${legal}_${n}`)
     this.#usedIds.add(fresh)
-    this.#numbers.set(stem, n)
+    this.#numbers.set(legal, n)
     return fresh
   }
 

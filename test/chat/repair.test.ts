@@ -386,6 +386,7 @@ t.test('a result answers the call before it, also where ids are used again', asy
   t.same(told([ask, answer('one'), answer('one again'), { ...ask }, answer('two')]), ['one', 'two'])
   t.same(told([ask, go, answer('one'), { ...ask }, answer('two')]), ['one', 'two'])
   t.same(told([answer('none of these'), ask, answer('one')]), ['one'])
+  t.same(told([{ ...ask, role: 'user' }, ask, answer('one')]), ['one'], 'only an answer has calls')
   // This must be quick: a history of half a megabyte must not hold everybody else up for seconds.
   const long = Array.from({ length: 5_000 }, (_, i) =>
     ask.parts.map((part) => ({ ...part, call_id: `call_${String(i).padStart(59, '0')}` })),
