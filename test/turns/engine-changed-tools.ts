@@ -153,6 +153,23 @@ t.test('a model request is made anew if the tools changed after it was prepared'
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { steps: [{ tools_revision: 1, attempt: 1 }] })
 })
 
+t.test('what a turn waits for servers as it begins counts as its wait', async (t) => {
+  const { say, replica } = world(t, {}, CALLS)
+  const { seen } = toolbox()
+  const waits: number[] = []
+  const bringUpToDate = async (_: string, ms: number) => {
+    waits.push(ms)
+    return 300
+  }
+  const one = replica({ ...seen, tools: { ...seen.tools, isBehind: () => true, bringUpToDate } })
+  const { id } = await session()
+  await one.start(CALLER, id, asked({ max_steps: 2 }))
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 2, on_busy: 'enqueue' }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
+  t.strictSame(waits, [400, 100, 400, 100, 0], 'a queued turn looks at its tools again as it begins')
+})
+
 t.test('a connector’s new settings hold from the next step of a running turn on', async (t) => {
   const { say, replica } = world(t, {}, CALLS)
   const { row, ran, seen } = toolbox((connector) => connector?.require_approval === 'always')

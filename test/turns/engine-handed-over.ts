@@ -127,6 +127,23 @@ t.test('the next owner marks as lost what the last owner could not send without 
   t.match(said, [{ type: 'message', lost: true }, { type: 'step.completed' }, { type: 'turn.completed' }])
 })
 
+t.test('a turn that its owner takes for lost is not ended there, but left to the next owner', async (t) => {
+  const { bus, replica, begin } = world(t, { leaseSeconds: 600 })
+  let isLost = false
+  const heartbeat: Store['turns']['heartbeat'] = async () => {
+    isLost = true
+    return []
+  }
+  const former = replica({ store: withTurns({ heartbeat }) })
+  const { turn, types } = await begin(former)
+  await eventually(() => types.includes('step.started'))
+  // This makes the replica look for work, and for its own leases before.
+  await bus.publish('control', JSON.stringify({ op: 'handed_over', session_id: turn.session_id }))
+  await eventually(() => isLost)
+  await former.drain(60_000)
+  t.match(await store.turns.get(CALLER, turn.id), { state: 'running', steps: [] })
+})
+
 t.test('a drain ends once its turns have been given away', async (t) => {
   const { bus, replica } = world(t)
   const given: string[] = []

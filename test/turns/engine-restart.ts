@@ -25,6 +25,7 @@ t.test('any replica can restart a turn during its model call, and not during its
   t.strictSame(await other.takeEffect(chat, move, 'next'), next)
   await other.restart(CALLER, turn.id)
   await eventually(() => types.includes('turn.restarted'))
+  t.match(await store.turns.get(CALLER, turn.id), { attempt: 2, restarts: 1 }, 'the next owner counts on')
   say()
   await eventually(() => types.includes('tool_execution.started'))
   t.strictSame(await other.takeEffect(chat, move, 'now'), next)

@@ -71,13 +71,20 @@ async function waiting(
   return { bus, replica, owner, opened, turn: turn.id, types }
 }
 
+const UNSAID = [
+  'tool_execution.started',
+  'tool_execution.completed',
+  'approval.required',
+  'turn.awaiting_input',
+]
+const mute =
+  (bus: Bus): Bus['append'] =>
+  async (session, events) => {
+    if (events.some(({ type }) => UNSAID.includes(type))) throw new BatonError('unavailable', 'away')
+    return bus.append(session, events)
+  }
+
 t.test('the next owner of a turn that waited sends what its last owner could not send', async (t) => {
-  const mute =
-    (bus: Bus): Bus['append'] =>
-    async (session, events) => {
-      if (events.some(({ type }) => UNSAID.includes(type))) throw new BatonError('unavailable', 'away')
-      return bus.append(session, events)
-    }
   const { replica, turn, types } = await waiting(t, mute)
   t.notOk(types.some((type) => UNSAID.includes(type)))
   await replica(tools()).decide(CALLER, turn, 'call_asks', { decision: 'approve' })
@@ -92,12 +99,12 @@ t.test('the next owner of a turn that waited sends what its last owner could not
     'turn.completed',
   ])
 })
-const UNSAID = [
-  'tool_execution.started',
-  'tool_execution.completed',
-  'approval.required',
-  'turn.awaiting_input',
-]
+t.test('a turn that waited goes on although its next owner cannot send those events, either', async (t) => {
+  const { bus, replica, turn } = await waiting(t, mute)
+  const next = replica({ ...tools(), bus: { ...bus, append: mute(bus) } })
+  await next.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+  t.match(await next.wait(CALLER, turn, 30, new AbortController().signal), { state: 'completed' })
+})
 
 t.test('the next owner of a turn that waited repeats no event that is in the stream', async (t) => {
   const { bus, replica, turn, types } = await waiting(t)
@@ -173,6 +180,23 @@ t.test('an approved call goes by tools that its replica was never told of', asyn
   await next.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
   await eventually(() => types.includes('turn.completed'))
   t.strictSame(declared, [undefined], 'the tool was taken away while its call waited')
+})
+
+t.test('a call that is approved while another runs goes on at once, after that one is settled', async (t) => {
+  const { say, replica, begin } = world(t, {}, CALLS)
+  const [plain, approved] = [gate(), gate()]
+  const { executor } = toolsThat((one) => (one === 'call_plain' ? plain : approved).opened)
+  const one = replica({ ...tools(), executor })
+  const { turn, types } = await begin(one, { max_steps: 1 })
+  say()
+  await eventually(() => types.includes('approval.required'))
+  await one.decide(CALLER, turn.id, 'call_asks', { decision: 'approve' })
+  plain.open()
+  await eventually(() => types.filter((type) => type === 'tool_execution.started').length === 2)
+  t.match(await store.executions.ofTurn(turn.id), [{ state: 'settled' }, { state: 'started' }])
+  approved.open()
+  await eventually(() => types.includes('turn.completed'))
+  t.notOk(types.includes('turn.awaiting_input'))
 })
 
 t.test('a call whose edit cannot be opened does not begin until a replica can open it', async (t) => {

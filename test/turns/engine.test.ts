@@ -2,6 +2,7 @@
  * Engines side by side: which events a turn sends and how it ends, whatever is asked of it while it runs. The parts, the
  * files `engine-….ts`, come first, all on one store.
  */
+import { getEventListeners } from 'node:events'
 import t from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
@@ -286,6 +287,70 @@ t.test('calls whose executor throws are given up, and their events name the step
       ],
     )
   }
+})
+
+t.test('the completion of a call is said once the ledger has it', async (t) => {
+  const calls = ['call_1', 'call_2'].map((call_id, index): ModelEvent => {
+    return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
+  })
+  const { say, replica, begin } = world(t, {}, [...calls, { type: 'finish', reason: 'tool_calls' }])
+  const [isSettled, isAsked, isLast] = [gate(), gate(), gate()]
+  const settle: Store['executions']['settle'] = async (...given) => {
+    isAsked.open()
+    await isSettled.opened
+    return store.executions.settle(...given)
+  }
+  const tools = toolsThat((call) => (call === 'call_2' ? isLast.opened : null))
+  const one = replica({ ...tools, store: { ...store, executions: { ...store.executions, settle } } })
+  const { types } = await begin(one, { max_steps: 1 })
+  say()
+  await isAsked.opened
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  t.notOk(types.includes('tool_execution.completed'))
+  isSettled.open()
+  await eventually(() => types.includes('tool_execution.completed'))
+  isLast.open()
+  await eventually(() => types.includes('turn.completed'))
+})
+
+t.test('nothing listens any more to what would have stopped a call once the call has ended', async (t) => {
+  const { say, replica } = world(t, {}, [
+    { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+    { type: 'finish', reason: 'tool_calls' },
+  ])
+  const { policy, executor } = toolsThat(() => null)
+  const signals: AbortSignal[] = []
+  const run: typeof executor.run = (call) => {
+    signals.push(call.signal)
+    return executor.run(call)
+  }
+  const one = replica({ policy, executor: { ...executor, run } })
+  const { turn } = await one.start(CALLER, (await session()).id, asked({ max_steps: 1 }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.strictSame(
+    signals.map((signal) => getEventListeners(signal, 'abort')),
+    [[]],
+    'else Node keeps the signal, and all that the listener holds',
+  )
+})
+
+t.test('a call whose executor throws leaves a parallel call its result', async (t) => {
+  const calls = ['call_1', 'call_2'].map((call_id, index): ModelEvent => {
+    return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
+  })
+  const { say, replica } = world(t, {}, [...calls, { type: 'finish', reason: 'tool_calls' }])
+  const tools = toolsThat(async (call) => {
+    if (call === 'call_1') throw new Error('it throws after all')
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  })
+  const one = replica(tools)
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'failed' })
+  const [, , results] = await store.messages.after(id, 0)
+  t.match(results?.parts, [{ outcome: 'error' }, { outcome: 'ok' }])
 })
 
 t.test(
