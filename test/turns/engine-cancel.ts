@@ -178,7 +178,7 @@ t.test('a turn that is cancelled while its step is committed aborts its calls be
     return executor.run(call)
   }
   const one = replica({ policy, executor: { ...executor, run }, store: withTurns({ commit }) })
-  const { types, turn } = await begin(one)
+  const { types, turn } = await begin(one, { max_steps: 1 })
   say()
   await reached
   await one.cancel(CALLER, turn.id, null)
@@ -281,6 +281,12 @@ t.test('a turn whose owner does not act on a cancel is ended by another replica'
     types.slice(-2),
     ['step.discarded', 'turn.cancelled'],
     'what the turn streamed is taken back before its end',
+  )
+  const started_at = (await store.messages.ofTurn(turn.id)).at(-1)?.created_at
+  t.match(
+    await store.turns.get(CALLER, turn.id),
+    { steps: [{ discarded: true, started_at }] },
+    'nobody knows when the lost owner’s step began: it followed the last message',
   )
   t.strictSame(
     lines.map((line) => JSON.parse(line)).map(({ turn_id, msg }) => [turn_id, msg]),

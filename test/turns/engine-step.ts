@@ -3,6 +3,7 @@ import { pino } from 'pino'
 import t from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
+import { NO_USAGE } from '../../src/chat/message.ts'
 import { StaleOwner, type Store } from '../../src/store/store.ts'
 import { eventually, gate } from '../waiting.ts'
 import { asked, CALLER, HELLO, pieces, session, store, toolsThat, withTurns, world } from './engines.ts'
@@ -55,12 +56,13 @@ t.test(
       { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
       { type: 'finish', reason: 'tool_calls' },
     ]
-    for (const [answer, steps] of [
-      [[nothing], [{ discarded: true }, { attempt: 2, finish_reason: 'stop' }]],
-      [calls, [{ finish_reason: 'tool_calls' }, { attempt: 1, finish_reason: 'stop' }]],
+    const paid: ModelEvent = { type: 'usage', usage: { ...NO_USAGE, input_tokens: 5 } }
+    for (const [answer, steps, input_tokens] of [
+      [[paid, nothing], [{ discarded: true }, { attempt: 2, finish_reason: 'stop' }], 10],
+      [calls, [{ finish_reason: 'tool_calls' }, { attempt: 1, finish_reason: 'stop' }], 0],
     ] as const) {
       const said = [...answer]
-      const { say, replica } = world(t, {}, said)
+      const { bus, say, replica } = world(t, {}, said)
       const one = replica(
         toolsThat(() => {
           said.splice(0, said.length, nothing)
@@ -70,7 +72,12 @@ t.test(
       const { turn } = await one.start(CALLER, (await session()).id, asked())
       say()
       const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
-      t.match(over, { state: 'completed', restarts: 0, steps })
+      t.match(over, { state: 'completed', restarts: 0, steps, usage: { input_tokens } })
+      const told: unknown[] = []
+      const { signal } = new AbortController()
+      for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal }))
+        if ('events' in item) told.push(...item.events.map(({ data }) => JSON.parse(data).usage))
+      t.match(told.at(-1), { input_tokens }, 'the turn’s end tells what all its attempts used')
     }
   },
 )
