@@ -127,6 +127,22 @@ t.test('the next owner marks as lost what the last owner could not send without 
   t.match(said, [{ type: 'message', lost: true }, { type: 'step.completed' }, { type: 'turn.completed' }])
 })
 
+t.test('a lost turn that has to wait for a slot of its next owner is not taken for a new one', async (t) => {
+  const { bus, say, replica, begin } = world(t, { concurrentTurns: 1, leaseSeconds: 600 })
+  const next = replica()
+  const { types } = await begin(next)
+  await eventually(() => types.includes('step.started'))
+  const { turn } = await runningTurn(store, CALLER, LAPSED)
+  // This makes the replica look for work.
+  await bus.publish('control', JSON.stringify({ op: 'handed_over', session_id: turn.session_id }))
+  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.recoveries === 1)
+  say()
+  t.match(await next.wait(CALLER, turn.id, 30, new AbortController().signal), {
+    state: 'completed',
+    steps: [{ discarded: true }, { finish_reason: 'stop' }],
+  })
+})
+
 t.test('a turn that its owner takes for lost is not ended there, but left to the next owner', async (t) => {
   const { bus, replica, begin } = world(t, { leaseSeconds: 600 })
   let isLost = false
