@@ -272,7 +272,7 @@ t.test('a turn whose owner does not act on a cancel is ended by another replica'
   const types = follow(t, bus, turn.session_id, turn.id)
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
-  for (const { id } of [turn, ended.turn]) await one.cancel(CALLER, id, null)
+  for (const { id } of [turn, turn, ended.turn]) await one.cancel(CALLER, id, null)
   await endTurn(store, ended.fence, ended.turn.id)
   mock.timers.tick(10_000)
   mock.timers.reset()

@@ -182,6 +182,33 @@ t.test('an approved call goes by tools that its replica was never told of', asyn
   t.strictSame(declared, [undefined], 'the tool was taken away while its call waited')
 })
 
+t.test('a turn waits once all that it said is in the stream', async (t) => {
+  const { opened: isThere, open: arrive } = gate()
+  const { opened: isHeld, open: hold } = gate()
+  const order: string[] = []
+  const { bus, say, replica } = world(t, {}, CALLS)
+  const append: Bus['append'] = async (session, events) => {
+    if (events.some(({ type }) => type === 'tool_execution.started')) {
+      hold()
+      await isThere
+      order.push('streamed')
+    }
+    return bus.append(session, events)
+  }
+  const commit: Store['turns']['commit'] = (...given) => {
+    if (given[1].state === 'awaiting_input') order.push('committed')
+    return store.turns.commit(...given)
+  }
+  const one = replica({ ...tools(), bus: { ...bus, append }, store: withTurns({ commit }) })
+  const { turn } = await one.start(CALLER, (await session()).id, asked({ max_steps: 1 }))
+  say()
+  await isHeld
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  arrive()
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'awaiting_input' })
+  t.strictSame(order, ['streamed', 'committed'])
+})
+
 t.test('a call that is approved while another runs goes on at once, after that one is settled', async (t) => {
   const { say, replica, begin } = world(t, {}, CALLS)
   const [plain, approved] = [gate(), gate()]
