@@ -64,6 +64,21 @@ t.test('a replica that is asked for a restart answers what the turn’s owner to
   await eventually(() => types.includes('turn.completed'))
 })
 
+t.test('what an attempt streamed is taken back before its end is committed', async (t) => {
+  const { opened: committed, open: commit } = gate()
+  const { types, say, restart } = await apart(t, undefined, {
+    async commit(...args) {
+      await committed
+      return store.turns.commit(...args)
+    },
+  })
+  await restart()
+  await eventually(() => types.includes('step.discarded'))
+  commit()
+  say()
+  await eventually(() => types.includes('turn.completed'))
+})
+
 t.test('no restart is claimed while the turn’s step is being committed', async (t) => {
   const { opened: committed, open: commit } = gate()
   const { opened: reached, open: reach } = gate()

@@ -10,6 +10,7 @@ import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createLog } from '../../src/log.ts'
 import type { Settlement, Store } from '../../src/store/store.ts'
+import { createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { endTurn, runningTurn } from '../contracts/store-rows.ts'
 import { collect } from '../memory.ts'
@@ -289,7 +290,7 @@ t.test('calls whose executor throws are given up, and their events name the step
   }
 })
 
-t.test('the completion of a call is said once the ledger has it', async (t) => {
+t.test('the completion of a call is counted and said once the ledger has it', async (t) => {
   const calls = ['call_1', 'call_2'].map((call_id, index): ModelEvent => {
     return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
   })
@@ -301,12 +302,15 @@ t.test('the completion of a call is said once the ledger has it', async (t) => {
     return store.executions.settle(...given)
   }
   const tools = toolsThat((call) => (call === 'call_2' ? isLast.opened : null))
-  const one = replica({ ...tools, store: { ...store, executions: { ...store.executions, settle } } })
+  const metrics = createMetrics({ defaults: false })
+  const executions = { ...store.executions, settle }
+  const one = replica({ ...tools, metrics, store: { ...store, executions } })
   const { types } = await begin(one, { max_steps: 1 })
   say()
   await isAsked.opened
   await new Promise((resolve) => setTimeout(resolve, 20))
   t.notOk(types.includes('tool_execution.completed'))
+  t.notMatch(await metrics.text(), /^baton_tool_calls_total\{/m, 'else the next owner would count it again')
   isSettled.open()
   await eventually(() => types.includes('tool_execution.completed'))
   isLast.open()
