@@ -86,7 +86,13 @@ const Pin = Type.Enum(['warn', 'block'], {
 })
 const fields = {
   name: Type.String(CONNECTOR_NAME),
-  url: Type.Optional(text(1, 8192, 'http or https. Needed for all transports but stdio')),
+  url: Type.Optional(
+    text(
+      1,
+      8192,
+      'http or https. Needed for all transports but stdio. Stored as it is: put a key into headers, which are sealed',
+    ),
+  ),
   headers: Type.Optional(Pairs),
   command: Type.Optional(text(1, 4096, 'Needed for stdio, and only there')),
   args: Type.Optional(
