@@ -15,7 +15,7 @@ import type { Problem } from '../validation.ts'
  */
 export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
 
-/** A call holds a place of the toolbox, which all owners share, so its time is bounded. */
+/** A call holds a slot of the toolbox, which all owners share, so its time is bounded. */
 const LONGEST_TIMEOUT = 'PT1H'
 
 /**
