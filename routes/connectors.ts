@@ -158,7 +158,11 @@ const ConnectorView = Type.Object(
     trust_annotations: Trust,
     pin: Pin,
     status: Type.Object({
-      state: Type.Enum(['idle', 'connecting', 'ready', 'down', 'auth_required', 'quarantined']),
+      state: Type.Enum(['idle', 'connecting', 'ready', 'down', 'auth_required', 'quarantined'], {
+        description:
+          'Of the connection from this replica. `idle`: there is none now. `quarantined`: the server changes its list of tools ' +
+          'too often, so it is not asked for a minute',
+      }),
       error: Type.Optional(Type.String()),
       login_url: Type.Optional(Type.String({ description: 'POST there to log in at the server' })),
     }),
