@@ -155,7 +155,7 @@ export const SETTINGS = {
   encryption_keys: optional(
     'BATON_ENCRYPTION_KEYS',
     encryptionKeys,
-    '`id:base64[,id:base64…]`, 32 bytes each; the first encrypts, all decrypt. Required with DATABASE_URL; ' +
+    '`id:base64[,id:base64…]`, 32 bytes each (`openssl rand -base64 32`); the first encrypts, all decrypt. Required with DATABASE_URL; ' +
       'embedded, a key file in the data folder is made when it is not set.',
   ),
   https_proxy: {
