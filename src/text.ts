@@ -1,4 +1,4 @@
-/** Text from servers: what a model may read of it, and cuts that never split a character. */
+/** Text from outside: what a model or a terminal may see of it, and cuts that never split a character. */
 
 /**
  * Characters that a reader does not see but a model does: controls, zero-width, bidirectional overrides,
