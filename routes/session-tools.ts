@@ -65,7 +65,11 @@ const SessionTool = Type.Object(
     enabled: Flag,
     source: Type.Enum(['mcp', 'builtin']),
     last_seen_at: nullable(Instant),
-    status: Type.Enum(['available', 'unavailable', 'changed', 'undeclarable']),
+    status: Type.Enum(['available', 'unavailable', 'changed', 'undeclarable'], {
+      description:
+        '`unavailable`: its server is away; models still see it. `changed`: its definition is not the accepted one. ' +
+        '`undeclarable`: no model sees it. `reason` says more',
+    }),
     reason: Type.Optional(Type.String()),
     diff: Type.Optional(
       Type.Array(
