@@ -16,6 +16,9 @@ export interface Builtin {
   description: string
   parameters: JsonSchema
   annotations: McpAnnotations
-  /** `args` fit `parameters`: they were validated. */
+  /**
+   * `args` fit `parameters`, unless the validator had no time for them (schema/validate.ts): nothing may rest on it but
+   * the answer.
+   */
   run(args: Record<string, unknown>, context: BuiltinContext): Promise<McpResult>
 }
