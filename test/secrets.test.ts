@@ -96,7 +96,7 @@ t.test('no planted secret is found in anything that Baton says or writes', async
     BATON_GOOGLE_OAUTH_CLIENT_ID: 'some-client',
     BATON_GOOGLE_OAUTH_CLIENT_SECRET: PLANTED['client secret of the operator'],
     BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
-    BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
+    BATON_ANTHROPIC_BASE_URL: anthropic.url,
     BATON_ANTHROPIC_OAUTH_TOKEN_URL: parrot.url,
     BATON_ANTHROPIC_OAUTH_CLIENT_ID: 'another-client',
     GEMINI_API_KEY: PLANTED['key of the environment'],

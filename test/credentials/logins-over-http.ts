@@ -38,7 +38,7 @@ t.teardown(() => Promise.all([gpt, claude, gemini].map((emulator) => emulator.cl
 const { http, listen } = await wholeGateway(t, {
   ...world.env,
   BATON_DATA_DIR: scratch(t),
-  BATON_ANTHROPIC_BASE_URL: await anthropicApi(t, claude.baseUrl),
+  BATON_ANTHROPIC_BASE_URL: await anthropicApi(t, claude.url),
   BATON_CHATGPT_BASE_URL: gpt.chatgptBaseUrl,
   BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,
 })

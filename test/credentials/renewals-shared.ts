@@ -167,7 +167,7 @@ t.test(
       REDIS_URL: SERVERS.REDIS_URL,
       BATON_ENCRYPTION_KEYS: `k1:${randomBytes(32).toString('base64')}`,
       BATON_ENABLE_OAUTH: 'anthropic',
-      BATON_ANTHROPIC_BASE_URL: claude.baseUrl,
+      BATON_ANTHROPIC_BASE_URL: claude.url,
       BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
       BATON_ANTHROPIC_OAUTH_CLIENT_ID: CLIENT,
       BATON_DRAIN_SECONDS: '0',

@@ -34,12 +34,12 @@ export const base = (patch: Body = {}): Body => ({
 
 /** Sends a body as it is. Gives the answer's status and JSON; `words` is its error message. */
 export async function ask(
-  { baseUrl }: AnthropicEmulator,
+  { url }: AnthropicEmulator,
   body: Body | string,
   headers: Record<string, string> = {},
   path = '/v1/messages',
 ): Promise<{ status: number; words: string; json: Body }> {
-  const response = await fetch(baseUrl + path, {
+  const response = await fetch(url + path, {
     method: 'POST',
     headers: { 'content-type': 'application/json', 'x-api-key': KEY, ...VERSION, ...headers },
     body: typeof body === 'string' ? body : JSON.stringify(body),

@@ -255,7 +255,7 @@ t.test('wrong requests are refused', async (t) => {
   })
 
   await t.test('a request without a version is refused', async (t) => {
-    const response = await fetch(`${emulator.baseUrl}/v1/messages`, {
+    const response = await fetch(`${emulator.url}/v1/messages`, {
       method: 'POST',
       headers: { 'x-api-key': KEY },
       body: JSON.stringify(base()),
@@ -266,7 +266,7 @@ t.test('wrong requests are refused', async (t) => {
 
   await t.test('exactly one known credential is accepted, in the header of its kind', async (t) => {
     const asked = async (headers: Record<string, string>) => {
-      const response = await fetch(`${emulator.baseUrl}/v1/models`, { headers: { ...VERSION, ...headers } })
+      const response = await fetch(`${emulator.url}/v1/models`, { headers: { ...VERSION, ...headers } })
       return `${response.status} ${await response.text()}`
     }
     const bearer = (token: string) => ({ authorization: `Bearer ${token}` })

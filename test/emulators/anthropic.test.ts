@@ -7,8 +7,8 @@ import { type AnthropicEmulator, anthropicError, anthropicFixture } from './anth
 import { ask, base, emulate, KEY, OAUTH, TOKEN, VERSION, weather } from './anthropic-requests.ts'
 import { calls, text } from './scene.ts'
 
-const sdk = ({ baseUrl }: AnthropicEmulator, options: ConstructorParameters<typeof Anthropic>[0] = {}) =>
-  new Anthropic({ baseURL: baseUrl, apiKey: KEY, maxRetries: 0, ...options })
+const sdk = ({ url }: AnthropicEmulator, options: ConstructorParameters<typeof Anthropic>[0] = {}) =>
+  new Anthropic({ baseURL: url, apiKey: KEY, maxRetries: 0, ...options })
 
 const failure = (promise: PromiseLike<unknown>): PromiseLike<unknown> =>
   promise.then(
@@ -217,7 +217,7 @@ t.test('scripts and scenes decide the answers', async (t) => {
     emulator.script(() => ({ ...calls(['get_weather', { place: 'a far away place' }]), finish: 'length' }))
     const { json } = await ask(emulator, base({ tools: [weather] }))
     t.equal(json.stop_reason, 'max_tokens')
-    const streamed = await fetch(`${emulator.baseUrl}/v1/messages`, {
+    const streamed = await fetch(`${emulator.url}/v1/messages`, {
       method: 'POST',
       headers: { 'x-api-key': KEY, ...VERSION },
       body: JSON.stringify(base({ tools: [weather], stream: true })),

@@ -11,22 +11,15 @@ import { checkMessages, mergeRoles, type Turn } from './anthropic-order.ts'
 import { checkFields, checkHead, type Head, invalid, Refusal } from './anthropic-rules.ts'
 import { createPromptCache, requestId, tell } from './anthropic-stream.ts'
 import { type Asker, checkReplay } from './anthropic-thinking.ts'
-import { type JsonReply, type Recorded, type Reply, serve } from './http.ts'
+import { type Emulator, type JsonReply, type Recorded, type Reply, serve } from './http.ts'
 import { type Json, list, object, parseObject, string } from './json.ts'
 import { defaultScene, type SceneInput, type Script } from './scene.ts'
 
-export interface AnthropicEmulator {
-  /** In place of `https://api.anthropic.com` */
-  baseUrl: string
-  /** Every request so far, oldest first, refused requests included. */
-  requests: Recorded[]
-  /** Settles with the request at this index (from 0) once it has arrived. */
-  request(index: number): Promise<Recorded>
+export interface AnthropicEmulator extends Emulator {
   /** Replaces the default scenes; null restores them. */
   script(fn: Script | null): void
   /** Makes a secret fail from now on, in the vendor's words. */
   refuse(secret: string, as: keyof typeof REFUSED): void
-  close(): Promise<void>
 }
 
 const REFUSED = {
@@ -89,12 +82,8 @@ export async function createAnthropicEmulator(port = 0): Promise<AnthropicEmulat
     return tell(scene, { asker, turns, serial: mine, cached: cache(asker, turns), dropped })
   }
 
-  const { url, requests, request, close } = await serve(answer, port)
   return {
-    baseUrl: url,
-    requests,
-    request,
-    close,
+    ...(await serve(answer, port)),
     script(fn) {
       script = fn
     },

@@ -13,28 +13,21 @@ import {
   traitsOf,
 } from './gemini-rules.ts'
 import { CODE_ASSIST_REQUEST, invalid, PUBLIC_REQUEST, Refusal, readBody } from './gemini-shape.ts'
-import { type Beat, type Recorded, type Reply, serve } from './http.ts'
+import { type Beat, type Emulator, type Recorded, type Reply, serve } from './http.ts'
 import type { Json } from './json.ts'
 import { type Answer, defaultScene, type SceneInput, type Script } from './scene.ts'
 
-export interface GeminiEmulator {
-  /** `http://127.0.0.1:<port>`, as the vendor's SDK wants it */
-  url: string
+export interface GeminiEmulator extends Emulator {
   /** `…/v1beta` */
   publicBaseUrl: string
   /** `…/v1internal` */
   codeAssistBaseUrl: string
-  /** Every request so far, oldest first. */
-  requests: Recorded[]
-  /** Settles with the request at this index (from 0) once it has arrived. */
-  request(index: number): Promise<Recorded>
   /** Tools that a model called and that its request did not declare, in the order of the answers. */
   unexpected: string[]
   /** Replaces the default scenes if it returns a scene; null restores the default. */
   script(play: Script | null): void
   /** From now on this key or token is refused. */
   revoke(secret: string): void
-  close(): Promise<void>
 }
 
 export interface GeminiOptions {
@@ -91,17 +84,14 @@ export async function createGeminiEmulator(options: GeminiOptions = {}): Promise
 
   const server = await serve(answer, options.port)
   return {
-    url: server.url,
+    ...server,
     publicBaseUrl: `${server.url}/v1beta`,
     codeAssistBaseUrl: `${server.url}/v1internal`,
-    requests: server.requests,
-    request: server.request,
     unexpected,
     script(next) {
       play = next
     },
     revoke: (secret) => void revoked.add(secret),
-    close: server.close,
   }
 }
 

@@ -235,14 +235,10 @@ interface Obstacles {
   stall(until: Promise<unknown>): void
 }
 
-export interface LoginEmulator extends IssuerControl, Obstacles {
-  url: string
-  requests: Recorded[]
+export interface LoginEmulator extends Emulator, IssuerControl, Obstacles {
   /** Requests to the token endpoint so far */
   tokenRequests(): Recorded[]
-  request(index: number): Promise<Recorded>
   isLive(access: string): boolean
-  close(): Promise<void>
 }
 
 const CUT: Reply = { stream: [], ending: 'cut', headers: { 'content-type': 'application/json' } }
@@ -258,7 +254,7 @@ export async function serveLogins(
   route: (request: Recorded, path: string) => Reply | Promise<Reply>,
 ): Promise<LoginEmulator> {
   const obstacles: ((work: () => Promise<Reply>) => Promise<Reply>)[] = []
-  const server: Emulator = await serve(async (request) => {
+  const server = await serve(async (request) => {
     const { pathname } = new URL(request.path, 'http://emulator')
     const work = async () => {
       try {
@@ -273,11 +269,9 @@ export async function serveLogins(
     return obstacle ? obstacle(work) : work()
   })
   return {
-    url: server.url,
-    requests: server.requests,
+    ...issuer,
+    ...server,
     tokenRequests: () => server.requests.filter(({ path }) => path.split('?')[0] === tokenPath),
-    request: server.request,
-    close: server.close,
     answer: (reply) => void obstacles.push(async () => reply),
     lose: () =>
       void obstacles.push(async (work) => {
@@ -295,11 +289,5 @@ export async function serveLogins(
         await until
         return reply
       }),
-    decline: issuer.decline,
-    revoke: issuer.revoke,
-    spend: issuer.spend,
-    live: issuer.live,
-    renewals: issuer.renewals,
-    isLive: issuer.isLive,
   }
 }

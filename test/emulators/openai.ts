@@ -3,25 +3,21 @@
  * with a ChatGPT login, and their lists of models. It refuses what the real services refuse.
  */
 import { createHash, createHmac } from 'node:crypto'
-import { type JsonReply, type Recorded, type Reply, serve } from './http.ts'
+import { type Emulator, type JsonReply, type Recorded, type Reply, serve } from './http.ts'
 import { isObject, type Json } from './json.ts'
 import { checkBody } from './openai-check.ts'
 import { Refusal, refuse, refuseDetail, text } from './openai-refusal.ts'
 import { type Play, streamReply, wholeResponse } from './openai-stream.ts'
 import { type Answer, defaultScene, type SceneInput, type SceneUsage, type Script } from './scene.ts'
 
-export interface OpenAiEmulator {
+export interface OpenAiEmulator extends Emulator {
   /** `…/v1` and `…/backend-api/codex`: what BATON_OPENAI_BASE_URL and BATON_CHATGPT_BASE_URL take. */
   keyBaseUrl: string
   chatgptBaseUrl: string
-  requests: Recorded[]
-  /** Settles with the request at this index (from 0) once it has arrived. */
-  request(index: number): Promise<Recorded>
   /** A test's own behaviour, after the checks; null restores the default scene. */
   script(play: Script | null): void
   /** From now on this token or key is answered with a 401. */
   revoke(token: string): void
-  close(): Promise<void>
 }
 
 interface World {
@@ -49,11 +45,9 @@ export async function createOpenAiEmulator(port = 0): Promise<OpenAiEmulator> {
     }
   }, port)
   return {
+    ...server,
     keyBaseUrl: `${server.url}/v1`,
     chatgptBaseUrl: `${server.url}/backend-api/codex`,
-    requests: server.requests,
-    request: server.request,
-    close: server.close,
     script: (play) => {
       world.script = play
     },

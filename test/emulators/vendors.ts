@@ -19,7 +19,7 @@ export const startVendors = async (ports?: Record<keyof Vendors, number>): Promi
 export const rootsOf = ({ openai, anthropic, gemini }: Vendors): Record<string, string> => ({
   BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
   BATON_CHATGPT_BASE_URL: openai.chatgptBaseUrl,
-  BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
+  BATON_ANTHROPIC_BASE_URL: anthropic.url,
   BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,
   BATON_CODE_ASSIST_BASE_URL: gemini.codeAssistBaseUrl,
 })

@@ -73,9 +73,9 @@ async function step(talk: Talk, input?: string): Promise<Step> {
   const target = { provider: 'anthropic', model, credential_id, ...capabilities }
   const { messages, prefix } = repair(history, target, head)
   const request = { ...plain, messages, credential: { id: credential_id } }
-  const first = await send(deployment, emulator.baseUrl, secret, request)
+  const first = await send(deployment, emulator.url, secret, request)
   const amended = first.status === 200 ? null : (deployment.amend?.(first, request) ?? null)
-  const answer = amended ? await send(deployment, emulator.baseUrl, secret, amended) : first
+  const answer = amended ? await send(deployment, emulator.url, secret, amended) : first
   if (answer.status !== 200) throw deployment.classify(answer)
   const parser = parserOf(deployment, { provider: 'anthropic', model, credential_id, prefix })
   const events = eventsOf(parser, framesOf(answer.body))
@@ -332,12 +332,9 @@ t.test('whole turns against the emulator', async (t) => {
   })
 })
 
-async function modelsBody(
-  { baseUrl }: AnthropicEmulator,
-  deployment: Deployment = anthropic,
-): Promise<string> {
+async function modelsBody({ url }: AnthropicEmulator, deployment: Deployment = anthropic): Promise<string> {
   const { path = '', headers } = deployment.models ?? {}
-  const response = await fetch(baseUrl + path, {
+  const response = await fetch(url + path, {
     headers: { ...headers, ...deployment.authorize(SECRET, { id: null }) },
   })
   return response.text()
