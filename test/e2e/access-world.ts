@@ -2,7 +2,8 @@
 import type { Test } from 'tap'
 import { createOpenAiLogins } from '../emulators/oauth-openai.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
-import { type Document, documented, type Operation } from '../routes/document.ts'
+import { type Answer, calling, type Document, documented, type Operation } from '../routes/document.ts'
+import { bearer } from '../routes/gateway.ts'
 import { scratch } from '../scratch.ts'
 import { gate } from '../waiting.ts'
 import { wholeGateway } from '../whole-gateway.ts'
@@ -12,11 +13,6 @@ import { startToolServer, textResult } from './tool-server.ts'
 export const ADMIN = 'the-bootstrap-admin-key'
 const json = { 'content-type': 'application/json' }
 
-export interface Answer {
-  status: number
-  body: Json
-  text: string
-}
 export type Call = (method: string, url: string, body?: unknown) => Promise<Answer>
 /** Something of everything that an owner can have: ids by the path parameter, or the noun, that they stand for. */
 export interface Property {
@@ -70,23 +66,14 @@ export async function accessWorld(t: Test) {
   const guarded = OPERATIONS.filter((operation) => !isOpen(operation))
 
   /** Calls with a key; every JSON answer is held against the document. */
-  const withKey =
-    (key: string | null, { http } = app): Call =>
-    async (method, url, body) => {
-      const answer = await http.inject({
-        method: method as 'GET',
-        url,
-        headers: {
-          ...(key === null ? {} : { authorization: `Bearer ${key}` }),
-          ...(body === undefined ? {} : json),
-        },
-        ...(body === undefined ? {} : { payload: typeof body === 'string' ? body : JSON.stringify(body) }),
-      })
-      const isJson = String(answer.headers['content-type']).startsWith('application/json')
-      const parsed = isJson ? answer.json() : null
-      conforms(method, url, answer.statusCode, isJson ? parsed : undefined, answer.headers)
-      return { status: answer.statusCode, body: parsed, text: answer.body }
-    }
+  const withKey = (key: string | null, { http } = app): Call => {
+    const call = calling(http, conforms)
+    const own = key === null ? {} : bearer(key)
+    return (method, url, body) =>
+      body === undefined
+        ? call(method, url, body, own)
+        : call(method, url, typeof body === 'string' ? body : JSON.stringify(body), { ...own, ...json })
+  }
   const admin = withKey(ADMIN)
   async function keyOf(owner: string, more: object = {}): Promise<{ id: string; key: string }> {
     const made = await admin('POST', '/v1/keys', { owner, scopes: ['chat'], ...more })

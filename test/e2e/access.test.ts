@@ -9,7 +9,6 @@ import { eventually } from '../waiting.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import {
   ADMIN,
-  type Answer,
   accessWorld,
   type Call,
   exampleOf,
@@ -281,7 +280,7 @@ t.test(
 async function sweepAll(t: Test, { ids }: Property): Promise<{ faults: string[]; count: number }> {
   const faults: string[] = []
   let count = 0
-  const send = async ({ name, responses, method }: Listed, url: string, body?: unknown): Promise<Answer> => {
+  const send = async ({ name, responses, method }: Listed, url: string, body?: unknown) => {
     const answer = await admin(method, url, body === undefined ? undefined : JSON.stringify(body))
     count++
     const isPage =

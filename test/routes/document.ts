@@ -1,6 +1,7 @@
 /** The OpenAPI document, and answers held against it. */
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import type { LightMyRequestResponse } from 'fastify'
+import type { App } from '../../routes/app.ts'
 
 export interface Operation {
   summary?: string
@@ -109,3 +110,28 @@ export function documented(document: Document) {
     throw new Error(`${method} ${url} → ${status} does not fit the document: ${ajv.errorsText(check.errors)}`)
   }
 }
+
+export interface Answer {
+  status: number
+  headers: LightMyRequestResponse['headers']
+  // biome-ignore lint/suspicious/noExplicitAny: the tests look into answers of every shape
+  body: any
+  text: string
+}
+
+/** Injects requests, and holds each answer against the document. */
+export const calling =
+  (http: App, conforms: ReturnType<typeof documented>) =>
+  async (method: string, url: string, body: unknown, given: Record<string, string>): Promise<Answer> => {
+    const answer = await http.inject({
+      method: method as 'GET',
+      url,
+      headers: given,
+      ...(body === undefined ? {} : { payload: body as object }),
+    })
+    const { statusCode: status, headers, body: text } = answer
+    const isJson = method !== 'HEAD' && String(headers['content-type']).startsWith('application/json')
+    const parsed = isJson ? answer.json() : undefined
+    conforms(method, url, status, parsed, headers)
+    return { status, headers, body: parsed, text }
+  }

@@ -2,7 +2,6 @@
  * The HTTP side for tests: the real app on a real store in memory, with doubles for the parts behind it. Each answer
  * to an injected request is held against the OpenAPI document: undocumented statuses and fields fail.
  */
-import type { LightMyRequestResponse } from 'fastify'
 import { pino } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import type { App } from '../../routes/app.ts'
@@ -27,7 +26,7 @@ import type { Caller, SessionTools, StartTurn, ToolsChange, Turns } from '../../
 import { createSessions } from '../../src/sessions.ts'
 import type { Session, Store, Turn } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
-import { documented } from './document.ts'
+import { type Answer, calling, documented } from './document.ts'
 import { fakeBus } from './fake-bus.ts'
 
 export const vault = createVault([{ id: 'k1', key: new Uint8Array(32).fill(1) }])
@@ -212,13 +211,6 @@ interface Gateway {
   as(key: string): (method: string, url: string, body?: unknown) => Promise<Answer>
   close(): Promise<void>
 }
-interface Answer {
-  status: number
-  headers: LightMyRequestResponse['headers']
-  // biome-ignore lint/suspicious/noExplicitAny: the tests look into answers of every shape
-  body: any
-  text: string
-}
 
 /** No vendor is reached from here. */
 const http = {
@@ -297,18 +289,8 @@ export async function gateway(
   await app.ready()
   let conforms: ReturnType<typeof documented> | undefined
   const call: Gateway['call'] = async (method, url, body, headers = {}) => {
-    const answer = await app.inject({
-      method: method as 'GET',
-      url,
-      headers: { ...LOCAL, ...headers },
-      ...(body === undefined ? {} : { payload: body as object }),
-    })
-    const isJson =
-      method !== 'HEAD' && String(answer.headers['content-type'] ?? '').startsWith('application/json')
-    const parsed = isJson ? answer.json() : undefined
     conforms ??= documented((await app.inject({ url: '/openapi.json', headers: LOCAL })).json())
-    conforms(method, url, answer.statusCode, isJson ? parsed : undefined, answer.headers)
-    return { status: answer.statusCode, headers: answer.headers, body: parsed, text: answer.body }
+    return calling(app, conforms)(method, url, body, { ...LOCAL, ...headers })
   }
   return {
     app,
