@@ -51,5 +51,5 @@ export const isSpeaking = (stream: EventStream, n: number) =>
   )
 
 /** The answer of a tool that runs until its call is cancelled. */
-export const until = (signal: AbortSignal): Promise<Json> =>
+export const untilCancelled = ({ signal }: { signal: AbortSignal }): Promise<Json> =>
   new Promise((resolve) => signal.addEventListener('abort', () => resolve(textResult('stopped'))))

@@ -6,6 +6,7 @@ import t, { type Test } from 'tap'
 import { gate } from '../waiting.ts'
 import { type EventStream, type Json, ofType, typesOf } from './client.ts'
 import { BACKEND, everyBackend, openWorld, type Path, type World } from './harness.ts'
+import { untilCancelled } from './held-turns.ts'
 import { type ToolServer, textResult } from './tool-server.ts'
 
 interface Started {
@@ -215,8 +216,7 @@ await everyBackend(
     const work = await world.tools('work', {
       quick: {},
       once: {
-        run: ({ signal }) =>
-          new Promise((resolve) => signal.addEventListener('abort', () => resolve(textResult('late')))),
+        run: untilCancelled,
       },
       again: {
         annotations: { readOnlyHint: true },
@@ -243,8 +243,7 @@ t.test('calls that are under way at the end of a drain', async (t) => {
   await t.test('a call that a drain cuts short is for the next process to judge', async (t) => {
     const bank = await world.tools('bank', {
       charge: {
-        run: ({ signal }) =>
-          new Promise((resolve) => signal.addEventListener('abort', () => resolve(textResult('late')))),
+        run: untilCancelled,
       },
     })
     const { turn } = await start(
@@ -268,10 +267,7 @@ t.test('calls that are under way at the end of a drain', async (t) => {
     const press = await world.tools('press', {
       print: {
         annotations: { idempotentHint: true },
-        run: ({ signal }) =>
-          press.count('print') > 1
-            ? textResult('printed')
-            : new Promise((resolve) => signal.addEventListener('abort', () => resolve(textResult('late')))),
+        run: (call) => (press.count('print') > 1 ? textResult('printed') : untilCancelled(call)),
       },
     })
     await world.api.patch(`/v1/connectors/${press.id}`, {

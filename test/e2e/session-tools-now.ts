@@ -8,7 +8,7 @@ import { NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { ANSWERED, BEGUN, COMMITTED, ofType, outline, typesOf } from './client.ts'
 import { fresh, pathsIn, type World } from './harness.ts'
-import { isSpeaking, speaking, speaksThen } from './held-turns.ts'
+import { isSpeaking, speaking, speaksThen, untilCancelled } from './held-turns.ts'
 import { textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- apply now
@@ -199,12 +199,9 @@ export async function duringTools(t: Test, world: World) {
     let cancelled = false
     const going = await fresh(world, {
       nap: {
-        run: ({ signal }) =>
-          new Promise((resolve) => {
-            signal.addEventListener('abort', () => {
-              cancelled = true
-              resolve(textResult('late'))
-            })
+        run: (call) =>
+          untilCancelled(call).finally(() => {
+            cancelled = true
           }),
       },
     })

@@ -4,6 +4,7 @@ import { CHILD, ended } from '../mcp/processes.ts'
 import { eventually } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
 import { BACKEND, everyBackend, openWorld } from './harness.ts'
+import { untilCancelled } from './held-turns.ts'
 import { type TestTool, textResult } from './tool-server.ts'
 import { DYNAMIC, mcp, served } from './toolbox.ts'
 
@@ -86,13 +87,8 @@ await everyBackend(
 
 t.test('timeouts and cancellations reach the server, and progress stretches a call', async (t) => {
   const heard: string[] = []
-  const never: TestTool['run'] = ({ signal, args }) =>
-    new Promise((resolve) => {
-      signal.addEventListener('abort', () => {
-        heard.push(String(args.as))
-        resolve(textResult('too late'))
-      })
-    })
+  const never: TestTool['run'] = (call) =>
+    untilCancelled(call).finally(() => heard.push(String(call.args.as)))
   const server = await served(t, {
     hang: { run: never },
     safe: { run: never, annotations: { readOnlyHint: true } },

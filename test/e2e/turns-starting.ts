@@ -6,7 +6,7 @@ import type { Test } from 'tap'
 import { gate } from '../waiting.ts'
 import { type Json, ofType, outline, PLAIN_TURN, spoken, typesOf } from './client.ts'
 import { type World, wordsOf } from './harness.ts'
-import { held, speaking, until } from './held-turns.ts'
+import { held, speaking, untilCancelled } from './held-turns.ts'
 import { textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- busy sessions
@@ -111,7 +111,7 @@ export async function busySessions(t: Test, world: World) {
 
   await t.test('on_busy: interrupt settles the calls that run as cancelled, outcome not known', async (t) => {
     const session = await world.session('openai key')
-    const server = await world.tools('slow', { nap: { run: ({ signal }) => until(signal) } })
+    const server = await world.tools('slow', { nap: { run: untilCancelled } })
     await api.put(`/v1/sessions/${session}/connectors/slow`)
     const stream = await api.turn(session, 'call slow__nap with {}')
     await stream.until('tool_execution.started')

@@ -4,7 +4,7 @@ import { calls, text } from '../emulators/scene.ts'
 import { gate } from '../waiting.ts'
 import { ANSWERED, BEGUN, type Json, ofType, outline, spoken } from './client.ts'
 import { PROVIDERS, pathsIn, type World } from './harness.ts'
-import { held, isSpeaking, speaksThen, until } from './held-turns.ts'
+import { held, isSpeaking, speaksThen, untilCancelled } from './held-turns.ts'
 
 // ---------------------------------------------------------------- cancelling
 
@@ -12,7 +12,7 @@ export async function cancelling(t: Test, world: World) {
   const { api } = world
   const server = await world.tools('work', {
     quick: {},
-    nap: { run: ({ signal }) => until(signal) },
+    nap: { run: untilCancelled },
     deaf: { run: () => new Promise(() => {}) },
   })
 
@@ -162,7 +162,7 @@ export async function restarting(t: Test, world: World) {
   })
 
   await t.test('a turn is restarted eight times at most, and not while tools run', async (t) => {
-    const server = await world.tools('busy', { nap: { run: ({ signal }) => until(signal) } })
+    const server = await world.tools('busy', { nap: { run: untilCancelled } })
     const session = await world.session('openai key', { connectors: ['busy'] })
     const { opened, open } = gate()
     const items = [...held(opened).items, ...calls(['busy__nap', {}]).items]
