@@ -6,7 +6,8 @@
 import { randomUUID } from 'node:crypto'
 import { EventEmitter, once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { text } from 'node:stream/consumers'
+import { listen } from '../listening.ts'
 
 type Json = Record<string, unknown>
 
@@ -65,8 +66,7 @@ export async function startToolServer(tools: Record<string, TestTool> = {}): Pro
   const server = createServer((request, response) => {
     serve(state, request, response).catch(() => response.destroy())
   })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
+  const { port, close } = await listen(server)
   const count = (tool: string) => state.calls.filter((call) => call.tool === tool).length
   return {
     url: `http://127.0.0.1:${port}/mcp`,
@@ -87,11 +87,7 @@ export async function startToolServer(tools: Record<string, TestTool> = {}): Pro
     mood(mood) {
       state.mood = mood
     },
-    close: () =>
-      new Promise((resolve) => {
-        server.close(() => resolve())
-        server.closeAllConnections()
-      }),
+    close,
   }
 }
 
@@ -109,7 +105,7 @@ interface State {
 }
 
 async function serve(state: State, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  const body = await read(request)
+  const body = await text(request)
   if (state.mood === 'silent') return
   if (state.mood === 'refusing') return void response.writeHead(503).end()
   const session = String(request.headers['mcp-session-id'] ?? '')
@@ -125,12 +121,6 @@ async function serve(state: State, request: IncomingMessage, response: ServerRes
   const handler = HANDLERS[String(message.method)]
   if (handler) return handler(state, message, response)
   reply(response, failed(message, -32601, 'Method not found'))
-}
-
-async function read(request: IncomingMessage): Promise<string> {
-  const chunks: Buffer[] = []
-  for await (const chunk of request) chunks.push(chunk)
-  return Buffer.concat(chunks).toString('utf8')
 }
 
 function initialize(state: State, message: Json, response: ServerResponse): void {

@@ -3,8 +3,9 @@
  * stream, whose pace, chunking and end a test controls. It knows no vendor.
  */
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { text as textOf } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { listen } from '../listening.ts'
 
 /** One request as it came in. */
 export interface Recorded {
@@ -78,22 +79,16 @@ export async function serve(
     // A caller that leaves while its body is read leaves nothing to answer.
     take(incoming, response).catch(() => response.destroy())
   })
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject).listen(port, '127.0.0.1', resolve)
-  })
+  const { port: own, close } = await listen(server, port)
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    url: `http://127.0.0.1:${own}`,
     requests,
     request: (index) => {
       const there = requests[index]
       if (there) return Promise.resolve(there)
       return new Promise((resolve) => waiting.push({ index, resolve }))
     },
-    close: () =>
-      new Promise((resolve) => {
-        server.close(() => resolve())
-        server.closeAllConnections()
-      }),
+    close,
   }
 }
 
@@ -101,9 +96,7 @@ async function record(incoming: IncomingMessage, response: ServerResponse): Prom
   const closed = new Promise<'finished' | 'aborted'>((resolve) =>
     response.once('close', () => resolve(response.writableFinished ? 'finished' : 'aborted')),
   )
-  const chunks: Buffer[] = []
-  for await (const chunk of incoming) chunks.push(chunk)
-  const text = Buffer.concat(chunks).toString('utf8')
+  const text = await textOf(incoming)
   const { method = '', url = '', headers } = incoming
   return { method, path: url, headers, body: parsed(text), text, closed }
 }

@@ -11,7 +11,8 @@ import {
   request,
   type ServerResponse,
 } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { text } from 'node:stream/consumers'
+import { listen } from '../listening.ts'
 
 export interface McpLogins {
   /** Address of the guarded server */
@@ -106,8 +107,8 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   const server = createServer((incoming, response) => {
     serve(incoming, response).catch(() => response.destroy())
   })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const { port, close } = await listen(server)
+  const origin = `http://127.0.0.1:${port}`
   const { tenant = '' } = options
   const address = `${origin}${tenant}`
   const issuer = options.named?.(address) ?? address
@@ -149,11 +150,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
       if (until) held[what] = until
       else delete held[what]
     },
-    close: () =>
-      new Promise((resolve) => {
-        server.close(() => resolve())
-        server.closeAllConnections()
-      }),
+    close,
   }
 
   const PAGES: Record<string, (incoming: IncomingMessage, url: URL, response: ServerResponse) => unknown> = {
@@ -216,7 +213,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   }
 
   async function register(incoming: IncomingMessage, _: URL, response: ServerResponse): Promise<void> {
-    const asked = JSON.parse(await read(incoming)) as {
+    const asked = JSON.parse(await text(incoming)) as {
       redirect_uris: string[]
       token_endpoint_auth_method?: string
     }
@@ -266,7 +263,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   }
 
   async function token(incoming: IncomingMessage, _: URL, response: ServerResponse): Promise<void> {
-    const form = new URLSearchParams(await read(incoming))
+    const form = new URLSearchParams(await text(incoming))
     const grant_type = form.get('grant_type') ?? ''
     made.grants[grant_type] = (made.grants[grant_type] ?? 0) + 1
     if (outage !== null) return void response.writeHead(outage).end('out of order')
@@ -326,12 +323,6 @@ function clientOf({ headers }: IncomingMessage, form: URLSearchParams): [id: str
   if (basic === undefined) return [form.get('client_id') ?? '', form.get('client_secret')]
   const [id = '', secret = ''] = Buffer.from(basic, 'base64').toString().split(':').map(decodeURIComponent)
   return [id, secret]
-}
-
-async function read(incoming: IncomingMessage): Promise<string> {
-  const chunks: Buffer[] = []
-  for await (const chunk of incoming) chunks.push(chunk)
-  return Buffer.concat(chunks).toString('utf8')
 }
 
 const json = (response: ServerResponse, status: number, body: object): void =>
