@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
+import { eventually } from '../waiting.ts'
 import {
   appended,
   type BusBed,
@@ -121,10 +122,10 @@ export function logContract(t: Test, bed: BusBed): void {
     await all.events(1)
     // A read begins with its first `next`. Events are appended until both reads have begun.
     const probe = start(t, bus, { after: 'now' })
-    for (let i = 0; probe.items.length === 0 || now.items.length === 0; i++) {
-      await bus.append(SESSION, [delta(`new${i}`)])
-      await new Promise((resolve) => setTimeout(resolve, 5))
-    }
+    await eventually(async () => {
+      await bus.append(SESSION, [delta('new')])
+      return probe.items.length > 0 && now.items.length > 0
+    })
     t.notOk(textsOf(eventsOf(now.items)).includes('old'))
     t.equal(textsOf(await all.events(2))[0], 'old')
   })

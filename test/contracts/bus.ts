@@ -1,8 +1,8 @@
 /** What every bus must do, on every backend. */
-import { setFlagsFromString } from 'node:v8'
-import { runInNewContext } from 'node:vm'
 import type { Test } from 'tap'
 import type { ReadItem } from '../../src/bus/bus.ts'
+import { held } from '../memory.ts'
+import { eventually } from '../waiting.ts'
 import {
   appended,
   type BusBed,
@@ -16,15 +16,6 @@ import {
   textsOf,
 } from './bus-bed.ts'
 import { logContract } from './bus-logs.ts'
-
-setFlagsFromString('--expose-gc')
-const collect: () => void = runInNewContext('gc')
-
-/** The bytes that the heap holds after a collection. */
-function heldBytes(): number {
-  collect()
-  return process.memoryUsage().heapUsed
-}
 
 export function busContract(t: Test, bed: BusBed): void {
   logContract(t, bed)
@@ -102,13 +93,13 @@ export function busContract(t: Test, bed: BusBed): void {
   t.test('a thousand idle readers cost little, and an event wakes only its session’s reader', async (t) => {
     const bus = await bed.open(t)
     const sessions = Array.from({ length: 1000 }, (_, i) => `ses_${i}`)
-    const before = heldBytes()
+    const before = await held('heapUsed')
     const readings = sessions.map((session) => start(t, bus, {}, session))
     await bus.append('ses_999', [delta('for the last')])
     await readings[999]?.events(1)
     await bus.append('ses_500', [delta('for one')])
     await readings[500]?.events(1)
-    const each = (heldBytes() - before) / 1000
+    const each = ((await held('heapUsed')) - before) / 1000
     t.ok(each < 16_000, `each reader takes ${Math.round(each)} bytes`)
     t.equal(readings.filter(({ items }) => items.length > 0).length, 2)
     await Promise.all(readings.map((reading) => reading.stop()))
@@ -131,34 +122,23 @@ export function busContract(t: Test, bed: BusBed): void {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const heard: string[] = []
-    let told = () => {}
-    const on = (name: string) => (message: string) => {
-      heard.push(`${name}:${message}`)
-      told()
-    }
-    const until = async (count: number) => {
-      while (heard.length < count) {
-        await new Promise<void>((resolve) => {
-          told = resolve
-        })
-      }
-    }
+    const on = (name: string) => (message: string) => void heard.push(`${name}:${message}`)
     bus.subscribe('control', on('a'))
     other.subscribe('control', on('b'))
     other.subscribe('queue', on('queue'))
     // The subscriptions may still be under way. The message is repeated until both subscribers have it.
-    while (!heard.includes('a:ready') || !heard.includes('b:ready')) {
+    await eventually(async () => {
       await bus.publish('control', 'ready')
-      await new Promise((resolve) => setTimeout(resolve, 5))
-    }
+      return heard.includes('a:ready') && heard.includes('b:ready')
+    })
     await new Promise((resolve) => setTimeout(resolve, 20))
     heard.length = 0
     const publishing = other.publish('control', 'one')
     t.same(heard, [], 'no subscriber is called within `publish`')
     await publishing
-    await until(2)
+    await eventually(() => heard.length >= 2)
     await bus.publish('queue', 'ses_1')
-    await until(3)
+    await eventually(() => heard.length >= 3)
     t.same(heard.sort(), ['a:one', 'b:one', 'queue:ses_1'])
   })
 
