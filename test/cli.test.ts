@@ -8,7 +8,6 @@ import t from 'tap'
 import { openRemote } from '../src/cli/remote.ts'
 import { run } from './cli/running.ts'
 import { visit } from './credentials/world.ts'
-import { ECHO, startToolServer } from './e2e/tool-server.ts'
 import { CLIENT, createAnthropicLogins } from './emulators/oauth-anthropic.ts'
 import { listening } from './listening.ts'
 import { scratch } from './scratch.ts'
@@ -301,36 +300,6 @@ t.test('a command that waits for a login goes on if the gateway cannot be asked 
   t.equal(statuses.length, 1, 'after its key was refused the command does not ask again')
 })
 
-t.test('the doctor passes over a connector that is deleted while it looks', async (t) => {
-  const page = (...data: object[]) => [200, { data, next_cursor: null }] as const
-  const answers: Record<string, readonly [number, object]> = {
-    'GET /readyz': [200, { status: 'ready' }],
-    'GET /v1/credentials': page(),
-    'GET /v1/connectors': page({ id: 'con_2', name: 'gone' }, { id: 'con_1', name: 'here' }),
-    'POST /v1/connectors/con_2/test': [404, { error: { code: 'connector_not_found', message: 'Gone.' } }],
-    'POST /v1/connectors/con_1/test': [200, { ok: true }],
-  }
-  const server = createServer(({ method, url = '' }, response) => {
-    const [status, body] = answers[`${method} ${url.split('?')[0]}`] ?? [500, {}]
-    response.writeHead(status).end(JSON.stringify(body))
-  })
-  const port = await listening(t, server)
-  t.match(await run({}, `doctor --url http://127.0.0.1:${port}`), {
-    code: 0,
-    out: [/^ok {4}store and bus/, /^ok {4}MCP server here/, /^No problem/],
-  })
-  answers['GET /v1/credentials'] = [
-    401,
-    { error: { code: 'unauthenticated', message: 'A key is required.' } },
-  ]
-  const refused = await run({}, `doctor --url http://127.0.0.1:${port} --json`)
-  t.match(refused, {
-    code: 1,
-    out: [/store and bus/, /"bad".*A key is required\. Give one with --key/],
-    err: /^$/,
-  })
-})
-
 t.test('names and errors of strangers cannot move the cursor, hide or make lines of their own', async (t) => {
   const words = 'a\u001b[2J\u009b1A\u202eb\u{e0041}\nok    all is well'
   const shown = 'a\\u001b[2J\\u009b1A\\u202eb\\udb40\\udc41 ok    all is well'
@@ -363,91 +332,4 @@ t.test('names and errors of strangers cannot move the cursor, hide or make lines
   t.ok(out.join().includes(`MCP server one: ${shown}`), out.join())
   const refused = await run({}, `logout cred_1 --url ${url}`)
   t.match(refused, { code: 1, err: /^a\\u001b\[2J/ })
-})
-
-t.test('the doctor says what is wrong and what to do, and ends with 1', async (t) => {
-  const env = {
-    BATON_DATA_DIR: scratch(t),
-    BATON_DRAIN_SECONDS: '0',
-    BATON_OPENAI_BASE_URL: 'http://127.0.0.1:1',
-  }
-  const fine = await run(env, 'doctor')
-  t.match(fine, {
-    code: 0,
-    out: [/^ok {4}configuration: auth off, embedded store/, /^ok {4}store and bus/, /^No problem/],
-  })
-  const wrong = await run({ ...env, BATON_PORT: 'x' }, 'doctor')
-  t.match(wrong, { code: 78, out: [/^BAD {3}configuration: BATON_PORT: must be/, /^1 problem found/] })
-
-  const url = await (await wholeGateway(t, env)).listen()
-  const made = await fetch(`${url}/v1/connectors`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ name: 'away', transport: 'streamable_http', url: 'http://127.0.0.1:1/mcp' }),
-  })
-  t.equal(made.status, 201)
-  const at = { ...env, BATON_PORT: new URL(url).port }
-  const asked = await run(at, 'doctor')
-  t.equal(asked.code, 1)
-  t.match(
-    asked.out.join('\n'),
-    /^BAD {3}MCP server away: the connection failed: bad port\. See that it runs/m,
-  )
-  t.match(asked.out.join('\n'), /by the gateway at http:\/\/127\.0\.0\.1/)
-  const scripted = await run(at, 'doctor --json')
-  t.match(
-    scripted.out.map((line) => JSON.parse(line)),
-    [
-      { state: 'ok', what: /^configuration: / },
-      { state: 'ok', what: /^store and bus/ },
-      { state: 'bad', what: /^MCP server away/ },
-    ],
-  )
-  t.equal(scripted.out.length, 3, 'the exit code tells the rest')
-  const named = await run({ BATON_PORT: 'x' }, `doctor --url ${url}`)
-  t.match(named, { code: 1, out: [/^ok {4}store and bus, by the gateway/, /^BAD {3}MCP server away/] })
-  t.notMatch(
-    named.out.join(),
-    'configuration',
-    'the configuration of this shell is not the one of the gateway',
-  )
-  const closed = Object.fromEntries(
-    ['CHATGPT', 'ANTHROPIC', 'GEMINI', 'CODE_ASSIST'].map((name) => [`BATON_${name}_BASE_URL`, url]),
-  )
-  const online = await run({ ...at, ...closed }, 'doctor --online')
-  t.match(online.out.join('\n'), /^BAD {3}openai at http:\/\/127\.0\.0\.1:1 cannot be reached/m)
-  t.match(online.out.join('\n'), /^ok {4}anthropic at .* answers/m)
-})
-
-t.test('the doctor names the tools because of which the next start would fail', async (t) => {
-  const tools = await startToolServer({ echo: ECHO, wipe: ECHO, admin_reset: ECHO })
-  t.teardown(() => tools.close())
-  const server = `name: files, transport: streamable_http, url: "${tools.url}", mode: strict, deny_tools: ["admin_*"]`
-  const env = {
-    BATON_DATA_DIR: scratch(t),
-    BATON__TOOLBOX__TOOLS: '[{name: files.echo}]',
-    BATON__TOOLBOX__MCPS: `[{${server}}]`,
-  }
-  await t.rejects(wholeGateway(t, env), /Missing Tool: wipe/)
-  const forged = 'x\nok    all is well\u001b[2K'
-  tools.tools.set(forged, ECHO)
-  t.match(await run(env, 'doctor'), {
-    code: 1,
-    out: [
-      /^ok/,
-      /^ok/,
-      /^BAD {3}MCP server files is in strict mode.*Missing: files\.wipe, files\.x ok {4}all is well\[2K$/,
-      /^1 problem found/,
-    ],
-  })
-  tools.tools.delete(forged)
-  const named = { ...env, BATON__TOOLBOX__TOOLS: '[{name: files.echo}, {name: wipe}]' }
-  t.match(await run(named, 'doctor'), { code: 0, out: [/^ok/, /^ok/, /^ok {4}MCP server files$/] })
-  const since = '[{name: since, transport: sse, url: "http://127.0.0.1:1/", mode: strict}]'
-  const checked = await run({ ...env, BATON__TOOLBOX__MCPS: since }, 'doctor')
-  t.match(
-    checked,
-    { code: 1, out: [/^ok/, /^ok/, /^BAD {3}MCP server since: .*See that it runs/, /^1 problem found/] },
-    'the servers of the configuration are checked, not those of the start before',
-  )
 })
