@@ -71,10 +71,13 @@ function rows(turn: Turn, active: Turn): Store {
   } as unknown as Store
 }
 
+/** Doubles of the gateway's parts, with what their test needs of them. */
+type Doubles = { [Part in keyof HttpDeps]?: Partial<HttpDeps[Part]> }
+
 /** A listening gateway, its bus, and a client that reads as events come. */
-export async function serve(t: Test, turn: Turn, extra: Partial<HttpDeps> = {}, active = turn) {
+export async function serve(t: Test, turn: Turn, doubles: Doubles = {}, active = turn) {
   const metrics = createMetrics({ defaults: false })
-  const g = await gateway(rows(turn, active), {}, { metrics, ...extra })
+  const g = await gateway(rows(turn, active), {}, { metrics, ...doubles } as Partial<HttpDeps>)
   await g.app.listen({ host: '127.0.0.1', port: 0 })
   const { port } = g.app.server.address() as AddressInfo
   t.teardown(() => g.close())
@@ -117,11 +120,7 @@ export async function until(stream: IncomingMessage, part: string): Promise<stri
     }
   }
 }
-export async function all(stream: IncomingMessage): Promise<string> {
-  let text = ''
-  for await (const chunk of stream.setEncoding('utf8')) text += chunk
-  return text
-}
+export { text as all } from 'node:stream/consumers'
 export const typesIn = (text: string) => [...text.matchAll(/^event: (.*)$/gm)].map(([, type]) => type)
 
 /** A bus whose reads a test scripts. */

@@ -6,7 +6,6 @@ import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
-import type { HttpDeps } from '../../src/http.ts'
 import type { Turn } from '../../src/store/store.ts'
 import { eventually, gate } from '../waiting.ts'
 import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from './served-streams.ts'
@@ -27,6 +26,26 @@ function flood() {
     }
   }
   return { state, script }
+}
+/** Waits for a turn that never ends: the first tells that it is there, and that its caller is let go or is gone. */
+function waits(turn: Turn) {
+  const { opened: begun, open: begin } = gate()
+  const { opened: ended, open: end } = gate()
+  async function untilLeft(signal: AbortSignal | null) {
+    begin()
+    if (signal) await aborted(signal)
+    end()
+    return turn
+  }
+  return {
+    begun,
+    ended,
+    turns: {
+      start: async () => ({ turn, outcome: 'created' as const }),
+      wait: (_: unknown, __: string, ___: unknown, signal: AbortSignal) => untilLeft(signal),
+      cancel: (_: unknown, __: string, signal: AbortSignal | null) => untilLeft(signal),
+    },
+  }
 }
 /** A bus may notice the close of a stream later than the server. */
 const aMoment = () => new Promise(setImmediate)
@@ -55,21 +74,16 @@ t.test('a client that does not read is waited for, and its reader ends when the 
 })
 
 t.test('a client that leaves ends all requests that it has sent ahead, too', async (t) => {
-  const waiting = { signal: null as AbortSignal | null }
-  const turns = {
-    async wait(_: unknown, __: string, ___: unknown, signal: AbortSignal) {
-      waiting.signal = signal
-      await aborted(signal)
-      return turnRow()
-    },
-  } as unknown as HttpDeps['turns']
+  const { begun, ended, turns } = waits(turnRow())
   const s = await serve(t, turnRow(), { turns })
   const client = connect(s.port, '127.0.0.1')
   const ask = (path: string) => `GET ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n`
   client.write(ask('/v1/sessions/ses_1/events').repeat(3) + ask('/v1/turns/turn_1?wait=500'))
-  await eventually(async () => waiting.signal !== null && (await s.opened()) === 3)
+  await begun
+  await eventually(async () => (await s.opened()) === 3)
   client.destroy()
-  await eventually(async () => waiting.signal?.aborted === true && (await s.opened()) === 0)
+  await t.resolves(ended)
+  await eventually(async () => (await s.opened()) === 0)
 })
 
 t.test('a client that never reads again is disconnected', async (t) => {
@@ -92,8 +106,7 @@ t.test('a client that reads now and then is not disconnected', async (t) => {
       asked++
       return { owner: 'local', admin: true, key_id: null }
     },
-    close: async () => {},
-  } as unknown as HttpDeps['auth']
+  }
   const s = await serve(t, turnRow(), { auth, pingMs: 1000 })
   const state = { given: 0, taken: 0 }
   let goOn = () => {}
@@ -148,12 +161,10 @@ t.test(
   async (t) => {
     // More than the sockets' buffers hold.
     const turn = turnRow({ input: [{ type: 'text', text: 'x'.repeat(32 << 20) }] })
-    let answerNext = () => {}
-    const next = new Promise<Turn>((resolve) => {
-      answerNext = () => resolve(turnRow({ id: 'turn_2' }))
-    })
-    const turns = { wait: (_: unknown, __: string, seconds: number) => (seconds > 0 ? next : turn) }
-    const s = await serve(t, turn, { pingMs: 50, turns: turns as unknown as HttpDeps['turns'] })
+    const { opened, open } = gate()
+    const next = opened.then(() => turnRow({ id: 'turn_2' }))
+    const turns = { wait: async (_: unknown, __: string, seconds: number | null) => (seconds ? next : turn) }
+    const s = await serve(t, turn, { pingMs: 50, turns })
     const ask = (path: string) => `GET ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n`
 
     const deaf = connect(s.port, '127.0.0.1').pause()
@@ -171,7 +182,7 @@ t.test(
     patient.setEncoding('utf8').on('data', (text: string) => void said.push(text))
     await eventually(() => said.length > 0)
     await sleep(500)
-    answerNext()
+    open()
     await eventually(() => said.join('').includes('turn_2'))
   },
 )
@@ -183,9 +194,9 @@ t.test('a client that left before its stream could begin leaves nothing behind',
     async start() {
       outgoing.destroy()
       await gone
-      return { turn: turnRow(), outcome: 'created' }
+      return { turn: turnRow(), outcome: 'created' as const }
     },
-  } as unknown as HttpDeps['turns']
+  }
   const s = await serve(t, turnRow(), { turns, pingMs: 5 })
   scripted(async function* ({ signal }) {
     began()
@@ -296,17 +307,16 @@ t.test('a client that does not read cannot keep the server from closing', async 
 
 t.test('a stream or a waiting call that begins while the server closes ends with the server', async (t) => {
   const turn = turnRow()
-  const held: (() => void)[] = []
+  const { opened, open } = gate()
+  let starts = 0
   const turns = {
+    ...waits(turn).turns,
     async start() {
-      await new Promise<void>((resolve) => held.push(resolve))
-      return { turn, outcome: 'created' }
+      starts++
+      await opened
+      return { turn, outcome: 'created' as const }
     },
-    async wait(_: unknown, __: string, ___: unknown, signal: AbortSignal) {
-      await aborted(signal)
-      return turn
-    },
-  } as unknown as HttpDeps['turns']
+  }
   const s = await serve(t, turn, { turns })
   scripted(async function* ({ signal }) {
     yield { events: [event('turn.created', 1)] }
@@ -315,10 +325,10 @@ t.test('a stream or a waiting call that begins while the server closes ends with
   const answers = [true, false].map((stream) =>
     s.open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream }),
   )
-  await eventually(() => held.length === 2)
+  await eventually(() => starts === 2)
   const closing = s.app.close()
   await eventually(() => !s.app.server.listening)
-  for (const release of held) release()
+  open()
   const [streamed, waited] = await Promise.all(answers)
   t.equal(streamed?.statusCode, 200)
   t.equal(waited?.statusCode, 503)
@@ -327,15 +337,15 @@ t.test('a stream or a waiting call that begins while the server closes ends with
 })
 
 t.test('calls from before a close, and calls during it, are answered while the server closes', async (t) => {
-  const waiting = { answer: null as (() => void) | null }
+  const { opened: cancelled, open: cancel } = gate()
+  const { opened: isAsked, open: ask } = gate()
   const turns = {
     async cancel() {
-      await new Promise<void>((resolve) => {
-        waiting.answer = resolve
-      })
+      ask()
+      await cancelled
       return turnRow({ state: 'cancelled', ended_at: '2030-01-01T00:00:09.000Z' })
     },
-  } as unknown as HttpDeps['turns']
+  }
   const s = await serve(t, turnRow(), { turns })
   const late = connect(s.port, '127.0.0.1')
   await once(s.app.server, 'connection')
@@ -344,7 +354,7 @@ t.test('calls from before a close, and calls during it, are answered while the s
   const isLetGo = Number.parseInt(process.versions.node, 10) >= 26
   if (isLetGo) late.write(firstLine)
   const answer = s.open('/v1/turns/turn_1/cancel', {}, {})
-  await eventually(() => waiting.answer !== null)
+  await isAsked
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const closing = s.app.close()
@@ -353,28 +363,19 @@ t.test('calls from before a close, and calls during it, are answered while the s
   t.match(String((await once(late, 'data'))[0]), /^HTTP\/1.1 200 /)
   mock.timers.tick(100)
   await aMoment()
-  waiting.answer?.()
+  cancel()
   t.equal((await answer).statusCode, 202)
   ;(await answer).resume()
   await closing
 })
 
 t.test('a waiting caller is answered when the server closes', async (t) => {
-  const turn = turnRow()
-  const waiting = { signal: null as AbortSignal | null }
-  const turns = {
-    start: async () => ({ turn, outcome: 'created' }),
-    wait: async (_: unknown, __: string, ___: unknown, signal: AbortSignal) => {
-      waiting.signal = signal
-      await aborted(signal)
-      return turn
-    },
-  } as unknown as HttpDeps['turns']
-  const s = await serve(t, turn, { turns })
+  const { begun, turns } = waits(turnRow())
+  const s = await serve(t, turnRow(), { turns })
   const agent = new Agent({ keepAlive: true })
   t.teardown(() => agent.destroy())
   const answer = s.open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream: false }, agent)
-  await eventually(() => waiting.signal !== null)
+  await begun
   const closing = s.app.close()
   const stream = await answer
   t.equal(stream.headers.connection, 'close', 'the connection keeps no server from closing')
@@ -384,18 +385,10 @@ t.test('a waiting caller is answered when the server closes', async (t) => {
 })
 
 t.test('a caller who waits for a cancel is answered when the server closes', async (t) => {
-  const turn = turnRow()
-  const waiting = { signal: null as AbortSignal | null }
-  const turns = {
-    cancel: async (_: unknown, __: string, signal: AbortSignal) => {
-      waiting.signal = signal
-      await aborted(signal)
-      return turn
-    },
-  } as unknown as HttpDeps['turns']
-  const s = await serve(t, turn, { turns })
+  const { begun, turns } = waits(turnRow())
+  const s = await serve(t, turnRow(), { turns })
   const answer = s.open('/v1/turns/turn_1/cancel?wait=true', {}, {})
-  await eventually(() => waiting.signal !== null)
+  await begun
   const closing = s.app.close()
   const stream = await answer
   t.equal(stream.statusCode, 503)
@@ -405,21 +398,15 @@ t.test('a caller who waits for a cancel is answered when the server closes', asy
 
 t.test('a caller who left while the turn was opened is not waited for', async (t) => {
   const turn = turnRow()
-  const state = { gone: false, left: false }
-  const turns = {
-    start: async () => {
-      outgoing.destroy()
-      await eventually(() => state.gone)
-      return { turn, outcome: 'created' }
-    },
-    wait: async (_: unknown, __: string, ___: unknown, signal: AbortSignal) => {
-      await aborted(signal)
-      state.left = true
-      return turn
-    },
-  } as unknown as HttpDeps['turns']
-  const s = await serve(t, turn, { turns })
-  s.app.server.on('connection', (socket) => socket.on('close', () => (state.gone = true)))
+  const { opened: gone, open: left } = gate()
+  const { ended, turns } = waits(turn)
+  const start = async () => {
+    outgoing.destroy()
+    await gone
+    return turns.start()
+  }
+  const s = await serve(t, turn, { turns: { ...turns, start } })
+  s.app.server.on('connection', (socket) => socket.on('close', left))
   const outgoing = request({
     host: '127.0.0.1',
     port: s.port,
@@ -429,27 +416,16 @@ t.test('a caller who left while the turn was opened is not waited for', async (t
   outgoing.on('error', () => {})
   outgoing.setHeader('content-type', 'application/json')
   outgoing.end(JSON.stringify({ input: 'Hi', stream: false }))
-  await eventually(() => state.left)
-  t.ok(state.left)
+  await t.resolves(ended)
 })
 
 t.test('the wait of a caller who leaves ends', async (t) => {
-  const turn = turnRow()
-  const state = { waiting: false, gone: false }
-  const turns = {
-    wait: async (_: unknown, __: string, ___: unknown, signal: AbortSignal) => {
-      state.waiting = true
-      await aborted(signal)
-      state.gone = true
-      return turn
-    },
-  } as unknown as HttpDeps['turns']
-  const s = await serve(t, turn, { turns })
+  const { begun, ended, turns } = waits(turnRow())
+  const s = await serve(t, turnRow(), { turns })
   const outgoing = request({ host: '127.0.0.1', port: s.port, path: '/v1/turns/turn_1?wait=500' })
   outgoing.on('error', () => {})
   outgoing.end()
-  await eventually(() => state.waiting)
+  await begun
   outgoing.destroy()
-  await eventually(() => state.gone)
-  t.ok(state.gone)
+  await t.resolves(ended)
 })

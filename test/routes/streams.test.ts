@@ -5,7 +5,6 @@ import type { ReadOptions } from '../../src/bus/bus.ts'
 import { endId } from '../../src/bus/cursor.ts'
 import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { HttpDeps } from '../../src/http.ts'
 import type { Turn } from '../../src/store/store.ts'
 import { eventually } from '../waiting.ts'
 import { cursorAt } from './fake-bus.ts'
@@ -130,10 +129,9 @@ t.test("a session's stream starts at the present and goes on over turns", async 
 
 t.test('a new turn is answered with its stream', async (t) => {
   const turn = turnRow()
-  const started = { outcome: 'created' as 'created' | 'replayed' }
+  let outcome: 'created' | 'replayed' = 'created'
   const seen: ReadOptions[] = []
-  const turns = { start: async () => ({ turn, outcome: started.outcome }) } as unknown as HttpDeps['turns']
-  const s = await serve(t, turn, { turns })
+  const s = await serve(t, turn, { turns: { start: async () => ({ turn, outcome }) } })
   const read = s.bus.bus.read
   s.bus.bus.read = (session, options) => {
     seen.push(options)
@@ -145,7 +143,7 @@ t.test('a new turn is answered with its stream', async (t) => {
   t.match(stream.headers, { location: '/v1/turns/turn_1', 'x-baton-turn': 'turn_1' })
   t.equal(stream.headers['idempotent-replayed'], undefined)
   t.same(typesIn(await all(stream)), ['turn.created', 'turn.completed'])
-  started.outcome = 'replayed'
+  outcome = 'replayed'
   const again = await s.open('/v1/sessions/ses_1/turns', { 'idempotency-key': 'k' }, { input: 'Hi' })
   t.equal(again.headers['idempotent-replayed'], 'true')
   await all(again)
@@ -225,11 +223,8 @@ t.test('a turn whose end the log has forgotten is past every cursor of that log'
 
 t.test('a caller who waits for a turn is answered when the turn waits for a person', async (t) => {
   const turn = turnRow({ state: 'awaiting_input' })
-  const turns = {
-    start: async () => ({ turn, outcome: 'created' }),
-    wait: async () => turn,
-  } as unknown as HttpDeps['turns']
-  const { open } = await serve(t, turn, { turns })
+  const start = async () => ({ turn, outcome: 'created' as const })
+  const { open } = await serve(t, turn, { turns: { start, wait: async () => turn } })
   const answer = await open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream: false })
   t.equal(answer.statusCode, 200)
   t.match(JSON.parse(await all(answer)), { id: 'turn_1', state: 'awaiting_input' })
@@ -261,8 +256,7 @@ t.test('a stream ends once its key may call no more, and stays open while nobody
       if (refusal) throw refusal
       return { owner: 'local', admin: true, key_id: 'key_1' }
     },
-    close: async () => {},
-  } as unknown as HttpDeps['auth']
+  }
   const { open, opened } = await serve(t, turnRow(), { pingMs: 20, auth })
   for (const path of ['/v1/sessions/ses_1/events', '/v1/turns/turn_1/events']) {
     const stream = await open(path)
