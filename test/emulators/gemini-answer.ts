@@ -17,7 +17,7 @@ interface Setting {
   /** Number of the answer; ids are made from it */
   serial: number
   /** Called when the model calls a tool that it may not call */
-  onUnexpected?(tool: string): void
+  onUnexpected(tool: string): void
 }
 
 /** A chunk, or something to wait for before the next one. The last chunk carries the finish reason. */
@@ -92,7 +92,7 @@ function callParts(calls: readonly Call[], { traits, model, signatures, serial }
 function refusedCalls(calls: readonly Call[], setting: Setting): Json | null {
   const stranger = calls.find(({ name }) => !setting.callable.includes(name))
   if (stranger) {
-    setting.onUnexpected?.(stranger.name)
+    setting.onUnexpected(stranger.name)
     return {
       content: { role: 'model', parts: callParts(calls, setting) },
       finishReason: 'UNEXPECTED_TOOL_CALL',

@@ -1,10 +1,10 @@
 /** Hand-written requests, and the emulated Gemini to which they are sent. */
 import type { Content, FunctionDeclaration } from '@google/genai'
 import type { Test } from 'tap'
-import { createGeminiEmulator, type GeminiEmulator, type GeminiOptions } from './gemini.ts'
+import { createGeminiEmulator, type GeminiEmulator } from './gemini.ts'
 
-export async function emulate(t: Test, options: GeminiOptions = {}): Promise<GeminiEmulator> {
-  const emulator = await createGeminiEmulator(options)
+export async function emulate(t: Test): Promise<GeminiEmulator> {
+  const emulator = await createGeminiEmulator()
   t.teardown(() => emulator.close())
   return emulator
 }

@@ -102,7 +102,7 @@ t.test('the public endpoint takes exactly one credential, of its own kind', asyn
 })
 
 t.test('Code Assist requires its envelope, a bearer token and a project', async (t) => {
-  const emulator = await emulate(t, { loadCodeAssist: { ineligibleTiers: [] } })
+  const emulator = await emulate(t)
   const bearer = { authorization: 'Bearer ya29.code-assist' }
   const envelope = { model: 'gemini-2.5-flash', project: 'acme', user_prompt_id: 'p', request: hi }
   const ask = async (body: unknown, method = 'generateContent', headers: Record<string, string> = bearer) => {
@@ -129,8 +129,9 @@ t.test('Code Assist requires its envelope, a bearer token and a project', async 
     status: 400,
     body: { error: { message: /use inline data/ } },
   })
-  t.strictSame((await ask({}, 'loadCodeAssist')).body, { ineligibleTiers: [] })
-  t.match((await ask({}, 'onboardUser')).body, { done: true })
+  const account = 'acme-dev-482910'
+  t.match((await ask({}, 'loadCodeAssist')).body, { cloudaicompanionProject: account })
+  t.match((await ask({}, 'onboardUser')).body, { response: { cloudaicompanionProject: { id: account } } })
 })
 
 t.test('a script can end a stream with an error, without an end, by a cut, or in silence', async (t) => {

@@ -30,19 +30,11 @@ export interface GeminiEmulator extends Emulator {
   revoke(secret: string): void
 }
 
-export interface GeminiOptions {
-  /** Answers of `:loadCodeAssist` and `:onboardUser`; absent: an account with a project. */
-  loadCodeAssist?: Json
-  onboardUser?: Json
-  /** Default: a free one */
-  port?: number
-}
-
 /**
  * Every key and token is good until it is revoked. A token with `code-assist` in it is one of Gemini CLI's client,
  * which the public API refuses.
  */
-export async function createGeminiEmulator(options: GeminiOptions = {}): Promise<GeminiEmulator> {
+export async function createGeminiEmulator(port = 0): Promise<GeminiEmulator> {
   const signatures = createSignatures()
   const revoked = new Set<string>()
   const unexpected: string[] = []
@@ -73,7 +65,7 @@ export async function createGeminiEmulator(options: GeminiOptions = {}): Promise
     const isCodeAssist = request.path.startsWith('/v1internal')
     try {
       checkCredentials(request, isCodeAssist, revoked)
-      return await (isCodeAssist ? codeAssist : publicApi)(request, generate, options)
+      return await (isCodeAssist ? codeAssist : publicApi)(request, generate)
     } catch (thrown) {
       if (thrown instanceof Refusal) {
         return { status: thrown.status, body: errorBody(thrown, isCodeAssist) }
@@ -82,7 +74,7 @@ export async function createGeminiEmulator(options: GeminiOptions = {}): Promise
     }
   }
 
-  const server = await serve(answer, options.port)
+  const server = await serve(answer, port)
   return {
     ...server,
     publicBaseUrl: `${server.url}/v1beta`,
@@ -142,12 +134,12 @@ async function publicApi(request: Recorded, generate: Generate): Promise<Reply> 
   })
 }
 
-async function codeAssist(request: Recorded, generate: Generate, options: GeminiOptions): Promise<Reply> {
+async function codeAssist(request: Recorded, generate: Generate): Promise<Reply> {
   const { pathname, searchParams } = new URL(request.path, 'http://emulator')
   const method = pathname.slice('/v1internal:'.length)
   if (request.method !== 'POST') throw notFound()
-  if (method === 'loadCodeAssist') return { status: 200, body: options.loadCodeAssist ?? ACCOUNT }
-  if (method === 'onboardUser') return { status: 200, body: options.onboardUser ?? ONBOARDED }
+  if (method === 'loadCodeAssist') return { status: 200, body: ACCOUNT }
+  if (method === 'onboardUser') return { status: 200, body: ONBOARDED }
   if (method !== 'streamGenerateContent' && method !== 'generateContent') throw notFound()
   const envelope = readBody(request.body, CODE_ASSIST_REQUEST)
   const { project, model } = envelope

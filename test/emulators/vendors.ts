@@ -13,7 +13,7 @@ export interface Vendors {
 export const startVendors = async (ports?: Record<keyof Vendors, number>): Promise<Vendors> => ({
   openai: await createOpenAiEmulator(ports?.openai),
   anthropic: await createAnthropicEmulator(ports?.anthropic),
-  gemini: await createGeminiEmulator({ port: ports?.gemini ?? 0 }),
+  gemini: await createGeminiEmulator(ports?.gemini),
 })
 
 export const rootsOf = ({ openai, anthropic, gemini }: Vendors): Record<string, string> => ({
