@@ -18,6 +18,7 @@ import {
   recoverAll,
   rejection,
   runningTurn,
+  startTurn,
   step,
   unsaidOf,
   usage,
@@ -38,8 +39,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
         const made = await store.connectors.create(connector(scope, name))
         if (made !== 'name_taken') await store.connectors.bind(session.id, made.id, null)
       }
-      const opened = await store.turns.open(scope, openRequest(session.id))
-      if (opened?.kind !== 'running') return t.fail(`${opened?.kind}`)
+      const opened = await startTurn(store, scope, openRequest(session.id))
       const bound = async () => (await store.turns.readStep(opened.fence, opened.turn.id, 0, 0)).bound
       const before = await bound()
       t.equal(opened.start?.bound, before)
@@ -184,8 +184,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     t.strictSame((await store.sessions.get(scope, session.id))?.usage, sum)
     t.strictSame(await others(), before, 'another turn’s usage stays as it is')
     await endTurn(store, fence, turn.id)
-    const next = await store.turns.open(scope, openRequest(session.id))
-    if (next?.kind !== 'running') return t.fail(`${next?.kind}`)
+    const next = await startTurn(store, scope, openRequest(session.id))
     await store.turns.commit(next.fence, { turn_id: next.turn.id, step: step(0, { usage: usage(1) }) })
     t.equal((await store.sessions.get(scope, session.id))?.usage.input_tokens, 42)
   })
@@ -262,14 +261,13 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
       )
       if (taken) await endTurn(store, taken.fence, turn.id)
       t.equal(await store.turns.breakLease(turn.id, 2), false, 'the turn has ended')
-      const next = await store.turns.open(scope, openRequest(session.id))
-      t.equal(next?.kind, 'running')
+      const next = await startTurn(store, scope, openRequest(session.id))
       t.strictSame(
         await store.turns.heartbeat(LEASE.owner, [session.id], 60),
         [{ session_id: session.id, cancelled_turn: null }],
         'nobody has asked to cancel the next turn',
       )
-      if (next?.kind === 'running') await endTurn(store, next.fence, next.turn.id)
+      await endTurn(store, next.fence, next.turn.id)
     },
   )
 
@@ -347,8 +345,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
       })
       t.ok((await rejection(late)) instanceof StaleOwner, 'the turn’s end gave the lease back')
       t.strictSame(await store.turns.heartbeat(LEASE.owner, [one.session.id], 60), [])
-      const next = await store.turns.open(scope, openRequest(one.session.id))
-      if (next?.kind !== 'running') return t.fail(`${next?.kind}`)
+      const next = await startTurn(store, scope, openRequest(one.session.id))
       t.ok(
         (await rejection(endTurn(store, next.fence, one.turn.id))) instanceof StaleOwner,
         'the lease of the next turn does not allow it',

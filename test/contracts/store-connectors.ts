@@ -15,6 +15,7 @@ import {
   owner,
   rejection,
   STRANGER,
+  startTurn,
 } from './store-rows.ts'
 
 export async function connectorContract(t: Test, store: Store): Promise<void> {
@@ -459,8 +460,7 @@ async function registryContract(t: Test, store: Store): Promise<void> {
       { registry: { revision: 0 }, bindings: NONE },
     )
     const open = openRequest(other)
-    const opened = await store.turns.open(scope, open)
-    if (opened?.kind !== 'running') return t.fail('the turn was not opened')
+    const opened = await startTurn(store, scope, open)
     const change = (session_id: string, expected: number) => ({
       session_id,
       expected,

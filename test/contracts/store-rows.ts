@@ -75,14 +75,20 @@ export function openRequest(
 
 export const COMPLETED: TurnEnd = { state: 'completed', finish_reason: 'stop' }
 
+/** Opens a turn that runs at once. */
+export async function startTurn(store: Store, scope: Scope, request: OpenTurn) {
+  const opened = await store.turns.open(scope, request)
+  if (opened?.kind === 'running') return opened
+  throw new Error(`the turn was not opened: ${opened?.kind}`)
+}
+
 /** A session with a turn that runs under LEASE, or under the given lease. */
 export async function runningTurn(store: Store, scope: Scope, lease = LEASE) {
   const session = await newSession(store, scope)
-  const opened = await store.turns.open(scope, openRequest(session.id, { lease }))
-  if (opened?.kind !== 'running') throw new Error(`the turn was not opened: ${opened?.kind}`)
-  const message = opened.start?.history.at(-1)
+  const { turn, fence, start } = await startTurn(store, scope, openRequest(session.id, { lease }))
+  const message = start?.history.at(-1)
   if (!message) throw new Error('the turn began without its input')
-  return { session, turn: opened.turn, fence: opened.fence, message }
+  return { session, turn, fence, message }
 }
 
 export const endTurn = (store: Store, fence: Fence, turn: string) =>

@@ -15,6 +15,7 @@ import {
   rejection,
   runningTurn,
   STRANGER,
+  startTurn,
   step,
   text,
 } from './store-rows.ts'
@@ -89,7 +90,7 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     const beside = await newSession(store, scope)
     await store.sessions.update(scope, beside.id, { model: 'acme-2' })
     const other = openRequest(beside.id)
-    const opened = await store.turns.open(scope, other)
+    const { fence: besides } = await startTurn(store, scope, other)
     const before = await store.sessions.ofTurn(turn.id)
     t.strictSame(before, await store.sessions.get(scope, turn.session_id))
     await store.sessions.update(scope, turn.session_id, { title: 'new' })
@@ -114,8 +115,7 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
       now,
       'another session’s turn has its own settings',
     )
-    if (opened?.kind !== 'running') return t.fail('the turn does not run')
-    await store.turns.commit(opened.fence, { turn_id: other.turn.id, state: 'awaiting_input' })
+    await store.turns.commit(besides, { turn_id: other.turn.id, state: 'awaiting_input' })
     await store.sessions.update(scope, beside.id, { model: 'acme-3' })
     t.match(
       await store.sessions.ofTurn(other.turn.id),
@@ -455,8 +455,7 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     const own = message('answer', { role: 'assistant', turn_id: turn.id })
     await store.turns.commit(fence, { turn_id: turn.id, messages: [own] })
     await endTurn(store, fence, turn.id)
-    const next = await store.turns.open(scope, openRequest(session.id))
-    t.equal(next?.kind, 'running')
+    await startTurn(store, scope, openRequest(session.id))
     t.strictSame(ids(await store.messages.ofTurn(turn.id)), [input.id, own.id])
   })
 }

@@ -17,6 +17,7 @@ import {
   owner,
   runningTurn,
   STRANGER,
+  startTurn,
   text,
   unsaidOf,
 } from './store-rows.ts'
@@ -43,8 +44,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
       turn: { input: text('Hi \ud800'), context, provider: 'p', model: 'm' },
     })
     const ground = await store.turns.ground(scope, session, 'p')
-    const opened = await store.turns.open(scope, request)
-    if (opened?.kind !== 'running') return t.fail(`not opened: ${opened?.kind}`)
+    const opened = await startTurn(store, scope, request)
     const { body_hash, ...given } = request.turn
     t.match(opened.turn, {
       ...given,
@@ -127,8 +127,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     if (!Array.isArray(stored)) return t.fail('the messages were not appended')
     const [a, b] = stored
     const seen = async (known_history: { rewrites: number; seq: number }) => {
-      const opened = await store.turns.open(scope, { ...openRequest(session), known_history })
-      if (opened?.kind !== 'running') throw new Error(`not opened: ${opened?.kind}`)
+      const opened = await startTurn(store, scope, { ...openRequest(session), known_history })
       await endTurn(store, opened.fence, opened.turn.id)
       return { seqs: opened.start?.history.map(({ seq }) => seq), rewrites: opened.start?.rewrites }
     }
@@ -200,8 +199,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.turns.list(scope, session, { limit: 2 }), { data: [], next_cursor: null })
     const mine: string[] = []
     for (let i = 0; i < 5; i++) {
-      const opened = await store.turns.open(scope, openRequest(session))
-      if (opened?.kind !== 'running') return t.fail(`${opened?.kind}`)
+      const opened = await startTurn(store, scope, openRequest(session))
       await endTurn(store, opened.fence, opened.turn.id)
       mine.unshift(opened.turn.id)
     }

@@ -5,7 +5,7 @@ import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import { execution, resultOf, settlement } from '../contracts/store-ledger.ts'
-import { COMPLETED, message, openRequest, runningTurn } from '../contracts/store-rows.ts'
+import { COMPLETED, message, openRequest, runningTurn, startTurn } from '../contracts/store-rows.ts'
 import { freshStore } from '../store/fresh.ts'
 import { cursorAt } from './fake-bus.ts'
 import { gateway } from './gateway.ts'
@@ -94,8 +94,7 @@ t.test('a turn whose key is lost is shown, by itself, in the list and in a gap',
   const session = await begin()
   const edit = { op: 'insert_after' as const, index: -1, message: { role: 'user' as const, parts: [SECRET] } }
   const request = openRequest(session.id, { turn: { input: [SECRET], context: [edit] } })
-  const opened = await store.turns.open({ owner: 'local', admin: true }, request)
-  if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+  const opened = await startTurn(store, { owner: 'local', admin: true }, request)
   const { turn, fence } = opened
   const answer = message('', { turn_id: turn.id, role: 'assistant', parts: [SECRET] })
   await store.turns.commit(fence, { turn_id: turn.id, messages: [answer], end: COMPLETED })

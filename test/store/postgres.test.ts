@@ -27,6 +27,7 @@ import {
   owner,
   rejection,
   runningTurn,
+  startTurn,
   text,
 } from '../contracts/store-rows.ts'
 import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
@@ -278,8 +279,7 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     const { session, turn, fence } = await runningTurn(store, scope)
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
     const keyed = () => openRequest(session.id, { turn: { idempotency_key: 'k' } })
-    const first = await store.turns.open(scope, keyed())
-    if (first?.kind !== 'running') return t.fail(`${first?.kind}`)
+    const first = await startTurn(store, scope, keyed())
     await store.turns.commit(first.fence, { turn_id: first.turn.id, end: COMPLETED })
     const age = (hours: number) =>
       raw.query(`update turn set created_at = clock_timestamp() - interval '${hours} hours' where id = $1`, [

@@ -8,7 +8,7 @@ import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { endTurn, openRequest, runningTurn } from '../contracts/store-rows.ts'
+import { endTurn, openRequest, runningTurn, startTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
@@ -55,8 +55,7 @@ t.test('a queued turn that is cancelled while the bus is away gets its last even
 t.test('a cancel reaches a queued turn that another replica starts meanwhile', async (t) => {
   const { bus, replica } = world(t, { leaseSeconds: 600 })
   const { id } = await session()
-  const running = await store.turns.open(CALLER, openRequest(id))
-  if (running?.kind !== 'running') return t.fail(`${running?.kind}`)
+  const running = await startTurn(store, CALLER, openRequest(id))
   let isLooking = false
   /** Returns the turn as it was before: the other replica has started it since. */
   const get: Store['turns']['get'] = async (scope, turn) => {
@@ -92,8 +91,7 @@ t.test('a turn sees a cancel that only the store knows of before its next model 
   const { bus, replica } = world(t, { leaseSeconds: 600 })
   const one = replica({ store: cancelledAsRead })
   const { id } = await session()
-  const running = await store.turns.open(CALLER, openRequest(id))
-  if (running?.kind !== 'running') return t.fail(`${running?.kind}`)
+  const running = await startTurn(store, CALLER, openRequest(id))
   const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
   const types = follow(t, bus, id, turn.id)
   await endTurn(store, running.fence, running.turn.id)

@@ -8,7 +8,15 @@ import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { endTurn, LAPSED, newSession, openRequest, recoverAll, runningTurn } from '../contracts/store-rows.ts'
+import {
+  endTurn,
+  LAPSED,
+  newSession,
+  openRequest,
+  recoverAll,
+  runningTurn,
+  startTurn,
+} from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
@@ -417,8 +425,7 @@ t.test('a replica that takes a turn over to end it first sends its last owner’
   ]
   for (const { resolve, isCancelled, told } of ways) {
     const { id } = await newSession(store, CALLER)
-    const opened = await store.turns.open(CALLER, openRequest(id, { lease: LAPSED }))
-    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    const opened = await startTurn(store, CALLER, openRequest(id, { lease: LAPSED }))
     const turn_id = opened.turn.id
     const event = { type: 'usage' as const, session_id: id, turn_id, step: 0, at: '', ...NO_USAGE }
     await store.turns.commit(opened.fence, { turn_id, announce: [{ key: `${turn_id}:usage`, event }] })

@@ -14,6 +14,7 @@ import {
   newSession,
   openRequest,
   runningTurn,
+  startTurn,
   step,
   text,
 } from '../contracts/store-rows.ts'
@@ -48,8 +49,7 @@ t.test('turns that cannot be read hold up no other turn, and go on once their ke
   const scope = { owner: 'local', admin: false }
   const said = async (words: string, rest: Parameters<typeof openRequest>[1]) => {
     const { id } = await newSession(own, scope)
-    const opened = await own.turns.open(scope, openRequest(id, { ...rest, turn: { input: text(words) } }))
-    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    const opened = await startTurn(own, scope, openRequest(id, { ...rest, turn: { input: text(words) } }))
     return { id, ...opened }
   }
   const ended = async (words: string) => {
@@ -137,8 +137,7 @@ t.test('with an unreadable conversation a lost turn waits for its key, and a new
     return id
   }
   const lost = async (id: string) => {
-    const opened = await own.turns.open(CALLER, openRequest(id, { lease: LAPSED }))
-    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    const opened = await startTurn(own, CALLER, openRequest(id, { lease: LAPSED }))
     return opened
   }
   const lostWithin = async () => {
