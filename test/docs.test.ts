@@ -19,16 +19,12 @@ const pages = [
   ...readdirSync(join(root, 'docs')).map((name) => `docs/${name}`),
 ].filter((path) => path.endsWith('.md'))
 
+const known = new Set<string>([...Object.values(SETTINGS).map(({ name }) => name), 'BATON_CONFIG'])
+const unknownSettings = (text: string) =>
+  [...text.matchAll(/\bBATON_[A-Z][A-Z_]*[A-Z]\b/g)].map(([name]) => name).filter((name) => !known.has(name))
+
 t.test('every setting that a document names exists', async (t) => {
-  const known = new Set<string>([...Object.values(SETTINGS).map(({ name }) => name), 'BATON_CONFIG'])
-  for (const page of pages) {
-    const named = [...read(page).matchAll(/\bBATON_[A-Z][A-Z_]*[A-Z]\b/g)].map(([name]) => name)
-    t.same(
-      named.filter((name) => !known.has(name)),
-      [],
-      page,
-    )
-  }
+  for (const page of pages) t.same(unknownSettings(read(page)), [], page)
 })
 
 t.test('the settings page is made from the settings', async (t) => {
@@ -68,9 +64,7 @@ const unknownMetrics = (text: string) =>
     .filter((name) => !(name in METRICS))
 
 t.test('every metric that a document names exists', async (t) => {
-  for (const page of pages) {
-    t.same(unknownMetrics(read(page)), [], page)
-  }
+  for (const page of pages) t.same(unknownMetrics(read(page)), [], page)
 })
 
 t.test('the operations page tells what every metric means', async (t) => {
@@ -118,7 +112,6 @@ t.test(
 )
 
 t.test('deployment files set settings that exist, and look at metrics that do', async (t) => {
-  const known = new Set<string>([...Object.values(SETTINGS).map(({ name }) => name), 'BATON_CONFIG'])
   const folders = ['deploy/kubernetes', 'deploy/nginx', 'deploy/prometheus']
   const files = folders.flatMap((folder) =>
     readdirSync(join(root, folder)).map((name) => `${folder}/${name}`),
@@ -126,13 +119,7 @@ t.test('deployment files set settings that exist, and look at metrics that do', 
   for (const file of ['docker-compose.yml', ...files]) {
     const text = read(file)
     if (/\.ya?ml$/.test(file)) for (const doc of parseAllDocuments(text)) t.same(doc.errors, [], file)
-    const named = [...text.matchAll(/\bBATON_[A-Z][A-Z_]*[A-Z]\b/g)].map(([name]) => name)
-    t.same(
-      named.filter((name) => !known.has(name)),
-      [],
-      file,
-    )
-    t.same(unknownMetrics(text), [], file)
+    t.same([...unknownSettings(text), ...unknownMetrics(text)], [], file)
   }
 })
 
@@ -158,8 +145,10 @@ t.test('alarms ask for labels that their metrics have, and lead to the runbook',
   t.ok(rules.length > 5)
 })
 
+/** What a pod is made of. */
+const pods = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
+
 t.test('pods read the file of their ConfigMap, which may stay as it is, or be filled in', async (t) => {
-  const pods = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
   const { metadata, data } = parse(read('deploy/kubernetes/configmap.yaml'))
   const [volume] = pods.volumes.filter(({ configMap }: { configMap?: object }) => configMap)
   t.equal(volume.configMap.name, metadata.name)
@@ -224,19 +213,17 @@ t.test(
 
 t.test('a Service named baton sets no setting of its pods', async (t) => {
   // The link to such a Service would set BATON_PORT to a URL.
-  const pods = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
   t.equal(pods.enableServiceLinks, false)
 })
 
 t.test('pods run as the user of the image, unless the cluster gives one', async (t) => {
-  const { securityContext } = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
-  t.match(securityContext, { runAsNonRoot: true, runAsUser: undefined, fsGroup: undefined })
+  t.match(pods.securityContext, { runAsNonRoot: true, runAsUser: undefined, fsGroup: undefined })
   t.match(read('Dockerfile'), /^USER [1-9]\d*$/m, 'with runAsNonRoot a name is refused')
 })
 
 t.test('a start may take as long in Docker as in Kubernetes', async (t) => {
   // Compose starts no proxy once a gateway has been found unhealthy.
-  const [{ startupProbe }] = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec.containers
+  const [{ startupProbe }] = pods.containers
   const [, minutes] = /^HEALTHCHECK .*--start-period=(\d+)m /m.exec(read('Dockerfile')) ?? []
   t.equal(Number(minutes) * 60, startupProbe.periodSeconds * startupProbe.failureThreshold)
 })
