@@ -25,6 +25,8 @@ export interface Frame {
 export interface EventStream {
   status: number
   headers: Headers
+  /** Id of the turn that a POST began or found; empty for other streams */
+  turn: string
   /** Grows while the stream is read */
   frames: Frame[]
   comments: string[]
@@ -141,6 +143,7 @@ async function read(response: Response, leave: () => void): Promise<EventStream>
   return {
     status,
     headers,
+    turn: headers.get('x-baton-turn') ?? '',
     frames,
     comments,
     done,

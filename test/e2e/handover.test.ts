@@ -145,13 +145,13 @@ async function live(world: World, session: string): Promise<void> {
   }))
   const cut = await api.turn(session, 'MARK-to-be-cancelled')
   await cut.until('content.delta')
-  await api.post(`/v1/turns/${cut.headers.get('x-baton-turn')}/cancel?wait=true`)
+  await api.post(`/v1/turns/${cut.turn}/cancel?wait=true`)
   let asked = 0
   world.script(() => (asked++ === 0 ? { items: [...discarded, { type: 'wait', until: opened }] } : null))
   const discarded = [{ type: 'text', text: 'SECRET-discarded' } as const]
   const restarted = await api.turn(session, 'say MARK-after-restart')
   await restarted.until('content.delta')
-  await api.post(`/v1/turns/${restarted.headers.get('x-baton-turn')}/restart`)
+  await api.post(`/v1/turns/${restarted.turn}/restart`)
   await restarted.done
   open()
   world.script(null)

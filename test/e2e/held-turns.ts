@@ -40,7 +40,7 @@ export async function speaking(
   world.script((_, { user }) => (user.startsWith('held') ? held(opened) : null))
   const stream = await world.api.turn(session, 'held')
   await stream.until('content.delta')
-  return { stream, open, turn: stream.headers.get('x-baton-turn') ?? '' }
+  return { stream, open, turn: stream.turn }
 }
 
 /** Settles while the model answers the turn's nth request, counted from 1. */

@@ -4,20 +4,14 @@
  */
 import t, { type Test } from 'tap'
 import { gate } from '../waiting.ts'
-import { type EventStream, type Json, ofType, typesOf } from './client.ts'
+import { type Json, ofType, typesOf } from './client.ts'
 import { BACKEND, everyBackend, openWorld, type Path, type World } from './harness.ts'
 import { untilCancelled } from './held-turns.ts'
 import { type ToolServer, textResult } from './tool-server.ts'
 
-interface Started {
-  session: string
-  turn: string
-  stream: EventStream
-}
-
-async function start(world: World, session: string, input: string): Promise<Started> {
+async function start(world: World, session: string, input: string) {
   const stream = await world.api.turn(session, input)
-  return { session, stream, turn: stream.headers.get('x-baton-turn') ?? '' }
+  return { session, stream, turn: stream.turn }
 }
 
 /** What was under way when the process died, one session each. */

@@ -23,7 +23,7 @@ export async function applyNow(t: Test, world: World) {
         const session = await world.session(path)
         const model = speaksThen(world, calls([`${name}__fresh`, {}]))
         const stream = await api.turn(session, 'go')
-        const turn = stream.headers.get('x-baton-turn')
+        const { turn } = stream
         await stream.until('content.delta')
         const bound = await api.put(`/v1/sessions/${session}/connectors/${name}`, { apply: 'now' })
         t.match(bound, {
@@ -248,7 +248,7 @@ export async function duringTools(t: Test, world: World) {
     const asked = await api.turn(session, `call ${name}__slow with {}`)
     await asked.until('turn.awaiting_input')
     await api.patch(path, off)
-    const turn = await api.get(`/v1/turns/${asked.headers.get('x-baton-turn')}?wait=10`)
+    const turn = await api.get(`/v1/turns/${asked.turn}?wait=10`)
     t.match(turn, { state: 'completed', messages: [{}, {}, { parts: [{ outcome: 'cancelled' }] }] })
   })
 

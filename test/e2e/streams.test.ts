@@ -16,7 +16,7 @@ async function resuming(t: Test, world: World) {
     await t.test(`a reader that resumes after any event gets the rest byte for byte: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: ['kit'] })
       const live = await api.turn(session, SCRIPT)
-      const turn = live.headers.get('x-baton-turn')
+      const { turn } = live
       const frames = await live.done
       const whole = rawOf(frames)
       for (const [i, { id }] of frames.entries()) {
@@ -42,7 +42,7 @@ async function resuming(t: Test, world: World) {
     const session = await world.session('openai key')
     const one = await (await api.turn(session, 'one')).done
     const two = await api.turn(session, 'two')
-    const turn = two.headers.get('x-baton-turn')
+    const { turn } = two
     const frames = await two.done
     const both = await api.follow(`/v1/turns/${turn}/events?after=${frames.at(-1)?.id}`, {
       'last-event-id': frames[1]?.id ?? '',
@@ -64,7 +64,7 @@ async function resuming(t: Test, world: World) {
         return null
       })
       const first = await api.turn(session, SCRIPT)
-      const path = `/v1/turns/${first.headers.get('x-baton-turn')}/events`
+      const path = `/v1/turns/${first.turn}/events`
       await first.until(() => ofType(first.frames, 'step.started').length === 2)
       const seen = first.frames.length
       const fromStart = await api.follow(path)
@@ -86,7 +86,7 @@ async function resuming(t: Test, world: World) {
     const session = await world.session('openai key')
     const other = await world.session('openai key')
     const stream = await api.turn(session, 'one')
-    const turn = stream.headers.get('x-baton-turn')
+    const { turn } = stream
     const whole = await stream.done
     const [foreign] = await (await api.turn(other, 'one')).done
     for (const path of [`/v1/turns/${turn}/events`, `/v1/sessions/${session}/events`]) {

@@ -121,7 +121,7 @@ t.test('timeouts and cancellations reach the server, and progress stretches a ca
   })
   const stream = await world.api.turn(session, 'call slow__hang with {"as": "cancelled"}')
   await server.called('hang', 2)
-  await world.api.post(`/v1/turns/${stream.headers.get('x-baton-turn')}/cancel?wait=true`)
+  await world.api.post(`/v1/turns/${stream.turn}/cancel?wait=true`)
   await told(3)
   t.equal(heard.at(-1), 'cancelled', 'a cancellation is told to the server, too')
 })

@@ -56,7 +56,7 @@ export async function answers(t: Test, world: World) {
     await t.test(`a turn is streamed by default: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: ['kit'] })
       const stream = await api.turn(session, ADD)
-      const id = stream.headers.get('x-baton-turn') ?? ''
+      const { turn: id } = stream
       t.equal(stream.status, 200)
       t.match(stream.headers.get('content-type'), /^text\/event-stream/)
       t.equal(stream.headers.get('location'), `/v1/turns/${id}`)

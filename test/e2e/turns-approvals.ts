@@ -15,7 +15,7 @@ export async function approvals(t: Test, world: World) {
     const session = await world.session(path, { connectors: ['guarded'] })
     const stream = await api.turn(session, 'call guarded__wipe with {"disk": 1}\ncall guarded__look with {}')
     await stream.until('turn.awaiting_input')
-    const turn = await api.get(`/v1/turns/${stream.headers.get('x-baton-turn')}`)
+    const turn = await api.get(`/v1/turns/${stream.turn}`)
     const asked = ofType(stream.frames, 'approval.required')
     return {
       session,

@@ -33,7 +33,7 @@ export async function cancelling(t: Test, world: World) {
         }))
         const stream = await api.turn(session, 'go')
         await stream.until('content.delta')
-        const turn = stream.headers.get('x-baton-turn')
+        const { turn } = stream
         const { status, body } = await api.call('POST', `/v1/turns/${turn}/cancel?wait=true`)
         t.equal(status, 200)
         t.match(body, { state: 'cancelled', finish_reason: null, error: null })
@@ -66,9 +66,9 @@ export async function cancelling(t: Test, world: World) {
     const asked = world.emulators.openai.requests.length
     const stream = await api.turn(session, 'go')
     await world.emulators.openai.request(asked)
-    const { status, body } = await api.call('POST', `/v1/turns/${stream.headers.get('x-baton-turn')}/cancel`)
+    const { status, body } = await api.call('POST', `/v1/turns/${stream.turn}/cancel`)
     t.equal(status, 202)
-    t.match(body, { id: stream.headers.get('x-baton-turn') })
+    t.match(body, { id: stream.turn })
     t.equal((await stream.done).at(-1)?.type, 'turn.cancelled')
     t.strictSame(spoken(await world.messages(session)), [['user', 'go']])
     open()
@@ -80,7 +80,7 @@ export async function cancelling(t: Test, world: World) {
     const stream = await api.turn(session, 'call work__quick with {}\ncall work__nap with {}')
     await stream.until('tool_execution.completed')
     await server.called('nap')
-    const turn = stream.headers.get('x-baton-turn')
+    const { turn } = stream
     const { body } = await api.call('POST', `/v1/turns/${turn}/cancel?wait=true`)
     t.equal(body.state, 'cancelled')
     const results = body.messages.at(-1)
@@ -103,10 +103,7 @@ export async function cancelling(t: Test, world: World) {
     const session = await world.session('openai key', { connectors: ['work'] })
     const stream = await api.turn(session, 'call work__deaf with {}')
     await server.called('deaf')
-    const { body } = await api.call(
-      'POST',
-      `/v1/turns/${stream.headers.get('x-baton-turn')}/cancel?wait=true`,
-    )
+    const { body } = await api.call('POST', `/v1/turns/${stream.turn}/cancel?wait=true`)
     t.equal(body.state, 'cancelled')
     t.match(body.messages.at(-1).parts, [{ outcome: 'cancelled', content: [{ text: /not known/ }] }])
   })
@@ -129,7 +126,7 @@ export async function restarting(t: Test, world: World) {
     const { open } = speaksThen(world, text('fresh'))
     const stream = await api.turn(session, 'go')
     await stream.until('content.delta')
-    const id = stream.headers.get('x-baton-turn')
+    const { turn: id } = stream
     const { status, body } = await api.call('POST', `/v1/turns/${id}/restart`)
     t.equal(status, 202)
     t.equal(body.id, id)
@@ -168,7 +165,7 @@ export async function restarting(t: Test, world: World) {
     const items = [...held(opened).items, ...calls(['busy__nap', {}]).items]
     world.script((_, { step }) => (step > 0 ? null : { items }))
     const stream = await api.turn(session, 'go')
-    const id = stream.headers.get('x-baton-turn')
+    const { turn: id } = stream
     for (let i = 1; i <= 8; i++) {
       await isSpeaking(stream, i)
       t.equal((await api.call('POST', `/v1/turns/${id}/restart`)).status, 202)
