@@ -185,10 +185,14 @@ const servers = async (t: Test): Promise<Record<string, string>> => ({
 })
 
 /** A database of this run's own, dropped afterwards. */
-export const databaseServer = async (t: Test): Promise<Record<string, string>> => ({
+const databaseServer = async (t: Test): Promise<Record<string, string>> => ({
   DATABASE_URL: await newDatabase(t, SERVERS.DATABASE_URL),
   BATON_ENCRYPTION_KEYS: `test:${randomBytes(32).toString('base64')}`,
 })
+
+/** The settings of a store of the test's own, on the backend that opens sooner. */
+export const anyStore = async (t: Test): Promise<Record<string, string>> =>
+  SERVERS.DATABASE_URL ? databaseServer(t) : { BATON_DATA_DIR: scratch(t) }
 
 async function createWorld(
   t: Test,

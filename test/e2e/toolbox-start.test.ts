@@ -5,19 +5,17 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { memoryServer, startEverything, stopAll } from '../../demo/processes.ts'
 import { gatewayProcess } from '../gateway-process.ts'
-import { SERVERS } from '../given-servers.ts'
 import { startRig, TOOL } from '../mcp/servers/rig.ts'
 import { scratch } from '../scratch.ts'
 import { freePort } from '../servers.ts'
 import { createClient } from './client.ts'
-import { databaseServer } from './harness.ts'
+import { anyStore } from './harness.ts'
 import { startToolServer } from './tool-server.ts'
 
 const folder = scratch(t)
 // Several processes, one after the other, on a machine that may be busy.
 t.setTimeout(240_000)
-/** A server's database opens in a fraction of the embedded one's time. */
-const store = SERVERS.DATABASE_URL ? await databaseServer(t) : {}
+const store = await anyStore(t)
 
 /** Starts Baton on a YAML file. */
 async function start(t: Test, yaml: string, env: Record<string, string> = {}) {
