@@ -19,8 +19,10 @@ import {
   rawServer,
   SSE,
   status,
+  stream,
   textOf,
   USAGE,
+  unended,
   upstream,
   upstreamServer,
   vendor,
@@ -92,8 +94,9 @@ t.test('events of one network read come as one batch, in order, however the byte
 t.test('a usage figure that is no number of tokens counts as not told', async (t) => {
   for (const odd of [-5, 1.5, 1e308, 1e13]) {
     const usage = { ...USAGE, output_tokens: odd }
-    const server = await upstreamServer(t, (response) =>
-      response.writeHead(200, SSE).end(frame({ text: 'hello' }) + frame({ usage }) + frame({ finish: true })),
+    const server = await upstreamServer(
+      t,
+      stream(frame({ text: 'hello' }) + frame({ usage }) + frame({ finish: true })),
     )
     const { call, calls } = bench(t, server.url)
     const { batches, thrown } = await collect(call())
@@ -110,9 +113,7 @@ t.test('a usage figure that is no number of tokens counts as not told', async (t
 
 t.test('a frame of several megabytes is one event', async (t) => {
   const text = 'x'.repeat(5 << 20)
-  const server = await upstreamServer(t, (response) =>
-    response.writeHead(200, SSE).end(frame({ text }) + frame({ finish: true })),
-  )
+  const server = await upstreamServer(t, stream(frame({ text }) + frame({ finish: true })))
   const { batches } = await collect(bench(t, server.url).call())
   t.equal(textOf(batches).length, text.length)
 })
@@ -141,7 +142,7 @@ t.test('an answer that is no stream goes to classify, whatever its status', asyn
 t.test('an error that follows the events of a stream as bare JSON goes to classify, too', async (t) => {
   const begun = frame({ text: 'hel' })
   for (const body of ['{"error":"in a line"}', '[{\r\n  "error": {\r\n    "code": 503\r\n  }\r\n}\r\n]']) {
-    const server = await upstreamServer(t, status(200, `${begun}${body}`, SSE))
+    const server = await upstreamServer(t, stream(`${begun}${body}`))
     const { batches, thrown } = await collect(bench(t, server.url).call())
     t.equal(textOf(batches), 'hel')
     const message = body.replaceAll('\r', '')
@@ -152,7 +153,7 @@ t.test('an error that follows the events of a stream as bare JSON goes to classi
     [`${frame({ finish: true })}{"error": "late"}`, undefined],
   ]
   for (const [rest, code] of ends) {
-    const server = await upstreamServer(t, status(200, `${begun}${rest}`, SSE))
+    const server = await upstreamServer(t, stream(`${begun}${rest}`))
     const { thrown } = await collect(bench(t, server.url).call())
     t.equal((thrown as { code?: string } | undefined)?.code, code)
   }
@@ -160,8 +161,9 @@ t.test('an error that follows the events of a stream as bare JSON goes to classi
 
 t.test('frames that relays put into a stream are passed over, wherever they stand', async (t) => {
   const added = [frame({ text: 'hel' }), 'event: ping\ndata:\n\n', 'data: [DONE]\n\n', frame({ text: 'lo' })]
-  const server = await upstreamServer(t, (response) =>
-    response.writeHead(200, SSE).end(`data:\n\n${added.join('')}${frame({ finish: true })}data: [DONE]\n\n`),
+  const server = await upstreamServer(
+    t,
+    stream(`data:\n\n${added.join('')}${frame({ finish: true })}data: [DONE]\n\n`),
   )
   const { batches, thrown } = await collect(bench(t, server.url).call())
   t.equal(thrown, undefined)
@@ -225,10 +227,10 @@ t.test('no secret gets into an error', async (t) => {
   const quoting = JSON.stringify({ error: `Incorrect API key provided: ${KEY}` })
   const cases: Answer[] = [
     status(401, quoting),
-    (response) => response.writeHead(200, SSE).end(frame({ error: 'upstream_auth', quoted: KEY })),
-    (response) => response.writeHead(200, SSE).end(frame({ error: 'upstream_auth', quoted: LONG + KEY })),
-    (response) => response.writeHead(200, SSE).end(frame({ last: 'x'.repeat(2480) + KEY })),
-    (response) => response.writeHead(200, SSE).end(quoting),
+    stream(frame({ error: 'upstream_auth', quoted: KEY })),
+    stream(frame({ error: 'upstream_auth', quoted: LONG + KEY })),
+    stream(frame({ last: 'x'.repeat(2480) + KEY })),
+    stream(quoting),
   ]
   for (const answer of cases) {
     const server = await upstreamServer(t, answer)
@@ -257,9 +259,7 @@ t.test('no secret gets into an error', async (t) => {
     'half of a secret, where an adapter cuts the body',
   )
   const invalid = 'x'.repeat(2490) + KEY
-  const server = await upstreamServer(t, (response) =>
-    response.writeHead(200, SSE).end(frame({ finish: true, invalid })),
-  )
+  const server = await upstreamServer(t, stream(frame({ finish: true, invalid })))
   const [finish] = (await collect(bench(t, server.url).call())).batches.flat()
   t.match(finish, { invalid_call: /x\*\*\*$/, refusal: /x\*\*\*$/ })
   const broken: CredentialSecret = { api_key: 'two\r\nlines: of-a-key' }
@@ -301,7 +301,7 @@ t.test('an answer without end is given up at its limit', async (t) => {
 
 t.test('the bytes that an answer begins with are let go while the rest is awaited', async (t) => {
   const beginning = `: ${'x'.repeat(32 << 10)}\n\n${frame({ text: 'a' })}`
-  const server = await upstreamServer(t, (response) => response.writeHead(200, SSE).write(beginning))
+  const server = await upstreamServer(t, unended(beginning))
   const { call, llm } = bench(t, server.url, { limits: { upstreamConnections: 30 } })
   const before = await held('arrayBuffers')
   const calls = Array.from({ length: 30 }, () => call())

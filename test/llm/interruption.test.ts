@@ -9,12 +9,14 @@ import {
   bench,
   CALL,
   collect,
+  cut,
   failure,
   frame,
   rawServer,
   SSE,
   status,
   textOf,
+  unended,
   upstreamServer,
   whole,
 } from './made-up-vendor.ts'
@@ -45,9 +47,7 @@ t.test('timeouts', async (t) => {
   })
 
   t.test('a call that gets no free connection in time is not tried again', async (t) => {
-    const server = await upstreamServer(t, (response) =>
-      response.writeHead(200, SSE).write(frame({ text: 'a' })),
-    )
+    const server = await upstreamServer(t, unended(frame({ text: 'a' })))
     const { call, retries } = bench(t, server.url, {
       limits: { upstreamConnections: 1, firstByteTimeoutMs: 500 },
     })
@@ -72,7 +72,7 @@ t.test('cancellation', async (t) => {
     const reason = new Error('cancelled by a person')
     const cases: [name: string, answer: Answer][] = [
       ['before the head', () => {}],
-      ['in the body', (response) => response.writeHead(200, SSE).write(frame({ text: 'a' }))],
+      ['in the body', unended(frame({ text: 'a' }))],
     ]
     for (const [name, answer] of cases) {
       const { opened: asked, open: arrived } = gate()
@@ -169,9 +169,7 @@ t.test('cancellation', async (t) => {
 })
 
 t.test('closing ends the calls in flight', async (t) => {
-  const server = await upstreamServer(t, (response) =>
-    response.writeHead(200, SSE).write(frame({ text: 'a' })),
-  )
+  const server = await upstreamServer(t, unended(frame({ text: 'a' })))
   const { call, llm } = bench(t, server.url)
   const { first, done } = call()
   await first
@@ -180,9 +178,7 @@ t.test('closing ends the calls in flight', async (t) => {
 })
 
 t.test('a call that is over no longer listens to the signal of its caller', async (t) => {
-  const cut: Answer = (response) =>
-    response.writeHead(200, SSE).write(frame({ text: 'a' }), () => response.destroy())
-  for (const answers of [[whole], [status(400)], [status(503), whole], [cut]]) {
+  for (const answers of [[whole], [status(400)], [status(503), whole], [cut(frame({ text: 'a' }))]]) {
     const server = await upstreamServer(t, ...answers)
     const { signal } = new AbortController()
     await collect(bench(t, server.url).call({ signal }))

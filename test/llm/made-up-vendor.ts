@@ -103,11 +103,24 @@ export const SSE = { 'content-type': 'text/event-stream' }
 // ---------------------------------------------------------------- the other end
 
 export type Answer = (response: ServerResponse, request: IncomingMessage & { text: string }) => void
-export const whole: Answer = (response) => response.writeHead(200, SSE).end(WHOLE)
 export const status =
   (code: number, body = '', headers = {}): Answer =>
   (response) =>
     response.writeHead(code, headers).end(body)
+
+/** A stream of this text, … */
+export const stream = (text = ''): Answer => status(200, text, SSE)
+/** … one that never ends, … */
+export const unended =
+  (text: string): Answer =>
+  (response) =>
+    response.writeHead(200, SSE).write(text)
+/** … and one that is cut. */
+export const cut =
+  (text: string): Answer =>
+  (response) =>
+    response.writeHead(200, SSE).write(text, () => response.destroy())
+export const whole = stream(WHOLE)
 
 /** Answers the n-th request by the n-th function, the last one from then on. */
 export async function upstreamServer(t: Test, ...answers: Answer[]) {

@@ -1,5 +1,4 @@
 /** Which requests are sent again after a failure, and which are not. */
-import type { ServerResponse } from 'node:http'
 import t from 'tap'
 import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
 import { freePort } from '../servers.ts'
@@ -8,11 +7,12 @@ import {
   bench,
   CALL,
   collect,
+  cut,
   failure,
   frame,
   rawServer,
-  SSE,
   status,
+  stream,
   textOf,
   USAGE,
   upstream,
@@ -131,14 +131,10 @@ t.test('retries', async (t) => {
 
   t.test('an answer that was cut is never asked for again', async (t) => {
     const cases: [name: string, answer: Answer, text: string][] = [
-      ['after an event', (response) => cut(response, frame({ text: 'so far' })), 'so far'],
-      ['after bytes that are no event', (response) => cut(response, ': hello\n\n'), ''],
-      [
-        'ended without its last frame',
-        (response) => response.writeHead(200, SSE).end(frame({ text: 'a' })),
-        'a',
-      ],
-      ['ended with nothing', (response) => response.writeHead(200, SSE).end(), ''],
+      ['after an event', cut(frame({ text: 'so far' })), 'so far'],
+      ['after bytes that are no event', cut(': hello\n\n'), ''],
+      ['ended without its last frame', stream(frame({ text: 'a' })), 'a'],
+      ['ended with nothing', stream(), ''],
     ]
     for (const [name, answer, text] of cases) {
       const server = await upstreamServer(t, answer)
@@ -154,11 +150,7 @@ t.test('retries', async (t) => {
     async (t) => {
       const overloaded =
         frame({}) + frame({ usage: { ...USAGE, input_tokens: 99 } }) + frame({ error: 'upstream_overloaded' })
-      const server = await upstreamServer(
-        t,
-        (response) => response.writeHead(200, SSE).end(overloaded),
-        whole,
-      )
+      const server = await upstreamServer(t, stream(overloaded), whole)
       const { call, calls } = bench(t, server.url)
       const { batches } = await collect(call())
       t.same(batches.flat().length, 3)
@@ -167,12 +159,10 @@ t.test('retries', async (t) => {
     },
   )
 
-  const inside: Answer = (response) =>
-    response.writeHead(200, SSE).end(frame({ error: 'upstream_overloaded' }))
+  const inside = stream(frame({ error: 'upstream_overloaded' }))
 
   t.test('another failure after such an overload is tried again as well', async (t) => {
-    const limited: Answer = (response) =>
-      response.writeHead(200, SSE).end(frame({ error: 'upstream_rate_limited', wait: 1 }))
+    const limited = stream(frame({ error: 'upstream_rate_limited', wait: 1 }))
     const reset: Answer = (response) => response.socket?.resetAndDestroy()
     for (const second of [limited, reset]) {
       const server = await upstreamServer(t, inside, second, whole)
@@ -185,8 +175,9 @@ t.test('retries', async (t) => {
     t.equal((await failure(bench(t, twice.url).call())).code, 'upstream_overloaded')
     t.equal(twice.requests.length, 2)
 
-    const later = await upstreamServer(t, (response) =>
-      response.writeHead(200, SSE).end(frame({ text: 'a' }) + frame({ error: 'upstream_overloaded' })),
+    const later = await upstreamServer(
+      t,
+      stream(frame({ text: 'a' }) + frame({ error: 'upstream_overloaded' })),
     )
     const { batches, thrown } = await collect(bench(t, later.url).call())
     t.equal(textOf(batches), 'a', 'the text before the error in the same read is delivered')
@@ -216,8 +207,7 @@ t.test(
       'a later call sends at once what an earlier call learned',
     )
 
-    const streamed: Answer = (response) =>
-      response.writeHead(200, SSE).end(frame({ usage: USAGE }) + frame({ error: 'upstream_rejected' }))
+    const streamed = stream(frame({ usage: USAGE }) + frame({ error: 'upstream_rejected' }))
     const early = await upstreamServer(t, streamed, whole)
     t.equal(textOf((await collect(bench(t, early.url).call({ deployment }))).batches), 'hello')
     t.match(
@@ -336,8 +326,3 @@ t.test(
     t.equal(asked, 1)
   },
 )
-
-function cut(response: ServerResponse, text: string): void {
-  response.writeHead(200, SSE)
-  response.write(text, () => response.destroy())
-}
