@@ -7,19 +7,24 @@ import { createLink, type Link } from '../../src/bus/redis/link.ts'
 import type { Group, Scripts } from '../../src/bus/redis/scripts.ts'
 import { delta } from '../contracts/bus-bed.ts'
 
-const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
-
-t.test('after Redis was away the lost logs of many sessions begin anew in batches', async (t) => {
-  const calls: number[] = []
+/** Appends in place of whose Redis a function takes the sizes of a batch's groups. */
+function appendsTo(take: (sizes: number[]) => void) {
+  const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
   const scripts = {
     async append(_: number, groups: Group[]) {
-      calls.push(groups.length)
-      if (calls.length < 3) throw new Error('away')
+      take(groups.map(({ events }) => events.length))
       return groups.map(() => null)
     },
   } as unknown as Scripts
-  const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
-  const { append, mend } = createAppends(link, scripts, undefined)
+  return createAppends(link, scripts, undefined)
+}
+
+t.test('after Redis was away the lost logs of many sessions begin anew in batches', async (t) => {
+  const calls: number[] = []
+  const { append, mend } = appendsTo((sizes) => {
+    calls.push(sizes.length)
+    if (calls.length < 3) throw new Error('away')
+  })
   await Promise.allSettled(Array.from({ length: 600 }, (_, i) => append(`ses_${i}`, [delta(1)])))
   mend()
   await append('ses_last', [])
@@ -28,13 +33,7 @@ t.test('after Redis was away the lost logs of many sessions begin anew in batche
 
 t.test('the events of one append stay together, even if they are more than a batch takes', async (t) => {
   const calls: number[][] = []
-  const scripts = {
-    async append(_: number, groups: Group[]) {
-      calls.push(groups.map(({ events }) => events.length))
-      return groups.map(() => null)
-    },
-  } as unknown as Scripts
-  const { append } = createAppends(link, scripts, undefined)
+  const { append } = appendsTo((sizes) => calls.push(sizes))
   const said = [3, 600, 1].map((count) =>
     append(
       'ses_1',
@@ -46,11 +45,10 @@ t.test('the events of one append stay together, even if they are more than a bat
 })
 
 t.test('a process that was frozen tries again, even if the time for its attempts is over', async (t) => {
-  const log = pino({ level: 'silent' })
   const nothing = () => {}
   const { persist, close } = createLink({
     url: 'redis://127.0.0.1:1',
-    log,
+    log: pino({ level: 'silent' }),
     onMessage: nothing,
     onUp: nothing,
     onListening: nothing,

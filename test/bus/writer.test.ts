@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { createWriter } from '../../src/bus/writer.ts'
@@ -19,18 +19,19 @@ const call = (call_id: string, arguments_delta: string) =>
   event({ type: 'tool_call.delta', call_id, name: 'x', arguments_delta })
 const started = event({ type: 'turn.started' })
 
-/** A bus whose appends a test settles by hand. */
-function heldBus() {
+/** A bus whose appends a test settles by hand, and a writer on it. */
+function held(t: Test, flushMs: number) {
+  const memory = createMemoryBus()
+  t.teardown(() => memory.close())
   const appends: { events: BusEvent[]; done(): void; fail(error: unknown): void }[] = []
-  const bus = createMemoryBus()
-  const held: Bus = {
-    ...bus,
+  const bus: Bus = {
+    ...memory,
     append: (_, events) =>
       new Promise((resolve, reject) => {
         appends.push({ events, done: resolve, fail: reject })
       }),
   }
-  return { bus: held, appends, close: () => bus.close() }
+  return { bus, appends, writer: createWriter(bus, 'ses_1', { flushMs, epoch: 1 }) }
 }
 /** Two rounds of the loop, since an append that is planned in one goes out in the next. */
 const turnOfTheLoop = () => new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
@@ -41,9 +42,7 @@ const told = (events: readonly BusEvent[] = []) =>
   })
 
 t.test('deltas of one tick go out at once, together, as one event', async (t) => {
-  const { bus, appends, close } = heldBus()
-  t.teardown(close)
-  const writer = createWriter(bus, 'ses_1', { flushMs: 60_000, epoch: 1 })
+  const { appends, writer } = held(t, 60_000)
   for (const text of ['a', 'b', 'c']) writer.delta(content(text))
   await turnOfTheLoop()
   t.equal(appends.length, 1)
@@ -52,9 +51,7 @@ t.test('deltas of one tick go out at once, together, as one event', async (t) =>
 })
 
 t.test('events during an append go with the next; deltas of one kind, call, step are joined', async (t) => {
-  const { bus, appends, close } = heldBus()
-  t.teardown(close)
-  const writer = createWriter(bus, 'ses_1', { flushMs: 0, epoch: 1 })
+  const { appends, writer } = held(t, 0)
   writer.delta(content('first'))
   await turnOfTheLoop()
   writer.delta(content('a'))
@@ -89,9 +86,7 @@ t.test('events during an append go with the next; deltas of one kind, call, step
 })
 
 t.test('later deltas are held for flushMs after the last ones; other events go at once', async (t) => {
-  const { bus, appends, close } = heldBus()
-  t.teardown(close)
-  const writer = createWriter(bus, 'ses_1', { flushMs: 60_000, epoch: 1 })
+  const { bus, appends, writer } = held(t, 60_000)
   writer.delta(content('first'))
   await turnOfTheLoop()
   appends[0]?.done()
@@ -127,9 +122,9 @@ t.test('later deltas are held for flushMs after the last ones; other events go a
 })
 
 t.test('the first delta of a part goes at once; held deltas of many turns go in one tick', async (t) => {
-  const { bus, appends, close } = heldBus()
-  t.teardown(close)
-  const writers = [1, 2, 3].map((i) => createWriter(bus, `ses_${i}`, { flushMs: 200, epoch: 1 }))
+  const { bus, appends, writer } = held(t, 200)
+  const others = [2, 3].map((i) => createWriter(bus, `ses_${i}`, { flushMs: 200, epoch: 1 }))
+  const writers = [writer, ...others]
   for (const writer of writers) {
     const said = appends.length
     writer.delta(content('first'))
@@ -149,12 +144,12 @@ t.test('the first delta of a part goes at once; held deltas of many turns go in 
     await turnOfTheLoop()
   }
   for (const writer of writers) writer.delta(content('at last'))
-  void writers[0]?.emit(started)
+  void writer.emit(started)
   await turnOfTheLoop()
   t.equal(appends.length, 10, 'an event takes along what its own turn holds')
   appends[9]?.done()
   await turnOfTheLoop()
-  writers[0]?.delta(content('of the next part'))
+  writer.delta(content('of the next part'))
   await turnOfTheLoop()
   t.equal(appends.length, 11)
   while (appends.length < 13) await turnOfTheLoop()
@@ -177,8 +172,7 @@ t.test('whatever the timing, no event is lost, doubled or put out of order', asy
   )
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
-      const { bus, appends, close } = heldBus()
-      const writer = createWriter(bus, 'ses_1', { flushMs: 0, epoch: 1 })
+      const { appends, writer } = held(t, 0)
       const input: { name: string; text: string }[] = []
       let settled = 0
       for (const [i, action] of steps.entries()) {
@@ -200,7 +194,6 @@ t.test('whatever the timing, no event is lost, doubled or put out of order', asy
         for (; settled < appends.length; settled++) appends[settled]?.done()
         if ((await Promise.race([closing.then(() => 'closed'), turnOfTheLoop()])) === 'closed') break
       }
-      await close()
       const output = appends.flatMap(({ events }) =>
         events.map(({ type, data }) => {
           const said = JSON.parse(data)
@@ -226,10 +219,8 @@ function runs(list: { name: string; text: string }[]) {
 }
 
 t.test('a loss rejects the emit that is awaited and the close, and nothing else', async (t) => {
-  const { bus, appends, close } = heldBus()
-  t.teardown(close)
+  const { appends, writer } = held(t, 0)
   const away = new BatonError('unavailable', 'The event bus is away.')
-  const writer = createWriter(bus, 'ses_1', { flushMs: 0, epoch: 1 })
   writer.delta(content('a'))
   // Nobody awaits this one: its rejection must not end the process.
   void writer.emit(started)
@@ -251,9 +242,7 @@ t.test('a loss rejects the emit that is awaited and the close, and nothing else'
 })
 
 t.test('a close sends what is held, and waits until it is in the log', async (t) => {
-  const { bus, appends, close } = heldBus()
-  t.teardown(close)
-  const writer = createWriter(bus, 'ses_1', { flushMs: 60_000, epoch: 1 })
+  const { appends, writer } = held(t, 60_000)
   writer.delta(content('first'))
   await turnOfTheLoop()
   appends[0]?.done()
@@ -271,9 +260,7 @@ t.test('a close sends what is held, and waits until it is in the log', async (t)
 })
 
 t.test('after a loss a flush marks the log, since the process may die and nobody else knows', async (t) => {
-  const { bus, appends, close } = heldBus()
-  t.teardown(close)
-  const writer = createWriter(bus, 'ses_1', { flushMs: 0, epoch: 1 })
+  const { appends, writer } = held(t, 0)
   writer.delta(content('a'))
   const flushed = writer.flush()
   await turnOfTheLoop()
