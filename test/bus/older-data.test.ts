@@ -6,14 +6,9 @@ import { appended, delta, event, SESSION, start, TURN } from '../contracts/bus-b
 import { ON_REDIS } from '../given-servers.ts'
 import { startRedis } from '../servers.ts'
 import { eventually } from '../waiting.ts'
-import { redisBeds } from './redis-bed.ts'
+import { isReady, redisBeds } from './redis-bed.ts'
 
 const { openAt } = redisBeds([])
-const isReady = (bus: Bus) =>
-  bus.ready().then(
-    () => true,
-    () => false,
-  )
 
 async function ownRedis(t: Test) {
   const server = await startRedis()

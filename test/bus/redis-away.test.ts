@@ -7,7 +7,7 @@ import { appended, bytes, delta, event, SESSION, start } from '../contracts/bus-
 import { ON_REDIS } from '../given-servers.ts'
 import { eventually } from '../waiting.ts'
 import { proxied } from './proxied.ts'
-import { redisBeds } from './redis-bed.ts'
+import { isReady, redisBeds } from './redis-bed.ts'
 
 const { command, freshUrl, openAt } = redisBeds([14, 15])
 
@@ -81,9 +81,8 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('reads of a session that is deleted while Redis is away end once Redis is back', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
-    const reading = start(t, await openAt(t, { url: proxy.direct }))
+    const { proxy, bus, other } = await replicas(t)
+    const reading = start(t, other)
     await bus.append(SESSION, [delta('first')])
     await reading.events(1)
     proxy.cut()
@@ -113,13 +112,12 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('an append whose answer is lost takes effect once', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
+    const { proxy, bus, other } = await replicas(t)
     await bus.append(SESSION, [delta('first')])
     proxy.loseNextAnswer()
     await bus.append(SESSION, [delta('a'), delta('b')])
     await bus.append(SESSION, [delta('last')])
-    const all = await start(t, await openAt(t, { url: proxy.direct })).events(4)
+    const all = await start(t, other).events(4)
     t.same(
       all.map(({ data }) => JSON.parse(data).text),
       ['first', 'a', 'b', 'last'],
@@ -257,8 +255,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('readers that come while Redis is away wait for it, and miss nothing', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
+    const { proxy, bus } = await replicas(t)
     const [cursor = ''] = await appended(bus, SESSION, [delta('before')])
     proxy.cut()
     await t.rejects(bus.append('ses_lost', [delta('lost')]), { code: 'unavailable' })
@@ -287,8 +284,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('a reader that waited ten seconds for its first event may try another replica', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
+    const { proxy, bus } = await replicas(t)
     proxy.cut()
     const reading = start(t, bus)
     const real = performance.now.bind(performance)
@@ -298,8 +294,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
   })
 
   t.test('a connection that falls silent is given up', async (t) => {
-    const proxy = await proxied(t, await freshUrl())
-    const bus = await openAt(t, { url: proxy.url })
+    const { proxy, bus } = await replicas(t)
     await bus.append(SESSION, [delta(1)])
     proxy.freeze()
     await t.rejects(bus.append(SESSION, [delta(2)]), { code: 'unavailable' })
@@ -332,12 +327,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     const bus = await openAt(t, { url: proxy.url })
     await t.rejects(bus.ready(), { code: 'unavailable' })
     proxy.restore()
-    await eventually(() =>
-      bus.ready().then(
-        () => true,
-        () => false,
-      ),
-    )
+    await eventually(() => isReady(bus))
     await bus.append(SESSION, [delta(1)])
     t.equal((await start(t, bus).events(1)).length, 1)
   })

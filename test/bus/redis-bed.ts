@@ -7,6 +7,12 @@ import { openRedisBus, type RedisBusDeps } from '../../src/bus/redis.ts'
 import type { BusBed } from '../contracts/bus-bed.ts'
 import { SERVERS } from '../given-servers.ts'
 
+export const isReady = (bus: Bus): Promise<boolean> =>
+  bus.ready().then(
+    () => true,
+    () => false,
+  )
+
 /** `databases`: flushed one after the other, so no other file may use them (the lower half is for everybody). */
 export function redisBeds(databases: readonly number[]) {
   const urls = new WeakMap<Bus, string>()
