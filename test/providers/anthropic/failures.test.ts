@@ -31,13 +31,8 @@ t.test('errors of another vendor of the same API name this vendor', async (t) =>
 })
 
 t.test('failures become errors of the catalogue', async (t) => {
-  const fail = (
-    status: number,
-    type: string | null,
-    message: string,
-    headers: Record<string, string> = {},
-  ) => {
-    const error = anthropic.classify({
+  const fail = (status: number, type: string | null, message: string, headers: Record<string, string> = {}) =>
+    anthropic.classify({
       status,
       headers,
       body:
@@ -45,14 +40,6 @@ t.test('failures become errors of the catalogue', async (t) => {
           ? message
           : JSON.stringify({ type: 'error', error: { type, message, details: null }, request_id: 'req_1' }),
     })
-    return {
-      code: error.code,
-      retryable: error.retryable,
-      retryAfter: error.retryAfter,
-      details: error.details,
-      message: error.message,
-    }
-  }
   const wait = { 'retry-after': '30' }
   const CASES: [number, string | null, string, string, Record<string, string>?][] = [
     [400, 'invalid_request_error', 'messages: bad', 'upstream_rejected'],
@@ -108,12 +95,10 @@ t.test('failures become errors of the catalogue', async (t) => {
     [200, null, 'hello', 'upstream_rejected'],
     [200, 'overloaded_error', 'Overloaded', 'upstream_overloaded'],
   ]
-  for (const [status, type, message, code, headers] of CASES) {
-    t.equal(fail(status, type, message, headers).code, code, `${status} ${type} ${message}`)
-  }
   const RETRYABLE = ['upstream_overloaded', 'upstream_rate_limited', 'upstream_timeout']
   for (const [status, type, message, code, headers] of CASES) {
-    t.equal(fail(status, type, message, headers).retryable, RETRYABLE.includes(code))
+    const failure = fail(status, type, message, headers)
+    t.match(failure, { code, retryable: RETRYABLE.includes(code) }, `${status} ${type} ${message}`)
   }
 
   await t.test('the error’s type decides if a relay gives every failure the same status', async (t) => {
