@@ -7,7 +7,7 @@ import t, { type Test } from 'tap'
 import { type ChannelEnd, keepChannel, readGetStream } from '../../src/mcp/channel.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, list, specOf } from './door.ts'
-import { startRig } from './servers/rig.ts'
+import { beginChannel, startRig } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
@@ -178,21 +178,15 @@ t.test(
     const modern = await startRig(t, 'modern')
     const closed = [
       new Promise<void>((resolve) =>
-        legacy.on('GET', ({ stream, response }) => {
-          stream()
-          response.once('close', resolve)
+        legacy.on('GET', (exchange) => {
+          beginChannel(exchange)
+          exchange.response.once('close', resolve)
         }),
       ),
       new Promise<void>((resolve) =>
-        modern.on('subscriptions/listen', ({ rpc, stream, response }) => {
-          const { send } = stream()
-          const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
-          send({
-            method: 'notifications/subscriptions/acknowledged',
-            params: { notifications: { toolsListChanged: true }, _meta },
-          })
-          send({ method: 'notifications/tools/list_changed', params: { _meta } })
-          response.once('close', resolve)
+        modern.on('subscriptions/listen', (exchange) => {
+          beginChannel(exchange)()
+          exchange.response.once('close', resolve)
         }),
       ),
     ]
@@ -234,16 +228,14 @@ t.test('announcements are heard after a redirect within the same server', async 
 
 t.test('a channel that is opened because of an announcement within a call outlives the call', async (t) => {
   const mcp = door(t)
-  for (const era of ['legacy', 'modern'] as const) {
+  const outlives = async (era: 'legacy' | 'modern') => {
     const caller = await startRig(t)
     const other = await startRig(t, era)
     const method = era === 'legacy' ? 'GET' : 'subscriptions/listen'
     let isCut = false
-    other.on(method, ({ rpc, stream, response }) => {
-      const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
-      const params = { notifications: { toolsListChanged: true }, _meta }
-      stream().send({ method: 'notifications/subscriptions/acknowledged', params })
-      response.once('close', () => {
+    other.on(method, (exchange) => {
+      beginChannel(exchange)
+      exchange.response.once('close', () => {
         isCut = true
       })
     })
@@ -265,4 +257,5 @@ t.test('a channel that is opened because of an announcement within a call outliv
     t.notOk(isCut, era)
     t.equal(other.count(method), 1, era)
   }
+  await Promise.all([outlives('legacy'), outlives('modern')])
 })

@@ -7,7 +7,7 @@ import type { McpServerSpec } from '../../src/mcp/contract.ts'
 import { listening } from '../listening.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, fails, list, specOf } from './door.ts'
-import { type Rig, startRig } from './servers/rig.ts'
+import { beginChannel, type Rig, startRig } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
@@ -24,16 +24,11 @@ async function following(t: Test, spec: McpServerSpec) {
 /** The open channels of the rig, newest last. */
 function channelsOf(rig: Rig): ServerResponse[] {
   const open: ServerResponse[] = []
-  rig.on('GET', ({ stream, response }) => {
-    stream()
-    open.push(response)
-  })
-  rig.on('subscriptions/listen', ({ rpc, stream, response }) => {
-    const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
-    const params = { notifications: { toolsListChanged: true }, _meta }
-    stream().send({ method: 'notifications/subscriptions/acknowledged', params })
-    open.push(response)
-  })
+  for (const method of ['GET', 'subscriptions/listen'])
+    rig.on(method, (exchange) => {
+      beginChannel(exchange)
+      open.push(exchange.response)
+    })
   return open
 }
 
@@ -105,7 +100,7 @@ t.test(
 )
 
 t.test('a call that finds its server away lets it be asked whether it is there', async (t) => {
-  const rig = await startRig(t, 'legacy')
+  const rig = await startRig(t)
   const { mcp, heard } = await following(t, specOf(rig))
   rig.on('tools/call', ({ fail }) => fail(-32602, 'Unknown tool'))
   await fails(t, call(mcp, specOf(rig)), { kind: 'protocol' })

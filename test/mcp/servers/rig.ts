@@ -131,6 +131,16 @@ export async function startRig(t: Test, era: Era = 'legacy', session?: string): 
   return rig
 }
 
+/** Begins the channel that the client asked for, and gives what announces a change of the list in it. */
+export function beginChannel({ rpc, stream }: Exchange): () => void {
+  const { send } = stream()
+  const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
+  const params = { notifications: { toolsListChanged: true }, _meta }
+  if (rpc.method === 'subscriptions/listen')
+    send({ method: 'notifications/subscriptions/acknowledged', params })
+  return () => send({ method: 'notifications/tools/list_changed', params: { _meta } })
+}
+
 /** For notifications, and answers of the client */
 const accept: Answer = ({ status }) => status(202)
 const refuse: Answer = ({ status }) => status(405)
