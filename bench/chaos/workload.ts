@@ -51,7 +51,7 @@ async function hasTools(world: World, session: string, first: number): Promise<v
 const TOOLS_MS = 60_000
 
 /** Hands the session to the next provider, from its next turn on. */
-export async function switchProvider(world: World, session: string, first = 0): Promise<string> {
+export async function switchProvider(world: World, session: string, first: number): Promise<string> {
   const path = `/v1/sessions/${session}`
   const { body } = await request(world, 'GET', path, undefined, { first })
   const at = MODELS.findIndex(({ provider }) => provider === body.provider)

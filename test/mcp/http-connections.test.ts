@@ -334,15 +334,13 @@ t.test('failures of calls on a former connection do not count against the next c
   rig.on('tools/call', ({ rpc, reply }) => {
     if (rpc.params.name === 'tool') reply({ content: [] })
   })
-  const hangs = (times: number, timeoutMs: number) =>
+  const threeHang = (timeoutMs: number) =>
     Promise.all(
-      Array.from({ length: times }, () =>
-        fails(t, call(mcp, specOf(rig), 'hang', {}, { timeoutMs }), { kind: 'timeout' }),
-      ),
+      [1, 2, 3].map(() => fails(t, call(mcp, specOf(rig), 'hang', {}, { timeoutMs }), { kind: 'timeout' })),
     )
   await call(mcp, specOf(rig))
-  const late = hangs(3, 1_500)
-  await hangs(3, 500)
+  const late = threeHang(1_500)
+  await threeHang(500)
   await call(mcp, specOf(rig))
   t.equal(rig.count('initialize'), 2)
   await late

@@ -184,9 +184,8 @@ t.test('a refused token is renewed once, and without renewal the server is `auth
   let token = 'old'
   let renewals = 0
   const accepts = new Set(['new'])
-  const guarded = rig.on
   for (const method of ['server/discover', 'tools/call'])
-    guarded(method, ({ request, status, reply, fail }) => {
+    rig.on(method, ({ request, status, reply, fail }) => {
       const [, bearer = ''] = (request.headers.authorization ?? '').split(' ')
       if (!accepts.has(bearer)) return status(401, { 'www-authenticate': 'Bearer' })
       if (method === 'tools/call') return reply({ content: [{ type: 'text', text: 'ran' }] })
@@ -332,8 +331,7 @@ t.test('many callers that ask at once share one connection and one list request'
 t.test('a caller waits for a slow server only for its timeout, and a later one gets the list', async (t) => {
   const rig = await startRig(t)
   let release = (): void => {}
-  const slow = rig.on
-  slow('tools/list', ({ reply }) => {
+  rig.on('tools/list', ({ reply }) => {
     release = () => reply({ tools: [TOOL] })
   })
   const mcp = door(t)

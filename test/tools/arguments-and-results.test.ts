@@ -412,8 +412,8 @@ t.test('what only the structure says is shown beside the text, or named with a w
 })
 
 t.test('a text file is kept and abridged like a text', async (t) => {
-  const file = (media_type: string, words: string, name = 'file:///a'): ContentPart => {
-    return { type: 'file', media_type, data: Buffer.from(words).toString('base64'), name }
+  const file = (media_type: string, words: string): ContentPart => {
+    return { type: 'file', media_type, data: Buffer.from(words).toString('base64'), name: 'file:///a' }
   }
   for (const type of ['text/csv; charset=utf-8', 'application/json', 'application/atom+xml']) {
     const { content, stored } = await shape([file(type, 'a,b')])

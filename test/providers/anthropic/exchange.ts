@@ -51,7 +51,7 @@ export const returned = (
 })
 export const results = (...parts: Part[]): MessageInput => ({ role: 'tool', parts })
 
-export const render = (wish: Wish = {}, deployment: Deployment = anthropic) => {
+export const render = (wish: Wish, deployment: Deployment = anthropic) => {
   const rendered = deployment.render(requestFor(wish))
   // `render` returns a WireRequest; request.test.ts checks this against the vendor's own types.
   return { ...rendered, body: rendered.body as unknown as WireRequest }

@@ -42,7 +42,7 @@ const { value } = fc.letrec<{ value: unknown }>((tie) => ({
 /** Types are always named: a missing type is guessed, and the guess may take less. */
 const { schema } = fc.letrec<{ schema: JsonSchema; deeper: unknown }>((tie) => {
   const sub = tie('schema')
-  const some = (model: Record<string, fc.Arbitrary<unknown>>, always: JsonSchema = {}) =>
+  const some = (model: Record<string, fc.Arbitrary<unknown>>, always: JsonSchema) =>
     fc.record(model, { requiredKeys: [] }).map((own) => ({ ...always, ...own }))
   const pattern = fc.constantFrom('^a', '(?=^b)', '^(a)\\1$')
   const count = fc.integer({ min: 0, max: 2 })
