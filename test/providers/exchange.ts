@@ -1,6 +1,6 @@
 /** An exchange with a vendor as the engine makes it: a session's request, its sending, and the events of its answer. */
 import type { ModelEvent } from '../../src/chat/event.ts'
-import type { MessageInput, Provenance } from '../../src/chat/message.ts'
+import type { MessageInput, Provenance, ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { exposedName } from '../../src/chat/names.ts'
 import type {
   CredentialSecret,
@@ -35,6 +35,20 @@ export const requestOf = (own: Pick<ModelRequest, 'model'> & Partial<ModelReques
   follow_up: false,
   credential: { id: 'cred_1' },
   options: OPTIONS,
+  ...own,
+})
+
+/** A result that is some text, unless `own` says more of it. */
+export const resultOf = (
+  { call_id, name }: Pick<ToolCallPart, 'call_id' | 'name'>,
+  own: Partial<ToolResultPart> = {},
+): ToolResultPart => ({
+  type: 'tool_result',
+  call_id,
+  name,
+  content: [{ type: 'text', text: 'some text' }],
+  is_error: false,
+  outcome: 'ok',
   ...own,
 })
 

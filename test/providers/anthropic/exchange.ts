@@ -1,9 +1,9 @@
 /** Requests and messages as a session of this vendor has them. */
 import { anthropic } from '../../../providers/anthropic/index.ts'
 import type { WireRequest } from '../../../providers/anthropic/wire.ts'
-import type { MessageInput, Part, Provenance } from '../../../src/chat/message.ts'
+import type { MessageInput, Part, Provenance, ToolResultPart } from '../../../src/chat/message.ts'
 import type { Deployment, ModelRequest, ModelSettings, ToolDeclaration } from '../../../src/provider.ts'
-import { declared, requestOf, said } from '../exchange.ts'
+import { declared, requestOf, resultOf, said } from '../exchange.ts'
 
 export const origin: Provenance = { provider: 'anthropic', model: 'claude-sonnet-5', credential_id: 'cred_1' }
 export const SECRET = { api_key: 'sk-ant-api03-acme-1', access_token: 'sk-ant-oat01-acme-1' }
@@ -37,18 +37,8 @@ export const called = (call_id: string, args: Record<string, unknown> = {}): Par
   name: 'weather__get',
   arguments: args,
 })
-export const returned = (
-  call_id: string,
-  more: Partial<Extract<Part, { type: 'tool_result' }>> = {},
-): Part => ({
-  type: 'tool_result',
-  call_id,
-  name: 'weather__get',
-  content: [{ type: 'text', text: '15 °C' }],
-  is_error: false,
-  outcome: 'ok',
-  ...more,
-})
+export const returned = (call_id: string, own: Partial<ToolResultPart> = {}): Part =>
+  resultOf({ call_id, name: 'weather__get' }, { content: [{ type: 'text', text: '15 °C' }], ...own })
 export const results = (...parts: Part[]): MessageInput => ({ role: 'tool', parts })
 
 export const render = (wish: Wish, deployment: Deployment = anthropic) => {

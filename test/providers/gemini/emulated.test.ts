@@ -29,8 +29,8 @@ import { emulate } from '../../emulators/gemini-requests.ts'
 import { checkRequest, createSignatures, type Request, traitsOf } from '../../emulators/gemini-rules.ts'
 import { PUBLIC_REQUEST, readBody } from '../../emulators/gemini-shape.ts'
 import { calls, text } from '../../emulators/scene.ts'
-import { said } from '../exchange.ts'
-import { ask, bodyOf, IMAGE, origin, requestFor, resultOf, tool } from './exchange.ts'
+import { resultOf, said } from '../exchange.ts'
+import { ask, bodyOf, IMAGE, origin, requestFor, tool } from './exchange.ts'
 
 const target = (model: string) => ({
   provider: 'gemini',

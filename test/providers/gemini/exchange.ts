@@ -1,7 +1,7 @@
 /** Requests as a session of this vendor has them, and one call to the emulator. */
 import { readFileSync } from 'node:fs'
 import { codeAssist, gemini } from '../../../providers/gemini/index.ts'
-import type { MediaPart, ToolCallPart, ToolResultPart } from '../../../src/chat/message.ts'
+import type { MediaPart } from '../../../src/chat/message.ts'
 import type { CredentialSecret, Deployment, ModelRequest } from '../../../src/provider.ts'
 import { PNG } from '../../emulators/bytes.ts'
 import type { GeminiEmulator } from '../../emulators/gemini.ts'
@@ -41,18 +41,5 @@ export async function ask(deployment: Deployment, emulator: GeminiEmulator, one:
   const events = eventsOf(parser, framesOf(answer.body))
   return { failure: null, error: null, events, parts: fold(events) }
 }
-
-export const resultOf = (
-  { call_id, name }: ToolCallPart,
-  extra: Partial<ToolResultPart> = {},
-): ToolResultPart => ({
-  type: 'tool_result',
-  call_id,
-  name,
-  content: [{ type: 'text', text: 'some text' }],
-  is_error: false,
-  outcome: 'ok',
-  ...extra,
-})
 
 export const IMAGE: MediaPart = { type: 'image', media_type: 'image/png', data: PNG }

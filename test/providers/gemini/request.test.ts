@@ -15,9 +15,9 @@ import type { Deployment, ModelRequest } from '../../../src/provider.ts'
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { emulate } from '../../emulators/gemini-requests.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
-import { said } from '../exchange.ts'
+import { resultOf, said } from '../exchange.ts'
 import { thrownBy } from '../streams.ts'
-import { ask, bodyOf, IMAGE, MODEL, origin, requestFor, resultOf, SECRET, tool } from './exchange.ts'
+import { ask, bodyOf, IMAGE, MODEL, origin, requestFor, SECRET, tool } from './exchange.ts'
 
 t.test(
   'signatures go back on their own parts, foreign calls get the dummy, and thoughts are not sent',

@@ -5,8 +5,8 @@ import type { ToolCallPart } from '../../../src/chat/message.ts'
 import type { Effort, ModelRequest } from '../../../src/provider.ts'
 import { emulate } from '../../emulators/gemini-requests.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
-import { said } from '../exchange.ts'
-import { ask, bodyOf, fixture, IMAGE, requestFor, resultOf, tool } from './exchange.ts'
+import { resultOf, said } from '../exchange.ts'
+import { ask, bodyOf, fixture, IMAGE, requestFor, tool } from './exchange.ts'
 
 /** Model, effort, the expected thinkingConfig, and whether a note says that the effort was changed. */
 const THINKING: readonly (readonly [string, Effort | undefined, object | undefined, boolean?])[] = [

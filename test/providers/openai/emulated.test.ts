@@ -17,7 +17,7 @@ import { checkBody } from '../../emulators/openai-check.ts'
 import { emulate } from '../../emulators/openai-requests.ts'
 import { calls, text } from '../../emulators/scene.ts'
 import { EMPTY } from '../../patterns.ts'
-import { eventsOf, parserOf, send } from '../exchange.ts'
+import { eventsOf, parserOf, resultOf, send } from '../exchange.ts'
 import { finishOf, fold, framesOf } from '../streams.ts'
 import { MODEL, origin, repaired, requestFor, TOOLS } from './exchange.ts'
 
@@ -66,14 +66,9 @@ t.test('whole turns against the emulator', async (t) => {
       const results = parts.flatMap((part): Part[] =>
         part.type === 'tool_call'
           ? [
-              {
-                type: 'tool_result',
-                call_id: part.call_id,
-                name: part.name,
+              resultOf(part, {
                 content: [{ type: 'text', text: `${part.name} ${JSON.stringify(part.arguments)}` }],
-                is_error: false,
-                outcome: 'ok',
-              },
+              }),
             ]
           : [],
       )

@@ -9,9 +9,10 @@ import type {
 import t from 'tap'
 import { chatgpt, openai } from '../../../providers/openai/index.ts'
 import { chatgptBody, publicBody } from '../../../providers/openai/render.ts'
-import type { MessageInput, Part } from '../../../src/chat/message.ts'
+import type { ContentPart, MessageInput, Part, ToolResultPart } from '../../../src/chat/message.ts'
 import type { ModelSettings } from '../../../src/provider.ts'
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
+import { resultOf } from '../exchange.ts'
 import { fold, framesOf, thrownBy } from '../streams.ts'
 import { fixture, MODEL, origin, parse, repaired, requestFor, TOOLS } from './exchange.ts'
 
@@ -235,46 +236,19 @@ t.test('a request takes the shape that the path accepts', async (t) => {
 
   await t.test('results tell the outcome of their calls', async (t) => {
     const outcomes = ['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'] as const
-    const parts: Part[] = outcomes.map((outcome) => ({
-      type: 'tool_result',
-      call_id: outcome,
-      name: 'files__read',
-      content: outcome === 'cancelled' ? [] : [{ type: 'text', text: 'words' }],
-      is_error: outcome !== 'ok',
-      outcome,
-    }))
-    const odd: Part[] = [
-      { type: 'tool_result', call_id: 'flag', name: 'x', content: [], is_error: true, outcome: 'ok' },
-      {
-        type: 'tool_result',
-        call_id: 'data',
-        name: 'x',
-        content: [],
-        structured: { a: 1 },
-        is_error: false,
-        outcome: 'ok',
-      },
-      { type: 'tool_result', call_id: 'none', name: 'x', content: [], is_error: false, outcome: 'ok' },
-      {
-        type: 'tool_result',
-        call_id: 'image',
-        name: 'x',
-        content: [
-          { type: 'text', text: 'see' },
-          { type: 'image', media_type: 'image/png', data: 'QUJD' },
-        ],
-        is_error: false,
-        outcome: 'ok',
-      },
-      {
-        type: 'tool_result',
-        call_id: 'both',
-        name: 'x',
-        content: [{ type: 'image', media_type: 'image/png', data: 'QUJD' }],
-        structured: { a: 1 },
-        is_error: false,
-        outcome: 'ok',
-      },
+    const result = (call_id: string, own: Partial<ToolResultPart>) =>
+      resultOf({ call_id, name: 'files__read' }, { content: [], ...own })
+    const words = { content: [{ type: 'text' as const, text: 'words' }] }
+    const parts = outcomes.map((outcome) =>
+      result(outcome, { ...(outcome !== 'cancelled' && words), is_error: outcome !== 'ok', outcome }),
+    )
+    const image: ContentPart = { type: 'image', media_type: 'image/png', data: 'QUJD' }
+    const odd = [
+      result('flag', { is_error: true }),
+      result('data', { structured: { a: 1 } }),
+      result('none', {}),
+      result('image', { content: [{ type: 'text', text: 'see' }, image] }),
+      result('both', { content: [image], structured: { a: 1 } }),
     ]
     const { body } = publicBody(requestFor({ messages: [{ role: 'tool', parts: [...parts, ...odd] }] }))
     const outputs = body.input.map((item) => (item.type === 'function_call_output' ? item.output : null))
