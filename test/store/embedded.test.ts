@@ -103,7 +103,7 @@ t.test('a first start that was killed half way leaves no half database', async (
   const dataDir = join(folder, 'n'.repeat(120))
   mkdirSync(join(dataDir, 'pg.unfinished'), { recursive: true })
   writeFileSync(join(dataDir, 'pg.unfinished', 'PG_VERSION'), 'torn')
-  const db = await openEmbedded(dataDir, () => readTemplate(readMigrations()))
+  const db = await freshDatabase(t, dataDir)
   t.equal(await value(db, 'select 1'), 1)
   t.notOk(existsSync(join(dataDir, 'pg.unfinished')))
   t.match(await rejection(openEmbedded(dataDir)), { message: /in use/ })
@@ -118,7 +118,7 @@ t.test(
   async (t) => {
     const dataDir = join(folder, 'l'.repeat(120))
     const link = join(folder, 'link')
-    const db = await openEmbedded(dataDir, () => readTemplate(readMigrations()))
+    const db = await freshDatabase(t, dataDir)
     symlinkSync(dataDir, link)
     t.match(
       await rejection(openEmbedded(link)),
@@ -140,7 +140,7 @@ t.test(
 )
 
 t.test('the write-ahead log stays short, however much is written', async (t) => {
-  const db = await openEmbedded(join(folder, 'log'), () => readTemplate(readMigrations()))
+  const db = await freshDatabase(t, join(folder, 'log'))
   t.teardown(() => db.close())
   await db.query('create table filler (words text)')
   await db.query('alter table filler alter words set storage external')
@@ -154,7 +154,7 @@ t.test('the write-ahead log stays short, however much is written', async (t) => 
 })
 
 t.test('the room of deleted rows is used again, and no transaction is cut in two for it', async (t) => {
-  const open = () => openEmbedded(join(folder, 'vacuum'), () => readTemplate(readMigrations()))
+  const open = () => freshDatabase(t, join(folder, 'vacuum'))
   let db = await open()
   t.teardown(() => db.close())
   const fill = () =>
@@ -227,7 +227,7 @@ t.test('a data folder that is no database is refused with a reason', async (t) =
 t.test('no new database is made over one that lost the file which tells its version', async (t) => {
   const dataDir = join(folder, 'torn')
   const version = join(dataDir, 'pg', 'PG_VERSION')
-  const open = () => openEmbedded(dataDir, () => readTemplate(readMigrations()))
+  const open = () => freshDatabase(t, dataDir)
   const db = await open()
   await db.query(`insert into setting values ('kept', 'yes')`)
   await db.close()
