@@ -104,8 +104,15 @@ t.test('a turn takes the named credential, the default, the only active or the e
 t.test('a turn that the store opens at once has the credential that the rule chooses', async (t) => {
   const { store } = world
   const provider = 'openai'
-  const without = world.replica().choice
-  const within = world.replica({ env: { OPENAI_API_KEY: 'sk-env-2' } }).choice
+  const unread = async () => {
+    throw new Error('the rows are known')
+  }
+  const blind = { ...store, credentials: { ...store.credentials, get: unread, preferred: unread } }
+  const choices = [{}, { OPENAI_API_KEY: 'sk-env-2' }].map((env) => ({
+    choice: world.replica({ env }).choice,
+    /** Of the rows that it is handed alone */
+    known: world.replica({ env, store: blind }).choice,
+  }))
   const states = ['active', 'needs_reauth', 'disabled'] as const
   type State = Credential['state']
   type Case = { named: State | 'gone' | null; standing: State | null; beside: State | null }
@@ -126,7 +133,7 @@ t.test('a turn that the store opens at once has the credential that the rule cho
     await add(standing, true)
     await add(beside)
     const credential_id = named === 'gone' ? 'cred_gone' : await add(named)
-    for (const choice of [without, within]) {
+    for (const { choice, known } of choices) {
       const { id } = await newSession(store, scope)
       const session = await store.sessions.update(scope, id, { provider, credential_id })
       if (!session) throw new Error('the session is there')
@@ -138,8 +145,10 @@ t.test('a turn that the store opens at once has the credential that the rule cho
         ),
       ])
       const start = opened?.kind === 'running' ? opened.start : null
-      const known = start && (await choice.resolve(session, provider, start.credentials)).facts.id
-      if (start) t.equal(known, chosen, JSON.stringify({ named, standing, beside }))
+      if (start) {
+        const { facts } = await known.resolve(session, provider, start.credentials)
+        t.equal(facts.id, chosen, JSON.stringify({ named, standing, beside }))
+      }
       outcomes.add(`${opened?.kind}, ${chosen ? 'chosen' : 'refused'}`)
     }
   }
