@@ -197,6 +197,12 @@ t.test('a renewal and a change of the connector leave each other’s work in pla
   const shared = await tokenNow()
   t.equal(shared, await held())
   t.equal((await read()).config_revision, again.config_revision + 1)
+
+  const last = await read()
+  const deleted = () => store.connectors.delete(ANN, last.id)
+  time.ahead += 590_000
+  const orphan = replica(undefined, over('keep', deleted)).authFor(last)
+  await t.rejects(orphan.token(), { message: /docs needs a login/ }, 'a connector that is gone has no token')
 })
 
 t.test('only the owner makes a login; it is on record, and leaves the other secrets in place', async (t) => {

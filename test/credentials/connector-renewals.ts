@@ -225,6 +225,9 @@ t.test('a scope that a server finds lacking is asked for by the next login on an
   await told('tools')
   t.equal(await asked(), 'tools')
   await told('write')
+  const { secret } = await read()
+  await told('write')
+  t.same((await read()).secret, secret, 'what is known is not stored again')
   await told('tools admin')
   t.equal(await asked(), 'tools write admin')
   time.ahead = 590_000
@@ -274,6 +277,33 @@ t.test('a replica waits for another’s claim within a bound, and no longer when
   time.ahead += 61_000
   await asked
 })
+
+t.test(
+  'no call waits for another’s claim while its token lasts, or once its connector is gone',
+  async (t) => {
+    const guarded = await guardedServer(t, { expires_in: 600 })
+    const { replica, logIn, time } = await bench(t, guarded)
+    const connector = await logIn()
+    await store.connectors.claim(connector.id, 'another', 60)
+    let claims = 0
+    const claim: typeof store.connectors.claim = (...given) => {
+      claims++
+      return store.connectors.claim(...given)
+    }
+    const counted = { ...store, connectors: { ...store.connectors, claim } }
+    const auth = replica(undefined, counted).authFor(connector)
+    time.ahead = 550_000
+    t.ok(await auth.token())
+    t.equal(claims, 1)
+    await auth.onUnauthorized?.('an older token')
+    t.equal(claims, 1, 'a token that came since needs no renewal')
+    time.ahead = 601_000
+    const asked = t.rejects(auth.token(), NEEDED)
+    await sleepFor(20)
+    await store.connectors.delete(ANN, connector.id)
+    await asked
+  },
+)
 
 t.test(
   'a renewal that is refused with any code asks for a login, and keeps what may still renew it',
@@ -377,13 +407,15 @@ t.test(
 
 t.test('while a token lasts, a failing login service is asked only now and then for another', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time } = await bench(t, guarded)
-  const auth = replica().authFor(await logIn())
+  const { replica, logIn, read, time } = await bench(t, guarded)
+  const connector = await logIn()
+  const auth = replica().authFor(connector)
   const token = await auth.token()
   time.ahead = 560_000
   guarded.outage(503)
   for (const _ of [1, 2, 3]) t.equal(await auth.token(), token)
   t.equal(guarded.grants.refresh_token, 1)
+  t.same((await read()).secret, connector.secret, 'a login that stays as it was is not stored again')
   time.ahead += 5_001
   t.equal(await auth.token(), token)
   t.equal(guarded.grants.refresh_token, 2)
@@ -417,12 +449,18 @@ t.test('a token without a refresh token serves to its end, and one refusal does 
   const auth = logins.authFor(connector)
   const token = await auth.token()
   time.ahead = 595_000
-  t.equal(await auth.token(), token)
+  await store.connectors.claim(connector.id, 'another', 60)
+  t.equal(await auth.token(), token, 'without waiting for a claim, since there is nothing to renew')
+  await store.connectors.release(connector.id, 'another')
   await t.rejects(auth.onUnauthorized?.(token) ?? Promise.resolve(), NEEDED)
   t.equal(await auth.token(), token, 'the process keeps the token')
   t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, token, 'the store keeps the token')
   time.ahead = 601_000
-  await t.rejects(auth.token(), NEEDED)
+  await store.connectors.claim(connector.id, 'another', 60)
+  const asked = t.rejects(auth.token(), NEEDED, 'also after the wait for another replica')
+  await sleepFor(20)
+  await store.connectors.release(connector.id, 'another')
+  await asked
   t.equal(openConnector(vault, await read()).oauth?.tokens, undefined)
   t.equal(auth.held?.(), undefined)
 })
