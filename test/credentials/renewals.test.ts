@@ -72,6 +72,12 @@ t.test('a short-lived token is not renewed as soon as it is issued', async (t) =
   t.equal(anthropic.tokenRequests().length - before, 1)
   const late = world.replica({ now: () => Date.now() + 46_000 })
   t.not(await tokenOf(await chosen(late, id, 'anthropic')), 'sk-ant-oat01-acme-short')
+
+  await ends(id, -5)
+  anthropic.answer({ status: 200, body: { access_token: 'sk-ant-oat01-acme-again', expires_in: 60 } })
+  const later = await chosen(world.replica({ now: () => Date.now() + 3_600_000 }), id, 'anthropic')
+  for (const words of ['renewed', 'the life of the new token counts, not the age of the login'])
+    t.equal(await tokenOf(later), 'sk-ant-oat01-acme-again', words)
 })
 
 t.test('the lifetime of a token may be told as text, and one beyond all dates counts as none', async (t) => {
@@ -241,6 +247,21 @@ t.test('new tokens make a login active that a sibling found dead while the store
   const token = await tokenOf(await chosen(shaky, id, 'openai'))
   t.match(await read(id), { state: 'active', reason: null })
   t.match(await sealedOf(world, id), { access_token: token })
+})
+
+t.test('a login that was written by another while it was renewed is used as it was written', async (t) => {
+  const { id } = await login('openai', -5)
+  const overtaken = world.replica({
+    store: storeWith({
+      async rotate(...given) {
+        const row = await read(id)
+        await store.credentials.rotate(id, row.version, row)
+        return store.credentials.rotate(...given)
+      },
+    }),
+  })
+  const token = await tokenOf(await chosen(overtaken, id, 'openai'))
+  t.equal(token, (await sealedOf(world, id)).access_token)
 })
 
 t.test('a replica that closes tries once more to store tokens that the store did not take yet', async (t) => {
