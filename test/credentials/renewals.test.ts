@@ -285,6 +285,30 @@ t.test('a replica that closes tries once more to store tokens that the store did
   t.match(await sealedOf(world, id), { access_token: await token })
 })
 
+t.test('a replica that closes while its store stays away tries once more, and ends', async (t) => {
+  const { id } = await login('openai', -5)
+  const [tried, closing] = [gate(), gate()]
+  let tries = 0
+  const leaving = world.replica({
+    store: storeWith({
+      async rotate() {
+        tries++
+        tried.open()
+        await closing.opened
+        await sleepFor(1)
+        throw new BatonError('unavailable', 'The database is not available.')
+      },
+    }),
+  })
+  const lost = t.rejects(tokenOf(await chosen(leaving, id, 'openai')), { code: 'unavailable' })
+  await tried.opened
+  const closed = leaving.renewals.close()
+  closing.open()
+  await closed
+  await lost
+  t.equal(tries, 2)
+})
+
 t.test('a setup seals its login anew, so that no re-encryption is undone', async (t) => {
   const { id } = await login('gemini', 3600)
   const row = await read(id)
