@@ -219,7 +219,7 @@ function isDue(row: Credential, { vendor }: ConfiguredVendor, now: number): bool
   const updated = Date.parse(row.updated_at)
   if (row.expires_at === null) return renewAfterSeconds !== null && now - updated > renewAfterSeconds * 1000
   // The life of a renewed token is known: a short-lived one must not be due as soon as it is there.
-  const life = Math.max(0, Date.parse(row.expires_at) - updated)
+  const life = Date.parse(row.expires_at) - updated
   const ahead = row.version === 1 ? Number.POSITIVE_INFINITY : life / 4
   return isSpent(row, Math.min(renewAheadSeconds * 1000, ahead), now)
 }
