@@ -413,6 +413,20 @@ t.test('logins that nobody uses are renewed where they would die otherwise', asy
   )
 })
 
+t.test('an idle login whose renewal failed is not even claimed during its pause', async (t) => {
+  const { id } = await login('anthropic', 100)
+  const claimed: string[] = []
+  const claim: typeof store.credentials.claim = (...given) => {
+    claimed.push(given[0])
+    return store.credentials.claim(...given)
+  }
+  const { renewals } = world.replica({ store: storeWith({ claim }) })
+  anthropic.answer({ status: 503, body: '<html>' })
+  for (const _ of [1, 2]) t.equal(await renewals.tend(), 0)
+  t.same(claimed, [id])
+  await store.credentials.delete(ME, id)
+})
+
 t.test('any number of logins that cannot be renewed keep no idle login from its renewal', async (t) => {
   const { id } = await login('anthropic', 100)
   const unreadable = { ...(await read(id)), secret: new Uint8Array([1]), expires_at: at(-60) }
