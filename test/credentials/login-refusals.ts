@@ -2,7 +2,7 @@
 import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { world } from './shared-world.ts'
-import { begun, ME, noSecretIn, refusal } from './world.ts'
+import { begun, loggedIn, ME, noSecretIn, refusal } from './world.ts'
 
 const { openai, anthropic, google, logged } = world
 const one = world.replica()
@@ -19,32 +19,17 @@ t.test('a login that the vendor refuses ends with a reason, on the page too', as
   t.match(await one.logins.status(ME, 'openai', state), { state: 'failed', error: /declined/ })
 
   openai.decline('server_error')
-  const second = await begun(one, 'openai')
-  const refused = await refusal(
-    one.logins.exchange(ME, 'openai', { state: second.state, pasted: second.at.href }),
-  )
+  const refused = await refusal(loggedIn(one, 'openai'))
   t.match(refused, { code: 'invalid_request', message: /refused the login \(server_error\)/ })
 
   openai.decline(null)
 
   anthropic.answer({ status: 503, body: 'upstream connect error' })
-  const third = await begun(one, 'anthropic')
-  t.match(
-    await refusal(one.logins.exchange(ME, 'anthropic', { state: third.state, pasted: third.at.href })),
-    { code: 'upstream_overloaded' },
-  )
+  t.match(await refusal(loggedIn(one, 'anthropic')), { code: 'upstream_overloaded' })
   anthropic.answer({ status: 429, body: { error: { type: 'rate_limit_error' } } })
-  const limited = await begun(one, 'anthropic')
-  t.match(
-    await refusal(one.logins.exchange(ME, 'anthropic', { state: limited.state, pasted: limited.at.href })),
-    { code: 'upstream_rate_limited', retryAfter: 30 },
-  )
+  t.match(await refusal(loggedIn(one, 'anthropic')), { code: 'upstream_rate_limited', retryAfter: 30 })
   anthropic.answer({ status: 200, body: { token_type: 'Bearer' } })
-  const fourth = await begun(one, 'anthropic')
-  t.match(
-    await refusal(one.logins.exchange(ME, 'anthropic', { state: fourth.state, pasted: fourth.at.href })),
-    { code: 'upstream_rejected' },
-  )
+  t.match(await refusal(loggedIn(one, 'anthropic')), { code: 'upstream_rejected' })
 })
 
 t.test('only the beginning of what a vendor says about a failed login is kept', async (t) => {
@@ -60,8 +45,7 @@ t.test('only the beginning of what a vendor says about a failed login is kept', 
     t.match({ code, message }, { code: /^x{100}$/, message: /^x{1000}$/ }, vendor.provider)
   }
   anthropic.answer({ status: 400, body: bodies.anthropic })
-  const { state, at } = await begun(one, 'anthropic')
-  const refused = await refusal(one.logins.exchange(ME, 'anthropic', { state, pasted: at.href }))
+  const refused = await refusal(loggedIn(one, 'anthropic'))
   t.ok(JSON.stringify(refused.toBody()).length < 2000)
 })
 

@@ -11,7 +11,7 @@ import { FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { freePort } from '../servers.ts'
 import { eventually, gate } from '../waiting.ts'
 import { world } from './shared-world.ts'
-import { begun, invalid, ME, OTHER, refusal, sealedOf, visit } from './world.ts'
+import { invalid, loggedIn, ME, OTHER, refusal, sealedOf, visit } from './world.ts'
 
 const { store, openai, google } = world
 const one = world.replica()
@@ -345,8 +345,7 @@ t.test('login files of other programs are imported', async (t) => {
   t.match(profile, { expires_at: '2026-11-21T22:26:40.000Z', workspace_id: 'wrkspc_1' })
   t.match(await sealedOf(world, profile.id), { client_id: 'console-client', refresh_token: 'sk-ant-ort01-p' })
 
-  const { state, at } = await begun(one, 'gemini')
-  const gemini = await one.logins.exchange(ME, 'gemini', { state, pasted: at.href })
+  const gemini = await loggedIn(one, 'gemini')
   const { refresh_token } = await sealedOf(world, gemini.id)
   const spent = { access_token: 'ya29.old', refresh_token, expiry_date: 1_600_000_000_000 }
   const cli = await take('gemini', 'gemini-cli', spent)
@@ -380,8 +379,7 @@ t.test('login files of other programs are imported', async (t) => {
 })
 
 t.test('a login file that holds a refresh token alone is renewed when it is imported', async (t) => {
-  const { state, at } = await begun(one, 'gemini')
-  const { id } = await one.logins.exchange(ME, 'gemini', { state, pasted: at.href })
+  const { id } = await loggedIn(one, 'gemini')
   const { refresh_token } = await sealedOf(world, id)
   await store.credentials.delete(ME, id)
   const content = { refresh_token }

@@ -10,7 +10,7 @@ import { listening } from '../listening.ts'
 import { scratch } from '../scratch.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { world } from './shared-world.ts'
-import { begun, ME, sealedOf, visit } from './world.ts'
+import { loggedIn, sealedOf, visit } from './world.ts'
 
 const { openai, anthropic } = world
 const one = world.replica()
@@ -83,8 +83,7 @@ t.test('over HTTP, a login serves a turn and is renewed in the middle of a turn'
   t.equal(openai.renewals() - before, 1)
   t.not(String(gpt.requests.at(-1)?.headers.authorization).slice(7), used)
 
-  const ours = await begun(one, 'anthropic')
-  const { id } = await one.logins.exchange(ME, 'anthropic', { state: ours.state, pasted: ours.at.href })
+  const { id } = await loggedIn(one, 'anthropic')
   const { access_token = '', refresh_token } = await sealedOf(world, id)
   const given = { provider: 'anthropic', kind: 'oauth', access_token, refresh_token }
   t.match(await call('POST', '/credentials', given), { status: 201 })
@@ -163,8 +162,7 @@ t.test(
       'the assertion was exchanged once, and once more after the refusal',
     )
 
-    const ours = await begun(one, 'anthropic')
-    const { id } = await one.logins.exchange(ME, 'anthropic', { state: ours.state, pasted: ours.at.href })
+    const { id } = await loggedIn(one, 'anthropic')
     const { access_token, refresh_token } = await sealedOf(world, id)
     const content = {
       type: 'oauth_token',

@@ -14,7 +14,7 @@ import './login-refusals.ts'
 import './login-ways.ts'
 import './logins-over-http.ts'
 import { world } from './shared-world.ts'
-import { begun, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
+import { begun, invalid, loggedIn, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
 
 const { store, openai, anthropic, google, logged } = world
 const one = world.replica()
@@ -55,11 +55,7 @@ t.test('a login whose encryption key was taken out meanwhile must be begun anew'
 })
 
 t.test('a login keeps the account, the name and the expiry that the vendor tells', async (t) => {
-  const login = async (provider: string) => {
-    const { state, at } = await begun(one, provider)
-    return one.logins.exchange(ME, provider, { state, pasted: at.href })
-  }
-  const chatgpt = await login('openai')
+  const chatgpt = await loggedIn(one, 'openai')
   t.match(chatgpt, { account_id: ACCOUNT, name: 'zoë@example.com' })
   const days = (Date.parse(chatgpt.expires_at ?? '') - Date.now()) / 86_400_000
   t.equal(Math.round(days), 10)
@@ -68,11 +64,11 @@ t.test('a login keeps the account, the name and the expiry that the vendor tells
   t.match(secret, { refresh_token: /^rt_/, id_token: /^ey/, client_id: /^app_/ })
   t.equal(chatgpt.hint, secret.access_token?.slice(-4))
 
-  const claude = await login('anthropic')
+  const claude = await loggedIn(one, 'anthropic')
   t.match(claude, { name: 'me@example.com' })
   t.ok(anthropic.isLive((await sealedOf(world, claude.id)).access_token ?? ''))
 
-  const gemini = await login('gemini')
+  const gemini = await loggedIn(one, 'gemini')
   t.match(gemini, { name: 'me@example.com', path: 'code_assist', project_id: 'acme-dev-482910' })
   for (const { id } of [chatgpt, claude, gemini]) await store.credentials.delete(ME, id)
 })
@@ -191,15 +187,13 @@ t.test('a login whose outcome cannot be written down counts all the same', async
       },
     },
   })
-  const { state, at } = await begun(shaky, 'openai')
-  const view = await shaky.logins.exchange(ME, 'openai', { state, pasted: at.href })
+  const view = await loggedIn(shaky, 'openai')
   t.match(view, { state: 'active' })
   t.same([...outcomes], [JSON.stringify({ credential_id: view.id })], 'the login is not called a failure')
   await store.credentials.delete(ME, view.id)
   anthropic.answer({ status: 400, body: { error: 'invalid_grant', error_description: 'Invalid code.' } })
-  const second = await begun(shaky, 'anthropic')
   t.match(
-    await refusal(shaky.logins.exchange(ME, 'anthropic', { state: second.state, pasted: second.at.href })),
+    await refusal(loggedIn(shaky, 'anthropic')),
     { message: /Invalid code/ },
     'a login that failed says why',
   )
@@ -371,20 +365,17 @@ t.test('an owner has at most a hundred logins under way', async (t) => {
 })
 
 t.test('a new login takes the place of a default credential that needed a login', async (t) => {
-  const { state, at } = await begun(one, 'openai')
-  const old = await one.logins.exchange(ME, 'openai', { state, pasted: at.href })
+  const old = await loggedIn(one, 'openai')
   t.equal(old.default, false)
   await one.credentials.update(ME, old.id, { default: true })
   await store.credentials.fail(old.id, 1, 'refresh_token_reused')
-  const next = await begun(one, 'openai')
-  const view = await one.logins.exchange(ME, 'openai', { state: next.state, pasted: next.at.href })
+  const view = await loggedIn(one, 'openai')
   t.equal(view.default, true)
   t.equal(
     (await one.choice.resolve({ owner: 'me', provider: 'openai', credential_id: null }, 'openai')).facts.id,
     view.id,
   )
-  const third = await begun(one, 'openai')
-  const another = await one.logins.exchange(ME, 'openai', { state: third.state, pasted: third.at.href })
+  const another = await loggedIn(one, 'openai')
   t.equal(another.default, false, 'a default credential that works stays')
   for (const { id } of [old, view, another]) await store.credentials.delete(ME, id)
 })

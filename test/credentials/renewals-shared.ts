@@ -24,7 +24,7 @@ import {
   unauthorized,
   world,
 } from './spent-logins.ts'
-import { createWorld, ME, refusal, sealedOf, visit } from './world.ts'
+import { createWorld, loggedIn, ME, refusal, sealedOf } from './world.ts'
 
 const { store, vault, openai, anthropic } = world
 
@@ -217,9 +217,7 @@ t.test(
     const survivor = shared.replica({ claimSeconds: 2 })
 
     async function spentLogin(): Promise<string> {
-      const { authorization_url, state } = await survivor.logins.authorize(ME, 'openai', 'paste')
-      const { href } = await visit(authorization_url)
-      const { id } = await survivor.logins.exchange(ME, 'openai', { state, pasted: href })
+      const { id } = await loggedIn(survivor, 'openai')
       const row = await shared.store.credentials.get(ME, id)
       if (row) await shared.store.credentials.rotate(id, 1, { ...row, expires_at: at(-5) })
       return id

@@ -6,7 +6,7 @@ import t from 'tap'
 import type { ChosenCredential } from '../../src/credentials/choose.ts'
 import type { LoginSecret } from '../../src/oauth-vendor.ts'
 import type { Credential, Store } from '../../src/store/store.ts'
-import { createWorld, ME, type Replica, sealedOf, visit } from './world.ts'
+import { createWorld, loggedIn, ME, type Replica, sealedOf } from './world.ts'
 
 export type Provider = 'openai' | 'anthropic' | 'gemini'
 
@@ -26,9 +26,7 @@ export async function login(
   provider: Provider,
   seconds: number,
 ): Promise<{ id: string; secret: LoginSecret }> {
-  const { authorization_url, state } = await one.logins.authorize(ME, provider, 'paste')
-  const answer = await visit(authorization_url)
-  const { id } = await one.logins.exchange(ME, provider, { state, pasted: answer.href })
+  const { id } = await loggedIn(one, provider)
   await ends(id, seconds)
   return { id, secret: await sealedOf(world, id) }
 }

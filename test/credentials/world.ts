@@ -6,7 +6,11 @@ import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { type ChooseCredential, createChoice } from '../../src/credentials/choose.ts'
-import { type Credentials, createCredentials } from '../../src/credentials/credentials.ts'
+import {
+  type Credentials,
+  type CredentialView,
+  createCredentials,
+} from '../../src/credentials/credentials.ts'
 import { createVendors, type Vendors } from '../../src/credentials/logins/vendors.ts'
 import { createLogins, type Logins } from '../../src/credentials/logins.ts'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
@@ -182,6 +186,12 @@ export async function visit(url: string): Promise<URL> {
 export async function begun({ logins }: Replica, provider: string): Promise<{ state: string; at: URL }> {
   const login = await logins.authorize(ME, provider, 'paste')
   return { state: login.state, at: await visit(login.authorization_url) }
+}
+
+/** Goes through a login by paste to its end. */
+export async function loggedIn(replica: Replica, provider: string): Promise<CredentialView> {
+  const { state, at } = await begun(replica, provider)
+  return replica.logins.exchange(ME, provider, { state, pasted: at.href })
 }
 
 /** The error that was thrown; a resolved promise fails the test. */
