@@ -7,15 +7,14 @@ import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { gate } from '../waiting.ts'
 import './connector-registrations.ts'
 import './connector-renewals.ts'
-import { bench, store, vault } from './connector-shared.ts'
+import { bench, store, storeWith, vault } from './connector-shared.ts'
 import { ANN, guardedServer } from './connector-world.ts'
 import { visit } from './world.ts'
 
 const target = ({ url }: McpLogins): McpLoginTarget => ({ name: 'docs', url, allowPrivate: true })
 
 t.test('a token is renewed once, however many calls and replicas need it at once', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   const replicas = [replica(), replica(), replica()]
   const ask = () =>
@@ -54,8 +53,7 @@ t.test('a token is renewed once, however many calls and replicas need it at once
 t.test(
   'a passing failure costs no login; a final refusal asks for a new login, and is not tried again',
   async (t) => {
-    const guarded = await guardedServer(t, { expires_in: 600 })
-    const { replica, logIn, time, read, tokenNow } = await bench(t, guarded)
+    const { guarded, replica, logIn, time, read, tokenNow } = await bench(t, { expires_in: 600 })
     const connector = await logIn()
     const logins = replica()
     const token = () => logins.authFor(connector).token()
@@ -88,21 +86,16 @@ t.test(
 )
 
 t.test('rotated tokens are stored, even if the store is away for a moment', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   let refusals = 2
-  const shaky: typeof store = {
-    ...store,
-    connectors: {
-      ...store.connectors,
-      keep(...given) {
-        if (refusals-- > 0) throw new BatonError('unavailable', 'The database is not available.')
-        return store.connectors.keep(...given)
-      },
-      release: () => Promise.reject(new BatonError('unavailable', 'The database is not available.')),
+  const shaky = storeWith({
+    keep(...given) {
+      if (refusals-- > 0) throw new BatonError('unavailable', 'The database is not available.')
+      return store.connectors.keep(...given)
     },
-  }
+    release: () => Promise.reject(new BatonError('unavailable', 'The database is not available.')),
+  })
   time.ahead = 590_000
   const token = await replica(undefined, shaky).authFor(connector).token()
   t.equal(refusals, -1)
@@ -111,8 +104,7 @@ t.test('rotated tokens are stored, even if the store is away for a moment', asyn
 })
 
 t.test('the tokens of a new login are stored, even if the store is away for a moment', async (t) => {
-  const guarded = await guardedServer(t)
-  const { replica, logIn, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, read } = await bench(t)
   const { get, update } = store.connectors
   let refusals = 0
   const shaky = <Given extends unknown[], T>(verb: (...given: Given) => Promise<T>) => {
@@ -124,16 +116,14 @@ t.test('the tokens of a new login are stored, even if the store is away for a mo
       throw new BatonError('unavailable', 'The database is not available.')
     }
   }
-  const connectors = { ...store.connectors, get: shaky(get), update: shaky(update) }
-  await logIn(replica(undefined, { ...store, connectors }))
+  await logIn(replica(undefined, storeWith({ get: shaky(get), update: shaky(update) })))
   t.equal(refusals, 2)
   t.ok(openConnector(vault, await read()).oauth?.tokens)
   t.same(guarded.grants, { authorization_code: 1 })
 })
 
 t.test('a caller who comes again while a login is being finished is not told to begin anew', async (t) => {
-  const guarded = await guardedServer(t)
-  const { replica, read } = await bench(t, guarded)
+  const { guarded, replica, read } = await bench(t)
   const [one, two] = [replica(), replica()]
   const { authorization_url } = await one.begin(ANN, await read())
   const query = Object.fromEntries((await visit(authorization_url)).searchParams)
@@ -151,8 +141,7 @@ t.test('a caller who comes again while a login is being finished is not told to 
 })
 
 t.test('a renewal and a change of the connector leave each other’s work in place', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read, tokenNow } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read, tokenNow } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   const over = (verb: 'keep' | 'update', meanwhile: () => Promise<unknown>): typeof store => {
     let isFirst = true
@@ -161,13 +150,11 @@ t.test('a renewal and a change of the connector leave each other’s work in pla
       isFirst = false
     }
     const { keep, update } = store.connectors
-    const connectors: typeof store.connectors = {
-      ...store.connectors,
-      ...(verb === 'keep'
+    return storeWith(
+      verb === 'keep'
         ? { keep: (...given) => before().then(() => keep(...given)) }
-        : { update: (...given) => before().then(() => update(...given)) }),
-    }
-    return { ...store, connectors }
+        : { update: (...given) => before().then(() => update(...given)) },
+    )
   }
   const held = async () => openConnector(vault, await read()).oauth?.tokens?.access_token
   const renamed = async () => store.connectors.update(ANN, await read(), { pin: 'block' })
@@ -206,8 +193,7 @@ t.test('a renewal and a change of the connector leave each other’s work in pla
 })
 
 t.test('only the owner makes a login; it is on record, and leaves the other secrets in place', async (t) => {
-  const guarded = await guardedServer(t)
-  const { replica, logIn, read } = await bench(t, guarded)
+  const { replica, logIn, read } = await bench(t)
   const given = { headers: { 'x-tenant': 'acme' }, env: {} }
   await store.connectors.update(ANN, await read(), { secret: sealConnector(vault, await read(), given) })
   const admin = { owner: 'root', admin: true }
@@ -225,8 +211,7 @@ t.test('only the owner makes a login; it is on record, and leaves the other secr
 })
 
 t.test('a login that does not fit ends with a reason, and without a token', async (t) => {
-  const guarded = await guardedServer(t)
-  const { replica, read } = await bench(t, guarded)
+  const { guarded, replica, read } = await bench(t)
   await t.rejects(replica(null).begin(ANN, await read()), {
     code: 'not_available',
     message: /BATON_PUBLIC_URL/,
@@ -287,8 +272,7 @@ t.test('a login that does not fit ends with a reason, and without a token', asyn
 
 t.test('where no client can register itself, the client that was given is used', async (t) => {
   const client = { client_id: 'known', client_secret: 'mcp-client-secret-of-known' }
-  const guarded = await guardedServer(t, { client })
-  const { replica, logIn, read, made } = await bench(t, guarded)
+  const { replica, logIn, read, made } = await bench(t, { client })
   await t.rejects(replica().begin(ANN, await read()), { code: 'not_available', message: /auth\.client_id/ })
   const secret = sealConnector(vault, made, { headers: {}, env: {}, oauth: { client } })
   await store.connectors.update(ANN, await read(), { secret })

@@ -3,7 +3,7 @@ import t from 'tap'
 import { sealConnector } from '../../src/credentials/connector-secret.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { bench, store, vault } from './connector-shared.ts'
-import { ANN, guardedServer } from './connector-world.ts'
+import { ANN } from './connector-world.ts'
 import { visit } from './world.ts'
 
 const SERVICE = '/.well-known/oauth-authorization-server'
@@ -28,8 +28,7 @@ const oidc = (metadata: object): string =>
   })
 
 t.test('the next login registers a new client at a service that forgot the former one', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, tokenNow } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, tokenNow } = await bench(t, { expires_in: 600 })
   await logIn()
   guarded.forget()
   await logIn()
@@ -42,8 +41,7 @@ t.test('the next login registers a new client at a service that forgot the forme
 })
 
 t.test('a refused registration asks for a client by hand; an outage does not', async (t) => {
-  const guarded = await guardedServer(t)
-  const { replica, read } = await bench(t, guarded)
+  const { guarded, replica, read } = await bench(t)
   const begin = async () => replica().begin(ANN, await read())
   guarded.instead('/register', { status: 403, body: 'Forbidden' })
   await t.rejects(begin(), {
@@ -67,8 +65,7 @@ t.test(
       grant_types: null,
       client_uri: '',
     })
-    const guarded = await guardedServer(t, { expires_in: 600, registered })
-    const { logIn, time, tokenNow } = await bench(t, guarded)
+    const { guarded, logIn, time, tokenNow } = await bench(t, { expires_in: 600, registered })
     await retell(guarded, RESOURCE, { resource_name: null, jwks_uri: '' })
     await retell(guarded, SERVICE, { scopes_supported: null, service_documentation: '' })
     await logIn()
@@ -84,8 +81,7 @@ t.test('a registration asks for a way to prove the client that the service takes
     [['none', 'client_secret_post'], 'client_secret_post'],
     [['none', 'client_secret_post', 'client_secret_basic'], undefined],
   ] as const) {
-    const guarded = await guardedServer(t, { expires_in: 600, methods })
-    const { logIn, time, tokenNow } = await bench(t, guarded)
+    const { guarded, logIn, time, tokenNow } = await bench(t, { expires_in: 600, methods })
     await logIn()
     t.equal(guarded.clients[0]?.token_endpoint_auth_method, asked, `${methods}`)
     time.ahead = 590_000
@@ -97,8 +93,7 @@ t.test('a registration asks for a way to prove the client that the service takes
 
 t.test('a token whose lifetime is zero, null or endless is not renewed for that', async (t) => {
   for (const expires_in of [0, null, '1e999']) {
-    const guarded = await guardedServer(t)
-    const { logIn, tokenNow } = await bench(t, guarded)
+    const { guarded, logIn, tokenNow } = await bench(t)
     guarded.told((answer) => ({ ...answer, expires_in }))
     await logIn()
     for (const _ of [1, 2]) t.ok(await tokenNow(), `${expires_in}`)
@@ -108,8 +103,10 @@ t.test('a token whose lifetime is zero, null or endless is not renewed for that'
 })
 
 t.test('a slash at the end of its name makes no other issuer', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600, named: (address) => `${address}/` })
-  const { logIn, time, tokenNow } = await bench(t, guarded)
+  const { guarded, logIn, time, tokenNow } = await bench(t, {
+    expires_in: 600,
+    named: (address) => `${address}/`,
+  })
   await logIn()
   time.ahead = 590_000
   t.ok(await tokenNow())
@@ -117,8 +114,10 @@ t.test('a slash at the end of its name makes no other issuer', async (t) => {
 })
 
 t.test('the issuer of a login service is the address of its metadata, or what the owner gave', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600, named: () => 'https://cf.mcp.test' })
-  const { replica, logIn, time, read, tokenNow } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read, tokenNow } = await bench(t, {
+    expires_in: 600,
+    named: () => 'https://cf.mcp.test',
+  })
   const tell = async (issuer: string) => {
     const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { issuer } })
     await store.connectors.update(ANN, await read(), { secret })
@@ -144,11 +143,10 @@ t.test('the issuer of a login service is the address of its metadata, or what th
 t.test(
   'an issuer is taken as the refusal told it, though its name holds what an address encodes',
   async (t) => {
-    const guarded = await guardedServer(t, {
+    const { guarded, logIn, time, read, tokenNow } = await bench(t, {
       expires_in: 600,
       named: () => 'https://login.test/{tenantid}/v2.0',
     })
-    const { logIn, time, read, tokenNow } = await bench(t, guarded)
     const issuer = 'https://login.test/%7Btenantid%7D/v2.0'
     await t.rejects(logIn(), { message: `is that of another issuer (${issuer})` })
     const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { issuer } })
@@ -161,8 +159,7 @@ t.test(
 )
 
 t.test('metadata that only a challenge names are found where the server knows no GET', async (t) => {
-  const guarded = await guardedServer(t, { hidden: '/metadata', expires_in: 600 })
-  const { logIn, tokenNow, time } = await bench(t, guarded)
+  const { logIn, tokenNow, time } = await bench(t, { hidden: '/metadata', expires_in: 600 })
   await logIn()
   const first = await tokenNow()
   time.ahead = 601_000
@@ -170,10 +167,9 @@ t.test('metadata that only a challenge names are found where the server knows no
 })
 
 t.test('metadata that only a challenge names are found where a GET leads to another host', async (t) => {
-  const guarded = await guardedServer(t, { hidden: '/metadata' })
+  const { guarded, logIn, tokenNow } = await bench(t, { hidden: '/metadata' })
   const headers = { location: 'https://docs.mcp.test/' }
   guarded.instead('/mcp', { method: 'GET', status: 302, headers })
-  const { logIn, tokenNow } = await bench(t, guarded)
   await logIn()
   t.ok(await tokenNow())
 })
@@ -181,8 +177,7 @@ t.test('metadata that only a challenge names are found where a GET leads to anot
 t.test(
   'metadata are found, too, after a refusal for lack of a scope that does not say where they are',
   async (t) => {
-    const guarded = await guardedServer(t, { hidden: '/metadata' })
-    const { replica, logIn, read } = await bench(t, guarded)
+    const { guarded, replica, logIn, read } = await bench(t, { hidden: '/metadata' })
     const connector = await logIn()
     const one = replica()
     one.authFor(connector).onChallenge?.({ scope: 'write' })
@@ -192,8 +187,7 @@ t.test(
 )
 
 t.test('Google is asked for a refresh token with the parameters of its own', async (t) => {
-  const guarded = await guardedServer(t)
-  const { replica, read } = await bench(t, guarded)
+  const { guarded, replica, read } = await bench(t)
   const asked = async () => {
     const { authorization_url } = await replica().begin(ANN, await read())
     return new URL(authorization_url).searchParams
@@ -204,8 +198,7 @@ t.test('Google is asked for a refresh token with the parameters of its own', asy
 })
 
 t.test('Microsoft is named no resource beside the scope, in no request', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, read, time, tokenNow } = await bench(t, guarded)
+  const { guarded, replica, read, time, tokenNow } = await bench(t, { expires_in: 600 })
   const authorize = 'https://login.microsoftonline.com/common/oauth2/v2.0/authorize'
   await retell(guarded, SERVICE, { authorization_endpoint: authorize })
   guarded.takesNoResource()
@@ -226,8 +219,7 @@ t.test('Microsoft is named no resource beside the scope, in no request', async (
 t.test(
   'metadata are looked for further where a service shows a page for what it does not know',
   async (t) => {
-    const guarded = await guardedServer(t, { tenant: '/as', expires_in: 600 })
-    const { logIn, tokenNow, time } = await bench(t, guarded)
+    const { guarded, logIn, tokenNow, time } = await bench(t, { tenant: '/as', expires_in: 600 })
     const metadata = await documentAt(guarded, `${SERVICE}/as`)
     const html = { status: 200, body: '<!doctype html>' }
     guarded.instead(`${SERVICE}/as`, html)
@@ -241,8 +233,7 @@ t.test(
 )
 
 t.test('a login asks for the scope that the owner gave in place of those of the service', async (t) => {
-  const guarded = await guardedServer(t)
-  const { replica, logIn, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, read } = await bench(t)
   await retell(guarded, SERVICE, { scopes_supported: ['tools:read', 'profile', 'offline_access'] })
   const oauth = { scope: 'tools:read profile' }
   await store.connectors.update(ANN, await read(), {
@@ -259,14 +250,13 @@ t.test('a login asks for the scope that the owner gave in place of those of the 
 
 t.test('a service that reads client documents needs no registration of the client', async (t) => {
   const asked: string[] = []
-  const guarded = await guardedServer(t, {
+  const { guarded, replica, logIn, time, tokenNow } = await bench(t, {
     expires_in: 600,
     async document(client_id) {
       asked.push(client_id)
       return { ...replica(new URL(client_id).origin).clientDocument() }
     },
   })
-  const { replica, logIn, time, tokenNow } = await bench(t, guarded)
   await logIn(replica('https://baton.test'))
   t.same(guarded.clients, [], 'no client is registered')
   time.ahead = 590_000
@@ -289,8 +279,7 @@ t.test('a service that reads client documents needs no registration of the clien
 t.test('a client that was given by hand is used in place of the document', async (t) => {
   const client = { client_id: 'by-hand', client_secret: 'mcp-client-secret-1' }
   const document = async () => ({})
-  const guarded = await guardedServer(t, { client, document })
-  const { replica, logIn, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, read } = await bench(t, { client, document })
   await store.connectors.update(ANN, await read(), {
     secret: sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { client } }),
   })

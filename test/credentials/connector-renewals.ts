@@ -7,8 +7,8 @@ import { toMcpError } from '../../src/mcp/failure.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { eventually, gate } from '../waiting.ts'
-import { bench, store, vault } from './connector-shared.ts'
-import { ANN, guardedServer } from './connector-world.ts'
+import { bench, store, storeWith, vault } from './connector-shared.ts'
+import { ANN } from './connector-world.ts'
 
 const NEEDED = { kind: 'auth_required', message: /docs needs a login/ }
 
@@ -34,8 +34,7 @@ async function whileUnwell(guarded: McpLogins, ask: (words: string) => Promise<u
 }
 
 t.test('metadata that cannot be read for a moment costs no login and sends no refresh token', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as' })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600, tenant: '/as' })
   const connector = await logIn()
   const ask = () => replica().authFor(connector).token()
   const first = await ask()
@@ -53,8 +52,11 @@ t.test('metadata that cannot be read for a moment costs no login and sends no re
 
 t.test('metadata that cannot be read costs no login either where the owner gave the issuer', async (t) => {
   const issuer = 'https://as.mcp.test'
-  const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as', named: () => issuer })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read } = await bench(t, {
+    expires_in: 600,
+    tenant: '/as',
+    named: () => issuer,
+  })
   const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { issuer } })
   await store.connectors.update(ANN, await read(), { secret })
   const connector = await logIn()
@@ -66,8 +68,7 @@ t.test('metadata that cannot be read costs no login either where the owner gave 
 })
 
 t.test('a renewal looks for the login service within a bound, and then sends no refresh token', async (t) => {
-  const guarded = await guardedServer(t)
-  const { logIn } = await bench(t, guarded)
+  const { guarded, logIn } = await bench(t)
   const { oauth: login } = openConnector(vault, await logIn())
   const hasty = createMcpOAuth({ discoveryMs: 300 })
   t.teardown(() => hasty.close())
@@ -78,8 +79,7 @@ t.test('a renewal looks for the login service within a bound, and then sends no 
 })
 
 t.test('no refresh token is sent where an address of the metadata may not be used any more', async (t) => {
-  const guarded = await guardedServer(t)
-  const { logIn } = await bench(t, guarded)
+  const { guarded, logIn } = await bench(t)
   const { oauth: login } = openConnector(vault, await logIn())
   const oauth = createMcpOAuth()
   t.teardown(() => oauth.close())
@@ -90,8 +90,7 @@ t.test('no refresh token is sent where an address of the metadata may not be use
 })
 
 t.test('a token answer with nulls, or without a token type, is accepted', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
   guarded.told(({ token_type: _, ...answer }) => ({ ...answer, scope: null, id_token: null }))
   const connector = await logIn()
   time.ahead = 590_000
@@ -112,8 +111,7 @@ t.test('a token answer with nulls, or without a token type, is accepted', async 
 t.test(
   'a refresh token that was answered is not sent again, and the access token serves to its end',
   async (t) => {
-    const guarded = await guardedServer(t, { expires_in: 600 })
-    const { replica, logIn, time, read } = await bench(t, guarded)
+    const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
     const connector = await logIn()
     const logins = replica()
     const ask = () => logins.authFor(connector).token()
@@ -130,8 +128,7 @@ t.test(
 )
 
 t.test('an answer that is not the login service’s own costs no refresh token', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time } = await bench(t, guarded)
+  const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   const ask = () => replica().authFor(connector).token()
   const token = await ask()
@@ -146,8 +143,7 @@ t.test('an answer that is not the login service’s own costs no refresh token',
 t.test(
   'a login that an older version stored is renewed where its login service has no metadata',
   async (t) => {
-    const guarded = await guardedServer(t, { expires_in: 600 })
-    const { replica, logIn, time, read } = await bench(t, guarded)
+    const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
     const connector = await logIn()
     const { oauth, ...rest } = openConnector(vault, await read())
     const { metadata: _, ...older } = oauth ?? {}
@@ -160,8 +156,7 @@ t.test(
 )
 
 t.test('a short-lived token is not renewed as soon as it is issued', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 40 })
-  const { replica, logIn, time } = await bench(t, guarded)
+  const { guarded, replica, logIn, time } = await bench(t, { expires_in: 40 })
   const auth = replica().authFor(await logIn())
   const token = await auth.token()
   t.equal(await auth.token(), token)
@@ -171,8 +166,7 @@ t.test('a short-lived token is not renewed as soon as it is issued', async (t) =
 })
 
 t.test('a token goes to no other address than the one that the call was made for', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   await store.connectors.update(ANN, await read(), { url: `${guarded.url}?moved` })
   time.ahead = 590_000
@@ -181,8 +175,7 @@ t.test('a token goes to no other address than the one that the call was made for
 })
 
 t.test('a token that another process renewed in the meantime goes to no other address either', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   time.ahead = 601_000
   await store.connectors.claim(connector.id, 'another', 60)
@@ -197,8 +190,7 @@ t.test('a token that another process renewed in the meantime goes to no other ad
 })
 
 t.test('a renewal whose answer names no scope keeps the scope that was granted', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   guarded.told(({ scope: _, ...answer }) => answer)
   time.ahead = 590_000
@@ -208,8 +200,7 @@ t.test('a renewal whose answer names no scope keeps the scope that was granted',
 })
 
 t.test('a scope that a server finds lacking is asked for by the next login on any replica', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { replica, logIn, time, read } = await bench(t, { expires_in: 600 })
   const [one, other] = [replica(), replica()]
   const auth = one.authFor(await logIn())
   const told = async (scope: string) => {
@@ -247,9 +238,8 @@ t.test('a scope that a server finds lacking is asked for by the next login on an
 })
 
 t.test('the scope that was asked for counts as granted where the service does not say', async (t) => {
-  const guarded = await guardedServer(t)
+  const { guarded, replica, logIn, read } = await bench(t)
   guarded.told(({ scope: _, ...answer }) => answer)
-  const { replica, logIn, read } = await bench(t, guarded)
   const one = replica()
   one.authFor(await logIn()).onChallenge?.({ scope: 'write' })
   t.match(openConnector(vault, await read()).oauth?.tokens, { scope: 'tools' })
@@ -262,8 +252,7 @@ t.test('the scope that was asked for counts as granted where the service does no
 })
 
 t.test('a replica waits for another’s claim within a bound, and no longer when it closes', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time } = await bench(t, guarded)
+  const { replica, logIn, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   const busy = { kind: 'unavailable', sent: false, message: /docs: its login is being renewed by another/ }
   const [patient, leaving] = [replica(), replica()]
@@ -281,8 +270,7 @@ t.test('a replica waits for another’s claim within a bound, and no longer when
 t.test(
   'no call waits for another’s claim while its token lasts, or once its connector is gone',
   async (t) => {
-    const guarded = await guardedServer(t, { expires_in: 600 })
-    const { replica, logIn, time } = await bench(t, guarded)
+    const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
     const connector = await logIn()
     await store.connectors.claim(connector.id, 'another', 60)
     let claims = 0
@@ -308,8 +296,7 @@ t.test(
 t.test(
   'a renewal that is refused with any code asks for a login, and keeps what may still renew it',
   async (t) => {
-    const guarded = await guardedServer(t, { expires_in: 600 })
-    const { replica, logIn, time } = await bench(t, guarded)
+    const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
     const auth = replica().authFor(await logIn())
     const token = await auth.token()
     const answer = (status: number, error: string) =>
@@ -336,8 +323,7 @@ t.test(
 )
 
 t.test('a refusal in words of the service’s own is told from an outage', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time } = await bench(t, guarded)
+  const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
   const auth = replica().authFor(await logIn())
   time.ahead = 601_000
   for (const [status, body, code] of [
@@ -359,8 +345,7 @@ t.test('a refusal in words of the service’s own is told from an outage', async
 })
 
 t.test('a login service that fails is asked by one replica, not by all that waited for it', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as' })
-  const { replica, logIn, time } = await bench(t, guarded)
+  const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600, tenant: '/as' })
   const connector = await logIn()
   time.ahead = 601_000
   const answered = gate()
@@ -383,8 +368,7 @@ t.test('a login service that fails is asked by one replica, not by all that wait
 t.test(
   'a login service that fails is left alone for five seconds, and for no changed connector',
   async (t) => {
-    const guarded = await guardedServer(t, { expires_in: 600 })
-    const { replica, logIn, read, time } = await bench(t, guarded)
+    const { guarded, replica, logIn, read, time } = await bench(t, { expires_in: 600 })
     await logIn()
     const logins = replica()
     const ask = async () => logins.authFor(await read()).token()
@@ -406,8 +390,7 @@ t.test(
 )
 
 t.test('while a token lasts, a failing login service is asked only now and then for another', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, read, time } = await bench(t, guarded)
+  const { guarded, replica, logIn, read, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   const auth = replica().authFor(connector)
   const token = await auth.token()
@@ -422,8 +405,7 @@ t.test('while a token lasts, a failing login service is asked only now and then 
 })
 
 t.test('a call does not wait for a slow login service while its token lasts', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, read, time } = await bench(t, guarded)
+  const { guarded, replica, logIn, read, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   const auth = replica().authFor(connector)
   const token = await auth.token()
@@ -442,8 +424,7 @@ t.test('a call does not wait for a slow login service while its token lasts', as
 })
 
 t.test('a token without a refresh token serves to its end, and one refusal does not end it', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600, refreshless: true })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { replica, logIn, time, read } = await bench(t, { expires_in: 600, refreshless: true })
   const connector = await logIn()
   const logins = replica()
   const auth = logins.authFor(connector)
@@ -466,8 +447,7 @@ t.test('a token without a refresh token serves to its end, and one refusal does 
 })
 
 t.test('a call whose renewal a new login overtakes uses the new login', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   time.ahead = 590_000
   const [asked, answered] = [gate(), gate()]
@@ -486,28 +466,23 @@ t.test('a call whose renewal a new login overtakes uses the new login', async (t
 t.test(
   'new tokens are stored once the store is back, even if the claim lapsed and a sibling found the old ones dead',
   async (t) => {
-    const guarded = await guardedServer(t, { expires_in: 600 })
-    const { replica, logIn, time, read } = await bench(t, guarded)
+    const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
     const connector = await logIn()
     time.ahead = 590_000
     let failures = 12
-    const away: typeof store = {
-      ...store,
-      connectors: {
-        ...store.connectors,
-        async keep(...given) {
-          if (failures-- > 0) throw new BatonError('unavailable', 'The database is not available.')
-          // The store is back, and the claim has lapsed meanwhile.
-          const row = await store.connectors.get(ANN, connector.id)
-          if (failures === -1 && row) {
-            const { tokens: _, ...oauth } = openConnector(vault, row).oauth ?? {}
-            const secret = sealConnector(vault, row, { headers: {}, env: {}, oauth })
-            if (secret) t.ok(await store.connectors.keep(row, secret))
-          }
-          return store.connectors.keep(...given)
-        },
+    const away = storeWith({
+      async keep(...given) {
+        if (failures-- > 0) throw new BatonError('unavailable', 'The database is not available.')
+        // The store is back, and the claim has lapsed meanwhile.
+        const row = await store.connectors.get(ANN, connector.id)
+        if (failures === -1 && row) {
+          const { tokens: _, ...oauth } = openConnector(vault, row).oauth ?? {}
+          const secret = sealConnector(vault, row, { headers: {}, env: {}, oauth })
+          if (secret) t.ok(await store.connectors.keep(row, secret))
+        }
+        return store.connectors.keep(...given)
       },
-    }
+    })
     const token = await replica(undefined, away).authFor(connector).token()
     t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, token)
     t.equal(guarded.grants.refresh_token, 1)
@@ -515,8 +490,7 @@ t.test(
 )
 
 t.test('a sibling that found the old tokens dead takes the new ones that were stored late', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time } = await bench(t, guarded)
+  const { replica, logIn, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   time.ahead = 601_000
   // The claim of the other replica has lapsed.
@@ -524,26 +498,21 @@ t.test('a sibling that found the old tokens dead takes the new ones that were st
     const row = await store.connectors.get(ANN, id)
     return row && { row, hasLapsed: true }
   }
-  const sibling = replica(undefined, { ...store, connectors: { ...store.connectors, claim } })
+  const sibling = replica(undefined, storeWith({ claim }))
   const again = sibling.authFor(connector)
-  const late: typeof store = {
-    ...store,
-    connectors: {
-      ...store.connectors,
-      async keep(...given) {
-        await t.rejects(again.token(), NEEDED)
-        return store.connectors.keep(...given)
-      },
+  const late = storeWith({
+    async keep(...given) {
+      await t.rejects(again.token(), NEEDED)
+      return store.connectors.keep(...given)
     },
-  }
+  })
   const token = await replica(undefined, late).authFor(connector).token()
   t.equal(await again.token(), token)
   t.equal(again.held?.(), token)
 })
 
 t.test('a refused token costs the login only where the login service says so', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, read, time } = await bench(t, guarded)
+  const { guarded, replica, logIn, read, time } = await bench(t, { expires_in: 600 })
   const auth = replica().authFor(await logIn())
   const token = await auth.token()
   const refused = async () => auth.onUnauthorized?.(token)
@@ -558,8 +527,7 @@ t.test('a refused token costs the login only where the login service says so', a
 })
 
 t.test('a login whose refresh token was refused keeps that reason when its token ends', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, read, time } = await bench(t, guarded)
+  const { guarded, replica, logIn, read, time } = await bench(t, { expires_in: 600 })
   const auth = replica().authFor(await logIn())
   const token = await auth.token()
   const reason = async () => openConnector(vault, await read()).oauth?.over
@@ -574,23 +542,18 @@ t.test('a login whose refresh token was refused keeps that reason when its token
 })
 
 t.test('a replica that closes stores the tokens that wait for the store', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { replica, logIn, time, read } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   time.ahead = 590_000
   const tried = gate()
   let isAway = true
-  const away: typeof store = {
-    ...store,
-    connectors: {
-      ...store.connectors,
-      async keep(...given) {
-        if (!isAway) return store.connectors.keep(...given)
-        tried.open()
-        throw new BatonError('unavailable', 'The database is not available.')
-      },
+  const away = storeWith({
+    async keep(...given) {
+      if (!isAway) return store.connectors.keep(...given)
+      tried.open()
+      throw new BatonError('unavailable', 'The database is not available.')
     },
-  }
+  })
   const leaving = replica(undefined, away)
   const token = leaving.authFor(connector).token()
   await tried.opened
@@ -600,18 +563,13 @@ t.test('a replica that closes stores the tokens that wait for the store', async 
 })
 
 t.test('an error that keeps a call from its token is told without the error that caused it', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time } = await bench(t, guarded)
+  const { replica, logIn, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
   time.ahead = 590_000
   const cause = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:5432'), { code: 'ECONNREFUSED' })
-  const away: typeof store = {
-    ...store,
-    connectors: {
-      ...store.connectors,
-      claim: () => Promise.reject(new BatonError('unavailable', 'The database is not available.', { cause })),
-    },
-  }
+  const away = storeWith({
+    claim: () => Promise.reject(new BatonError('unavailable', 'The database is not available.', { cause })),
+  })
   const thrown: unknown = await replica(undefined, away)
     .authFor(connector)
     .token()

@@ -23,8 +23,9 @@ export async function connectorWorld(t: Test) {
   const vault = createVault([{ id: 'k1', key: new Uint8Array(32).fill(7) }])
   const store = await freshStore(t)
 
-  /** One connector, as many replicas of the logins over it, and a login made by one of them. */
-  async function bench(t: Test, guarded: McpLogins) {
+  /** A guarded server's connector, as many replicas of the logins over it, and a login made by one of them. */
+  async function bench(t: Test, options: Partial<McpLoginsOptions> = {}) {
+    const guarded = await guardedServer(t, options)
     const time = { ahead: 0 }
     const now = () => Date.now() + time.ahead
     const oauth = createMcpOAuth({ now })
@@ -59,7 +60,7 @@ export async function connectorWorld(t: Test) {
     async function tokenNow(logins = replica()): Promise<string | undefined> {
       return logins.authFor(await read()).token()
     }
-    return { replica, read, logIn, tokenNow, time, made }
+    return { guarded, replica, read, logIn, tokenNow, time, made }
   }
 
   return { store, vault, bench }
