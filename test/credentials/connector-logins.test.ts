@@ -7,8 +7,8 @@ import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { gate } from '../waiting.ts'
 import './connector-registrations.ts'
 import './connector-renewals.ts'
-import { bench, store, storeWith, vault } from './connector-shared.ts'
-import { ANN, guardedServer } from './connector-world.ts'
+import { ANN, bench, store, storeWith, vault } from './connector-shared.ts'
+import { guardedServer } from './guarded-server.ts'
 import { visit } from './world.ts'
 
 const target = ({ url }: McpLogins): McpLoginTarget => ({ name: 'docs', url, allowPrivate: true })

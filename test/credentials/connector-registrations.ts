@@ -2,8 +2,7 @@
 import t from 'tap'
 import { sealConnector } from '../../src/credentials/connector-secret.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
-import { bench, store, vault } from './connector-shared.ts'
-import { ANN } from './connector-world.ts'
+import { ANN, bench, store, vault } from './connector-shared.ts'
 import { visit } from './world.ts'
 
 const SERVICE = '/.well-known/oauth-authorization-server'

@@ -7,8 +7,7 @@ import { toMcpError } from '../../src/mcp/failure.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { eventually, gate } from '../waiting.ts'
-import { bench, store, storeWith, vault } from './connector-shared.ts'
-import { ANN } from './connector-world.ts'
+import { ANN, bench, store, storeWith, vault } from './connector-shared.ts'
 
 const NEEDED = { kind: 'auth_required', message: /docs needs a login/ }
 

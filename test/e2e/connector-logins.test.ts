@@ -1,6 +1,6 @@
 /** Logins at an MCP server through a gateway with two owners, from the first refusal to the next login. */
 import t, { type Test } from 'tap'
-import { guardedServer } from '../credentials/connector-world.ts'
+import { guardedServer } from '../credentials/guarded-server.ts'
 import { visit } from '../credentials/world.ts'
 import { eventually } from '../waiting.ts'
 import { wholeGateway } from '../whole-gateway.ts'
