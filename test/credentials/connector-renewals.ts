@@ -269,7 +269,7 @@ t.test('a replica waits for another’s claim within a bound, and no longer when
 t.test(
   'no call waits for another’s claim while its token lasts, or once its connector is gone',
   async (t) => {
-    const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
+    const { replica, logIn, time } = await bench(t, { expires_in: 600 })
     const connector = await logIn()
     await store.connectors.claim(connector.id, 'another', 60)
     let claims = 0
