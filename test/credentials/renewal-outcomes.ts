@@ -80,7 +80,7 @@ t.test('a vendor that fails for all logins is asked by one login now and then', 
   for (const choice of choices) t.ok(anthropic.isLive(await tokenOf(choice)))
 })
 
-t.test('a login whose client is refused keeps no other login from being renewed', async (t) => {
+t.test('logins that are refused, or whose client is, keep no other login from being renewed', async (t) => {
   let clock = Date.now()
   const replica = world.replica({ now: () => clock })
   const [stranger, idle] = [await login('anthropic', -5), await login('anthropic', 200)]
@@ -91,6 +91,13 @@ t.test('a login whose client is refused keeps no other login from being renewed'
       message: /invalid_client/,
     })
     clock += 6_000
+  }
+  for (let dead = 0; dead < 6; dead++) {
+    const { id } = await login('anthropic', -5)
+    anthropic.answer({ status: 403, body: { error: 'invalid_grant' } })
+    t.match(await refusal((await chosen(replica, id, 'anthropic')).secret()), {
+      code: 'credential_needs_reauth',
+    })
   }
   t.not(await tokenOf(await chosen(replica, idle.id, 'anthropic')), idle.secret.access_token)
 })

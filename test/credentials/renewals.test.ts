@@ -123,6 +123,14 @@ t.test('a vendor that does not answer is given up in time', async (t) => {
   const asked = openai.tokenRequests().length
   t.match(await refusal((await chosen(hasty, id, 'openai')).secret()), { code: 'upstream_timeout' })
   t.equal(openai.tokenRequests().length, asked, 'the vendor is left alone for a while')
+  const others = await Promise.all(Array.from({ length: 5 }, () => login('openai', -5)))
+  for (const [i, other] of others.entries()) {
+    const isLeftAlone = i === 4
+    if (!isLeftAlone) openai.hold(never.opened)
+    t.match(await refusal((await chosen(hasty, other.id, 'openai')).secret()), {
+      code: isLeftAlone ? 'upstream_overloaded' : 'upstream_timeout',
+    })
+  }
 })
 
 t.test('a turn does not wait for a slow vendor while its token lasts', async (t) => {
