@@ -88,6 +88,21 @@ t.test('the tools last listed by a server that is away are unavailable', async (
   })
 })
 
+t.test('a read asks no server because its list has grown old, and writes nothing', async (t) => {
+  const { create, add, servers, asked, written, store } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')], ttlMs: 200 })
+  await tools.open(session, [one])
+  servers.set(`${one.id}@1`, { error: new McpError('unavailable', 'refused', { sent: false }) })
+  await sleep(250)
+  const before = [asked.length, written.length]
+  t.match((await tools.list(session, null)).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+  t.strictSame([asked.length, written.length], before)
+  await tools.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
+  t.ok(asked.length > (before[0] ?? 0), 'the next turn asks')
+})
+
 t.test('a gateway that shuts down does not write that its servers are away', async (t) => {
   const { create, add, mcp, announce, rows } = setUp(t)
   const one = add('s', { tools: [tool('a')] })
@@ -221,6 +236,10 @@ t.test('a turn waits for a caller’s change and for a change that a server has 
   isOutdated = true
   await tools.bringUpToDate('ses_1', 1_000, bindings)
   t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.b' })
+  servers.set('con_s@1', { tools: [tool('c')], when: sleep(30) })
+  isOutdated = true
+  await tools.bringUpToDate('ses_1', 1_000)
+  t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.c' }, 'a later step waits, too')
 })
 
 t.test('the next turn asks the server of a connector that was changed at another replica', async (t) => {
