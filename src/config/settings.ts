@@ -96,7 +96,7 @@ export const SETTINGS = {
   turns_per_owner: optional(
     'BATON_TURNS_PER_OWNER',
     whole(1, 1_000_000),
-    'Most turns of one owner that run or are queued, over all replicas; beyond it is 429. Default: no limit.',
+    'Most turns of one owner that run or are queued, over all replicas; beyond it is 429. Requests of one moment may pass together. Default: no limit.',
   ),
   drain_seconds: required(
     'BATON_DRAIN_SECONDS',
