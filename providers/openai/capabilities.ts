@@ -39,7 +39,8 @@ const NEWEST: Family = {
  * Sources: wire/openai.md 3.1 and 9 (minimal, none, max); the values that the API itself lists in its
  * refusals: openai/openai-agents-python#2089 (gpt-5.1: none to high), learn.microsoft.com on the type
  * ReasoningEffort (gpt-5-pro only high, no none before gpt-5.1, xhigh after gpt-5.1-codex-max); the later
- * pro and chat models: anomalyco/opencode#26268, Laisky/one-api#266, pydantic/pydantic-ai#6414.
+ * pro and chat models: anomalyco/opencode#26268, Laisky/one-api#266, pydantic/pydantic-ai#6414; gpt-6.2: the page
+ * "Models" of developers.openai.com.
  */
 const FAMILIES: readonly Family[] = [
   plain(/^gpt-5-chat/, true),
@@ -58,7 +59,7 @@ const FAMILIES: readonly Family[] = [
   { ...NEWEST, pattern: /^gpt-5\.[2-4](?!-codex)/, efforts: UP_TO_XHIGH, samplesAtNone: 'unasked' },
   { ...NEWEST, pattern: /^gpt-5\.[2-4]/, efforts: UP_TO_XHIGH },
   { ...NEWEST, pattern: /^gpt-5\.5/, efforts: UP_TO_XHIGH, samplesAtNone: 'asked' },
-  { ...NEWEST, pattern: /^gpt-6(\.1-sol|-astra)/, efforts: [...UP_TO_HIGH, 'xhigh', 'max'] },
+  { ...NEWEST, pattern: /^gpt-6(\.[12]-sol|(\.2)?-astra)/, efforts: [...UP_TO_HIGH, 'xhigh', 'max'] },
   { ...NEWEST, pattern: /^gpt-(5\.6|6)/, samplesAtNone: 'asked' },
   NEWEST,
 ]

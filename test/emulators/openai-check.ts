@@ -143,7 +143,7 @@ function checkEffort(effort: unknown, model: string, { chatgpt }: Asked): void {
   const known = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
   const refused = first ? ['none', 'xhigh', 'max'] : ['minimal']
   if (chatgpt) refused.push('minimal')
-  if (/^(o\d|gpt-6-astra|gpt-6\.1-sol|gpt-5\.1-codex)/.test(model)) refused.push('none')
+  if (/^(o\d|gpt-6(\.2)?-astra|gpt-6\.[12]-sol|gpt-5\.1-codex)/.test(model)) refused.push('none')
   if (/^gpt-5\.\d-pro/.test(model)) refused.push('none', 'low')
   if (/^gpt-5\.\d-chat/.test(model)) refused.push('none', 'low', 'high', 'xhigh')
   if (/^gpt-5\.[2-5]/.test(model)) refused.push('max')

@@ -294,6 +294,7 @@ t.test('any repaired history renders into a request that the services accept', a
     'gpt-5.1',
     'gpt-4.1',
     'gpt-6-astra',
+    'gpt-6.2-sol',
     'o3',
     'ft:gpt-4o-mini:o::1',
     'o3-mini',

@@ -55,6 +55,7 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
   for (const model of [
     'gpt-6-astra',
     'gpt-6.1-sol',
+    'gpt-6.2-sol',
     'gpt-5.1-codex',
     'gpt-5.3-codex',
     'gpt-5.2-pro',
@@ -84,7 +85,9 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
   t.same(effort('gpt-5.5-pro', 'none'), ['medium', 'medium'])
   t.same(effort('gpt-5.3-codex', 'none'), ['none', 'none'])
   t.same(effort('gpt-5.2-chat-latest', 'high'), ['medium', 'medium'])
-  t.same(effort('gpt-6-astra', 'none'), ['low', 'low'])
+  for (const model of ['gpt-6-astra', 'gpt-6.2-astra', 'gpt-6.2-astra-law', 'gpt-6.2-sol'])
+    t.same(effort(model, 'none'), ['low', 'low'], model)
+  t.same(effort('gpt-6.1-terra', 'none'), ['none', 'none'])
   t.same(effort('o3', 'xhigh'), ['high', 'high'])
   t.same(
     effort('gpt-6-sol', 'max', ['low', 'medium', 'ultra']),
