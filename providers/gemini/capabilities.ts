@@ -8,7 +8,7 @@ import type { Capabilities } from '../../src/chat/repair.ts'
 import type { Effort, ReportedModel } from '../../src/provider.ts'
 import { list, number, object, objects, present, string } from '../json.ts'
 
-const LEVELS = ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] as const
+const LEVELS = ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH', 'XHIGH'] as const
 type Level = (typeof LEVELS)[number]
 
 type Thinking =
@@ -29,8 +29,8 @@ interface Family {
 }
 
 const NO_THINKING: Thinking = { form: 'none' }
-const ALL_LEVELS: Thinking = { form: 'level', levels: LEVELS }
 const FROM_LOW: Thinking = { form: 'level', levels: ['LOW', 'MEDIUM', 'HIGH'] }
+const FROM_MINIMAL: Thinking = { form: 'level', levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] }
 const BUDGET: Thinking = { form: 'budget', min: 0, max: 24_576, canStop: true }
 
 const older = (thinking: Thinking): Family => ({ thinking, sampling: true, gemini3: false })
@@ -50,14 +50,16 @@ const FAMILIES: readonly (readonly [RegExp, Family])[] = [
   [/^gemini-3-pro/, third({ form: 'level', levels: ['LOW', 'HIGH'] })],
   // router-for-me/CLIProxyAPI#1734
   [/^gemini-3(\.[0-5])?-flash(-lite)?-image/, third({ form: 'level', levels: ['MINIMAL', 'HIGH'] })],
-  [/^gemini-3(\.[0-5])?-flash/, third(ALL_LEVELS)],
+  [/^gemini-3(\.[0-5])?-flash/, third(FROM_MINIMAL)],
   [/^gemini-3(\.[0-5])?-/, third(FROM_LOW)],
-  [/^gemini-3\.6-/, recent(ALL_LEVELS)],
+  [/^gemini-3\.6-/, recent(FROM_MINIMAL)],
+  // Of all models only this one has XHIGH (its page at docs.cloud.google.com; vercel/ai, @ai-sdk/gateway 4.0.144).
+  [/^gemini-4-hydrogen/, recent({ form: 'level', levels: ['LOW', 'MEDIUM', 'HIGH', 'XHIGH'] })],
   [/^gemma-4/, older({ form: 'level', levels: ['MINIMAL', 'HIGH'] })],
   [/^gemma-/, older(NO_THINKING)],
 ]
 
-/** 3.7, 3.8, 4, and the model of any name or alias (`gemini-flash-latest`) that is not listed. */
+/** 3.7, 3.8, the others of 4, and the model of any name or alias (`gemini-flash-latest`) that is not listed. */
 const NEWEST = recent(FROM_LOW)
 
 /** The bare id: the public API lists models as `models/<id>`. */
@@ -161,8 +163,8 @@ const WANTED: Record<Effort, Level> = {
   low: 'LOW',
   medium: 'MEDIUM',
   high: 'HIGH',
-  xhigh: 'HIGH',
-  max: 'HIGH',
+  xhigh: 'XHIGH',
+  max: 'XHIGH',
 }
 
 /** The offered level that is nearest to the wanted one; of two equally near levels the higher. */

@@ -33,9 +33,10 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
   [/^gemini-3\.1-flash(-lite)?-image$/, { signed: true, levels: ['MINIMAL', 'HIGH'] }],
   [/^gemini-3\.6-flash$/, { signed: true, newest: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] }],
   [
-    /^gemini-(3\.7-flash|3\.8-flash|4-argon)$/,
+    /^gemini-(3\.7-flash|3\.8-flash|4-argon|4-carbon)$/,
     { signed: true, newest: true, levels: ['LOW', 'MEDIUM', 'HIGH'] },
   ],
+  [/^gemini-4-hydrogen$/, { signed: true, newest: true, levels: ['LOW', 'MEDIUM', 'HIGH', 'XHIGH'] }],
   [/^gemma-4-/, { levels: ['MINIMAL', 'HIGH'] }],
 ]
 

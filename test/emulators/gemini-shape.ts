@@ -138,7 +138,7 @@ const GENERATION_CONFIG = message('GenerationConfig', () => ({
   thinkingConfig: message('ThinkingConfig', () => ({
     includeThoughts: 'boolean',
     thinkingBudget: 'integer',
-    thinkingLevel: { oneOf: ['THINKING_LEVEL_UNSPECIFIED', 'MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] },
+    thinkingLevel: { oneOf: ['THINKING_LEVEL_UNSPECIFIED', 'MINIMAL', 'LOW', 'MEDIUM', 'HIGH', 'XHIGH'] },
   })),
 }))
 

@@ -52,6 +52,7 @@ const MODELS = [
   'gemini-3.6-flash',
   'gemini-3.8-flash',
   'gemini-4-argon',
+  'gemini-4-hydrogen',
   'gemma-4-31b-it',
 ]
 
