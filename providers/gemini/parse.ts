@@ -14,7 +14,7 @@ import {
   type TextPart,
   type Usage,
 } from '../../src/chat/message.ts'
-import { BatonError } from '../../src/errors.ts'
+import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
@@ -36,6 +36,12 @@ interface Call {
   opaque: string | undefined
 }
 
+/** How Google says that the answer ended */
+interface Ending {
+  reason: string
+  message: string | undefined
+}
+
 /** The answer so far: the text part that is still growing, the calls held back, the last word on how it ended. */
 class Answer implements ModelParser {
   readonly #context: ParseContext
@@ -53,7 +59,7 @@ class Answer implements ModelParser {
   #hasOutput = false
   /** The answer holds nothing to read or to do */
   #isSilent = true
-  #finish: { reason: string; message: string | undefined } | null = null
+  #finish: Ending | null = null
   /** Why the prompt was not even read */
   #blocked: string | null = null
 
@@ -200,6 +206,8 @@ class Answer implements ModelParser {
   #outcome(): Finish {
     if (!this.#finish) return { reason: 'refusal', refusal: this.#blocked ?? '' }
     const { reason, message } = this.#finish
+    if (reason === ACCOUNT_LIMITED)
+      throw failed('upstream_auth', 'Google limited or disabled this account by its policy.', this.#finish)
     if (INVALID_CALL.has(reason)) return { reason: 'error', invalid_call: message ?? reason }
     const known = Object.hasOwn(FINISH, reason) ? FINISH[reason] : undefined
     if (this.#misfit && known !== 'refusal') return { reason: 'error', invalid_call: this.#misfit }
@@ -208,7 +216,8 @@ class Answer implements ModelParser {
     // OTHER, LANGUAGE, and reasons that are yet to come: what the model said stands; if it said nothing, that is a
     // failure.
     if (this.#calls.length > 0) return { reason: 'tool_calls' }
-    if (!known && !this.#hasOutput) throw failedWithout(reason, message)
+    if (!known && !this.#hasOutput)
+      throw failed('upstream_rejected', `Gemini ended without an answer (${reason}).`, this.#finish)
     // Thoughts alone, blank text or nothing at all: the vendor's own client asks again (6.5).
     return { reason: 'stop', ...(this.#isSilent ? { silent: true } : {}) }
   }
@@ -236,6 +245,7 @@ const FINISH: Readonly<Record<string, 'stop' | 'length' | 'refusal'>> = {
   SPII: 'refusal',
   // A filter of the customer's own cloud project (seen on Vertex AI)
   MODEL_ARMOR: 'refusal',
+  ESCALATION: 'refusal',
   IMAGE_SAFETY: 'refusal',
   IMAGE_PROHIBITED_CONTENT: 'refusal',
   IMAGE_RECITATION: 'refusal',
@@ -250,12 +260,13 @@ const INVALID_CALL: ReadonlySet<string> = new Set([
   'MISSING_THOUGHT_SIGNATURE',
 ])
 
+/** For violations of the "Prohibited Use Policy" (the SDK's FinishReason); what was said or called until then is cut. */
+const ACCOUNT_LIMITED = 'PUP_LIMITED_DISABLED'
+
 /** Its words, from an earlier frame, are not cut here: the door takes the secret out of them first, and cuts them then. */
-function failedWithout(reason: string, message = ''): BatonError {
+function failed(code: ErrorCode, says: string, { reason, message = '' }: Ending): BatonError {
   const said = message === '' ? 'It gave no words.' : `It said: ${message}`
-  return new BatonError('upstream_rejected', `Gemini ended without an answer (${reason}). ${said}`, {
-    details: { upstream: { reason, message } },
-  })
+  return new BatonError(code, `${says} ${said}`, { details: { upstream: { reason, message } } })
 }
 
 function parseFrame(data: string): unknown {

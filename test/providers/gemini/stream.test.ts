@@ -273,6 +273,23 @@ t.test('an answer with nothing to read and no call is marked as silent', async (
   }
 })
 
+t.test(
+  'an answer that Google ends for what it holds against the account is a refused credential',
+  async (t) => {
+    const finishMessage = 'See the policy.'
+    for (const begun of [[], [said({ text: 'Let me' })], [said({ functionCall: { name: 'files__read' } })]]) {
+      t.match(
+        thrownBy(() => parseChunks(...begun, done('PUP_LIMITED_DISABLED', { finishMessage }))),
+        {
+          code: 'upstream_auth',
+          message: /limited or disabled .* See the policy\./,
+          details: { upstream: { reason: 'PUP_LIMITED_DISABLED', message: finishMessage } },
+        },
+      )
+    }
+  },
+)
+
 t.test('an answer that ends for an unknown reason without content fails with Google’s words', async (t) => {
   for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'NEW', 'constructor']) {
     const finishMessage = `Unable to answer: ${reason}`
@@ -403,7 +420,7 @@ t.test('odd shapes of a stream are read', async (t) => {
   const reasons = {
     length: 'MAX_TOKENS CONTINUATION',
     refusal:
-      'SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION IMAGE_OTHER',
+      'SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR ESCALATION IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION IMAGE_OTHER',
     error:
       'MALFORMED_FUNCTION_CALL UNEXPECTED_TOOL_CALL TOO_MANY_TOOL_CALLS MALFORMED_RESPONSE MISSING_THOUGHT_SIGNATURE',
     stop: 'LANGUAGE OTHER NO_IMAGE NEW',
