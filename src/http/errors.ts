@@ -71,7 +71,7 @@ const REFUSALS: Readonly<Record<string, [ErrorCode, string]>> = {
     'unsupported_media_type',
     'Send the body as content-type: application/json.',
   ],
-  FST_ERR_BAD_URL: ['invalid_request', 'The path is not valid percent-encoding.'],
+  FST_ERR_BAD_URL: ['invalid_request', 'The path does not begin with /, or is not valid percent-encoding.'],
   FST_ERR_MAX_PARAM_LENGTH: ['invalid_request', 'A part of the path is longer than 512 characters.'],
 }
 

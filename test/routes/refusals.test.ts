@@ -372,6 +372,13 @@ t.test('a request that is no HTTP is answered with an error of the same shape', 
   }
 })
 
+t.test('a path that begins without a slash is refused, for rules of a proxy do not know it', async (t) => {
+  for (const path of ['*metrics', '*healthz']) {
+    const answer = await say(`GET ${path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n`)
+    t.match(answer, /^HTTP\/1.1 400 .*invalid_request.*does not begin with/s)
+  }
+})
+
 t.test('a client whose request does not arrive in time is told so', async (t) => {
   const late = connect(port, '127.0.0.1')
   const [socket] = await once(g.app.server, 'connection')
