@@ -29,11 +29,18 @@ const UNSIGNED = /missing a.{0,3}thought_?signature/i
 const BAD_THINKING =
   /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
 
+/**
+ * The refusal that Google has announced for models to come ("What's new in Gemini 3.6 Flash and 3.5 Flash-Lite"), which
+ * may answer under an older id, too.
+ */
+const BAD_SAMPLING = /^(?=.*\b(?:temperature|top_?p)\b).*(?:not supported|unsupported|deprecated)/i
+
 /** Refusals of what a model or backend takes at no time. */
 const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
   // Ids of calls (4.5)
   [/unknown name "id"/i, { call_ids: false }],
   [BAD_THINKING, { efforts: [] }],
+  [BAD_SAMPLING, { refused: { temperature: 'any', top_p: 'any' } }],
   // "Function calling is not enabled for models/gemma-3-27b-it", and for models that draw (agno-agi/agno#3505).
   [/function calling is not (?:enabled|supported)/i, { tools: false }],
   // "Developer instruction is not enabled for models/gemma-3-27b-it" (CherryHQ/cherry-studio#3242)

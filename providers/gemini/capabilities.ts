@@ -19,7 +19,7 @@ type Thinking =
 
 interface Family {
   thinking: Thinking
-  /** The model reads temperature and topP. From 3.6 on it ignores them, or even refuses the request (8.2). */
+  /** The model reads temperature and topP. 3.5 Flash-Lite, and all from 3.6 on, ignore them or refuse the request (8.2). */
   sampling: boolean
   /**
    * The forms that came with Gemini 3: ids on calls and responses (4.5), signatures required on calls
@@ -50,6 +50,7 @@ const FAMILIES: readonly (readonly [RegExp, Family])[] = [
   [/^gemini-3-pro/, third({ form: 'level', levels: ['LOW', 'HIGH'] })],
   // router-for-me/CLIProxyAPI#1734
   [/^gemini-3(\.[0-5])?-flash(-lite)?-image/, third({ form: 'level', levels: ['MINIMAL', 'HIGH'] })],
+  [/^gemini-3\.5-flash-lite/, recent(FROM_MINIMAL)],
   [/^gemini-3(\.[0-5])?-flash/, third(FROM_MINIMAL)],
   [/^gemini-3(\.[0-5])?-/, third(FROM_LOW)],
   [/^gemini-3\.6-/, recent(FROM_MINIMAL)],

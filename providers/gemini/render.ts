@@ -117,9 +117,10 @@ function generationConfigOf(request: ModelRequest, note: (text: string) => void)
   const { temperature, top_p, max_output_tokens, reasoning } = request.settings
   const config: Record<string, unknown> = {}
   const sampling = { temperature: ['temperature', temperature], top_p: ['topP', top_p] } as const
+  const samples = familyOf(request.model).sampling && request.reported?.refused?.temperature === undefined
   for (const [name, [field, value]] of Object.entries(sampling)) {
     if (value === undefined) continue
-    if (familyOf(request.model).sampling) config[field] = value
+    if (samples) config[field] = value
     else note(`${name}: not accepted by this model`)
   }
   if (max_output_tokens !== undefined) {

@@ -26,6 +26,7 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
   [/^gemini-(2\.5-flash|robotics-er-1\.5)/, { budget: { min: 0, max: 24_576, off: true } }],
   [/^gemini-3-pro-preview$/, { signed: true, levels: ['LOW', 'HIGH'] }],
   [/^gemini-3\.1-pro-preview/, { signed: true, levels: ['LOW', 'MEDIUM', 'HIGH'] }],
+  [/^gemini-3\.5-flash-lite$/, { signed: true, newest: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] }],
   [
     /^gemini-3(\.1|\.5)?-flash(-lite)?(-preview)?$/,
     { signed: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] },

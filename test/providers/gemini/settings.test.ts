@@ -124,6 +124,23 @@ t.test(
   },
 )
 
+t.test('sampling that a model under an older id refuses is left out with a note', async (t) => {
+  const wish = requestFor({ model: 'gemini-2.5-pro', settings: { temperature: 1, top_p: 0.5 } })
+  const refused = (message: string, request = wish) => {
+    const body = JSON.stringify({ error: { code: 400, message, status: 'INVALID_ARGUMENT' } })
+    return gemini.amend?.({ status: 400, headers: {}, body }, request) ?? null
+  }
+  for (const words of ['topP is not supported by this model.', 'Unsupported parameter: temperature']) {
+    const again = refused(words)
+    if (!again) return t.fail('the request was not amended')
+    const { body, notes } = gemini.render(again)
+    t.match((body as Request).generationConfig, { temperature: undefined, topP: undefined }, words)
+    t.match(notes, ['temperature: not accepted by this model', 'top_p: not accepted by this model'])
+    t.equal(refused(words, again), null, 'the request is amended only once')
+  }
+  t.equal(refused('temperature must be in the range [0.0, 2.0].'), null)
+})
+
 t.test('tools and instructions go as words to a model that says it takes none', async (t) => {
   const call: ToolCallPart = {
     type: 'tool_call',
@@ -185,7 +202,12 @@ t.test('settings that Gemini lacks are left out with notes', async (t) => {
     'temperature: not accepted by this model',
     'top_p: not accepted by this model',
   ])
-  t.match(bodyOf({ model: 'gemini-2.5-pro', settings }).generationConfig, { temperature: 1, topP: 0.5 })
+  for (const model of ['gemini-2.5-pro', 'gemini-3.5-flash'])
+    t.match(bodyOf({ model, settings }).generationConfig, { temperature: 1, topP: 0.5 }, model)
+  t.match(bodyOf({ model: 'gemini-3.5-flash-lite', settings }).generationConfig, {
+    temperature: undefined,
+    topP: undefined,
+  })
   t.strictSame(gemini.render(requestFor({ settings: { parallel_tool_calls: true } })).notes, [])
 
   const limit = (model: string, max_output_tokens: number, reported?: ModelRequest['reported']) => {
