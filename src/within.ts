@@ -1,11 +1,11 @@
-/** Waits that end in time, and long work that lets others have the event loop. */
+/** Bounded waits, and long work that yields to the event loop. */
 import { setImmediate as nextPass, setTimeout as sleep } from 'node:timers/promises'
 
 /** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
 export const pause = (ms: number, signal: AbortSignal): Promise<void> =>
   sleep(ms, undefined, { signal }).catch(() => {})
 
-/** The answer, or null when it takes longer; leaves no timer behind. */
+/** The answer, or null if it takes longer than `ms`; leaves no timer behind. */
 export async function within<T>(ms: number, answer: Promise<T>): Promise<T | null> {
   let timer: NodeJS.Timeout | undefined
   const over = new Promise<null>((resolve) => {
@@ -15,8 +15,8 @@ export async function within<T>(ms: number, answer: Promise<T>): Promise<T | nul
 }
 
 /**
- * The answer; rejects with the signal's reason if it is aborted before. The work goes on then, for others who wait for
- * it. It rejects one pass of the event loop later, so that an answer which is there already wins.
+ * The answer; rejects with the signal's reason if the signal is aborted first. The work then goes on for others who
+ * wait for it. The rejection comes one pass of the event loop later, so that an answer that is there already wins.
  */
 export async function unlessAborted<T>(signal: AbortSignal, answer: Promise<T>): Promise<T> {
   let leave = () => {}
@@ -29,8 +29,8 @@ export async function unlessAborted<T>(signal: AbortSignal, answer: Promise<T>):
 }
 
 /**
- * A signal that aborts after so many milliseconds, once everything that has arrived by then was read. After the whole
- * process was suspended, timers run before the answers that came meanwhile: AbortSignal.timeout throws those away.
+ * A signal that aborts after `ms`, once everything that has arrived by then was read. After the whole process was
+ * suspended, timers run before the answers that came meanwhile: AbortSignal.timeout throws those away.
  */
 export function timeLimit(ms: number): AbortSignal {
   const controller = new AbortController()
@@ -39,20 +39,20 @@ export function timeLimit(ms: number): AbortSignal {
   return controller.signal
 }
 
-/** Longest that long works hold the event loop at once. */
-const BREATH_MS = 10
+/** Longest that long work holds the event loop at once. */
+const SLICE_MS = 10
 
-let lastBreath: Promise<void> = Promise.resolve()
+let lastYield: Promise<void> = Promise.resolve()
 
-/** Waits for a pass of the event loop of its own: of many long works, each pass goes on with one. */
-export function breathe(): Promise<void> {
-  lastBreath = lastBreath.then(() => nextPass())
-  return lastBreath
+/** Waits for a pass of the event loop. When many callers yield, each pass resumes one. */
+export function yieldToEventLoop(): Promise<void> {
+  lastYield = lastYield.then(() => nextPass())
+  return lastYield
 }
 
 let heldSince: number | null = null
 
-/** How long works have held the event loop without a break: a tick comes only once no promise is left to go on. */
+/** How long work has held the event loop without a break, in ms: a tick comes only once no promise is left to run. */
 function heldMs(): number {
   if (heldSince === null) {
     heldSince = performance.now()
@@ -64,13 +64,13 @@ function heldMs(): number {
 }
 
 /**
- * What `work` makes of the items, one by one. Others have the event loop every few milliseconds, also while many short
- * works follow each other.
+ * Maps the items one by one, and yields to the event loop every few milliseconds, also while many short runs follow
+ * each other.
  */
-export async function inBreaths<T, R>(items: readonly T[], work: (item: T) => R): Promise<R[]> {
+export async function inSlices<T, R>(items: readonly T[], work: (item: T) => R): Promise<R[]> {
   const made: R[] = []
   for (const item of items) {
-    if (heldMs() > BREATH_MS) await breathe()
+    if (heldMs() > SLICE_MS) await yieldToEventLoop()
     made.push(work(item))
   }
   return made

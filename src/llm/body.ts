@@ -3,7 +3,7 @@
  * is sent: in a long chat only the last words are new.
  */
 import { once } from '../chat/once.ts'
-import { inBreaths } from '../within.ts'
+import { inSlices } from '../within.ts'
 
 /**
  * A value's JSON after a comma, as it stands in a list: a piece of its own for each comma would cost more than all the
@@ -25,11 +25,11 @@ type Piece = string | (() => Buffer)
 /** How deep frozen values stand at most: in an envelope, its request, the list of contents, a content, its list of parts. */
 const DEPTH = 5
 
-/** The result of JSON.stringify, in UTF-8. In breaths: a long history that was not sent before takes half a second. */
+/** The result of JSON.stringify, in UTF-8. In slices: a long history that was not sent before takes half a second. */
 export async function bodyBytes(body: Readonly<Record<string, unknown>>): Promise<Buffer> {
   const pieces: Piece[] = []
   addObject(pieces, body, DEPTH)
-  const made = await inBreaths(pieces, (piece) => (typeof piece === 'string' ? piece : piece()))
+  const made = await inSlices(pieces, (piece) => (typeof piece === 'string' ? piece : piece()))
   const length = made.reduce((sum, piece) => sum + sizeOf(piece), 0)
   const bytes = Buffer.allocUnsafe(length)
   let at = 0

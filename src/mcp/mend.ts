@@ -5,7 +5,7 @@
 import { canonicalJson, isRecord, isWithin, sha256 } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
 import type { JsonSchema } from '../provider.ts'
-import { inBreaths } from '../within.ts'
+import { inSlices } from '../within.ts'
 import type { McpAnnotations, McpTool, ToolList } from './contract.ts'
 
 const MAX_TOOLS = 1_000
@@ -152,6 +152,6 @@ function mendAnnotations(raw: Record<string, unknown>): McpAnnotations {
 export async function hashTools({ tools, left_out }: MendedTools): Promise<string> {
   const sorted = [...tools].sort((a, b) => (a.name < b.name ? -1 : 1))
   const problems = [...left_out].sort((a, b) => (a.tool < b.tool ? -1 : 1))
-  const texts = await inBreaths<object, string>([...sorted, ...problems], canonicalJson)
+  const texts = await inSlices<object, string>([...sorted, ...problems], canonicalJson)
   return sha256(`[${texts.join(',')}]`)
 }

@@ -3,7 +3,7 @@
  * date.
  */
 import type { Message } from '../chat/message.ts'
-import { inBreaths } from '../within.ts'
+import { inSlices } from '../within.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 import { document, record } from './json.ts'
 import { PAGE_BYTES, readCursor, SEQ, toPage } from './page.ts'
@@ -55,7 +55,7 @@ export function createMessages(db: Db, parts: Parts): Messages {
       return found.map(lost ? parts.shown : parts.message)
     },
     async append(scope, session, messages) {
-      const given = await inBreaths(messages, (message) => record(parts.newMessage(message, session)))
+      const given = await inSlices(messages, (message) => record(parts.newMessage(message, session)))
       const done = await value<{ busy?: true; placed?: Placed }>(db, 'select append_messages($1, $2, $3)', [
         visibleTo(scope),
         session,

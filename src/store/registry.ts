@@ -1,6 +1,6 @@
 /** The tools of sessions, compared and swapped by revision, for many sessions in one statement. */
 import { BatonError } from '../errors.ts'
-import { inBreaths } from '../within.ts'
+import { inSlices } from '../within.ts'
 import { type StoredBindings, toBindings } from './bindings.ts'
 import { type Db, value } from './db.ts'
 import { document, record } from './json.ts'
@@ -32,7 +32,7 @@ export function createRegistry(db: Db): Registry {
     async put(changes) {
       const rows: string[] = []
       for (const { session_id, expected, tools } of changes) {
-        const documents = await inBreaths(tools, document)
+        const documents = await inSlices(tools, document)
         rows.push(record({ session_id, expected, tools: `[${documents.join(',')}]` }))
       }
       return db.query(PUT, [changes.map(({ session_id }) => session_id), `[${rows.join(',')}]`])

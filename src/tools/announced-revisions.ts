@@ -8,7 +8,8 @@ import type { RegistryRow } from '../store/store.ts'
 import { within } from '../within.ts'
 
 /**
- * How long the process that wrote a revision has to announce it: under load up to a second, and it may have died before.
+ * How long to wait for the process that wrote a revision to announce it: it takes up to a second under load, or it
+ * died.
  */
 const ANNOUNCE_MS = 1000
 /** Sessions whose newest announced revision is known. */
@@ -17,7 +18,7 @@ const MOST_KNOWN = 50_000
 interface AnnouncedRevisions {
   /** This revision was announced, here or by another replica. */
   note(session: string, revision: number): void
-  /** Settles once this revision was announced, or its announcement is not to be expected any more. */
+  /** Settles once this revision was announced, or its announcement is no longer expected. */
   whenAnnounced(row: RegistryRow): Promise<void>
 }
 

@@ -8,17 +8,17 @@ interface Batches {
    * Settles once the session was brought up to date, by its batch or alone; rejects with the error that prevented it.
    * Calls before its batch is made share the work.
    */
-  join(session: string, wish?: Wish): Promise<void>
-  /** Work that is done in any case waits for the session, or is under way. */
+  join(session: string, options?: JoinOptions): Promise<void>
+  /** Whether unconditional work (no `isBehind`) for the session waits or is under way. */
   isDue(session: string): boolean
 }
 
-interface Wish {
+interface JoinOptions {
   /** A turn waits for the session: it goes before all that are not urgent */
   isUrgent?: boolean
   /**
-   * Asked when the batch is made: if the session is behind no more, there is nothing to do. Left out: the work is done
-   * in any case
+   * Asked when the batch is made: if the session is no longer behind, there is nothing to do. Left out: the work is
+   * done in any case
    */
   isBehind?(session: string): boolean
 }
@@ -31,7 +31,7 @@ interface BatchWork {
   alone(session: string): Promise<unknown>
 }
 
-interface Waiting extends Wish {
+interface Waiting extends JoinOptions {
   promise: Promise<void>
   done(): void
   failed(reason: unknown): void
@@ -48,7 +48,7 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
   /** One batch after the other: they would only wait for each other in the store. */
   async function work(): Promise<void> {
     isBusy = true
-    // Wishes of the same moment go together.
+    // Calls of the same moment go together.
     await new Promise(setImmediate)
     for (underWay = take(); underWay.size > 0; underWay = take()) await serve()
     isBusy = false
@@ -74,7 +74,7 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
 
   async function serve(): Promise<void> {
     const sessions = [...underWay.keys()]
-    // One session for which the work fails must not spoil it for the others.
+    // A session for which the work fails must not fail the others.
     const left = new Set(await together(sessions).catch(() => sessions))
     for (const [session, { done, failed }] of underWay) {
       underWay.delete(session)
@@ -84,15 +84,15 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
   }
 
   return {
-    join(session, wish = {}) {
+    join(session, options = {}) {
       const known = waiting.get(session)
       if (known) {
-        known.isUrgent ||= wish.isUrgent ?? false
-        if (!wish.isBehind) delete known.isBehind
+        known.isUrgent ||= options.isUrgent ?? false
+        if (!options.isBehind) delete known.isBehind
         return known.promise
       }
       const made = settleable()
-      waiting.set(session, { ...wish, ...made })
+      waiting.set(session, { ...options, ...made })
       if (!isBusy) void work()
       return made.promise
     },

@@ -17,8 +17,8 @@ export interface Builtin {
   parameters: JsonSchema
   annotations: McpAnnotations
   /**
-   * `args` fit `parameters`, unless the validator had no time for them (schema/validate.ts): nothing may rest on it but
-   * the answer.
+   * `args` fit `parameters`, unless the validator had no time for them (schema/validate.ts): only the answer may depend
+   * on them.
    */
   run(args: Record<string, unknown>, context: BuiltinContext): Promise<McpResult>
 }

@@ -1,6 +1,6 @@
 /**
- * Callers' changes of a session's tools. Each is written in the session's queue (change-queue.ts). The servers that a
- * change is about are waited for outside of the queue; what they list by then is written in the queue, too.
+ * Callers' changes of a session's tools. Each is written in the session's queue (change-queue.ts). The wait for the
+ * servers that a change is about is outside the queue; what they list by then is written in the queue, too.
  */
 import { BatonError } from '../errors.ts'
 import type { Apply, SessionTools, ToolsChange, ToolsEffect, ToolsMove } from '../ports.ts'
@@ -54,8 +54,8 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
   }
 
   /**
-   * Makes a change: `work` writes it, and answers with the servers that it is about. Those are waited for,
-   * as long as `wait` says; then the registry takes over what there is.
+   * Makes a change: `work` writes it, and returns the servers that it is about. Those are waited for as `wait` says
+   * (null: not at all); then the registry takes over what there is.
    */
   async function changeBy(
     session: Session,

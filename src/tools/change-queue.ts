@@ -6,8 +6,8 @@ import { within } from '../within.ts'
 /** Longest that a turn waits for changes that are being written. */
 const WRITE_MS = 1_000
 /**
- * Longest that a change which is to hold at once waits for others, since together they are one restart: until the
- * others are written, which takes a busy store seconds for twenty, and for their servers.
+ * Longest that a change with `apply: now` waits for others, since together they are one restart: for the others to be
+ * written, which takes a busy store seconds for twenty, and for their servers.
  */
 const GATHER_MS = { written: 5_000, servers: 400 }
 
@@ -15,16 +15,16 @@ const GATHER_MS = { written: 5_000, servers: 400 }
 export interface ChangeQueue {
   /**
    * One change at a time; the compare-and-swap of the registry guards against other processes. No `work` may wait for a
-   * server: all later changes would wait along.
+   * server: all later changes would wait, too.
    */
   take<T>(session: string, work: () => Promise<T>): Promise<T>
   isTaken(session: string): boolean
   /** Settles once no change is being written any more, or when that takes too long. */
   whenEmpty(session: string): Promise<void>
-  /** A change that is to hold at once waits for its servers. */
+  /** A change that is to take effect at once waits for its servers. */
   awaits(session: string, servers: Promise<unknown>): void
   /**
-   * Makes a change hold at once. Changes that come together take effect together, since each effect may be a restart:
+   * Makes a change take effect at once. Changes that come together take effect together, since each may be a restart:
    * once no other change is under way and no server is waited for, or when that takes too long.
    */
   applyNow(session: Session, move: ToolsMove): Promise<ToolsEffect>
@@ -80,7 +80,7 @@ function put(map: Map<string, Promise<unknown>>, session: string, work: Promise<
   })
 }
 
-/** Waits until the session has nothing there, and no longer than told; `then` runs after each work that it waited for. */
+/** Waits until the map has nothing for the session, at most `ms`; `then` runs after each work that it waited for. */
 async function whenGone(
   map: ReadonlyMap<string, Promise<unknown>>,
   session: string,

@@ -1,7 +1,4 @@
-/**
- * A tool as its server defines it: what counts of the definition, its identity, and how it differs from the accepted
- * one.
- */
+/** A tool as its server defines it: which parts of it count, its identity, and how it differs from the accepted one. */
 import { canonicalJson, isRecord, sha256, stepOf } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
 import type { McpTool } from '../mcp/contract.ts'
@@ -33,7 +30,7 @@ export const definitionOf = once((tool: McpTool) => {
   return { hash: hashOf(tool), description, bytes }
 })
 
-/** Made apart from the rest, and only for tools within the limits: for a list of megabytes it would take a minute. */
+/** Made separately, and only for tools within the limits: for a list of megabytes it would take a minute. */
 export const schemaOf = once((tool: McpTool) => normalise(tool.inputSchema))
 
 /** One place where two definitions differ. A side that has nothing there is left out. */
@@ -79,7 +76,9 @@ function compare(path: string, before: unknown, after: unknown, changes: Definit
 const own = (record: Record<string, unknown>, key: string): unknown =>
   Object.hasOwn(record, key) ? record[key] : undefined
 
-/** A value as it is; if it is long, or holds characters that a reader would not see, its text or the start of that. */
+/**
+ * A value as it is; if it is long, or holds characters that a reader would not see, its text or the start of its text.
+ */
 function shown(value: unknown): unknown {
   const plain = typeof value === 'string' ? value : JSON.stringify(value)
   const text = spelledOut(plain)

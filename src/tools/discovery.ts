@@ -15,7 +15,7 @@ interface DiscoveryDeps extends WatchDeps {
   specFor(connector: Connector): McpServerSpec
 }
 
-/** A server as it is known, its accepted definitions aside. */
+/** A server as it is known, without its accepted definitions. */
 export interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
   /** The mark of the list that it shows (see `marks`) */
   mark: string | null
@@ -35,13 +35,13 @@ export interface LookUp extends Wanted {
   deadlineMs: number | 'budget'
 }
 
-/** What is known of servers. No verb rejects because a server does. */
+/** What is known of servers. No verb rejects because a server fails. */
 export interface Discovery {
   /** Settles within the deadline, whatever the servers do. */
   lookUp(bindings: readonly Asked[], options: LookUp): Promise<ListedServer[]>
   /** What this process has heard already: no server is asked, and a server without a present list here is `pending`. */
   heard(bindings: readonly Asked[], seen: NonNullable<Wanted['seen']>): ListedServer[]
-  /** Waits, no longer than told, for lists that are expected (`isExpected`). */
+  /** Waits, at most `deadlineMs`, for lists that are expected (`isExpected`). */
   awaitExpected(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
    * For each binding, which list its server shows now, over which connection, under which alias and since which
@@ -119,7 +119,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   async function safely(binding: Asked, options: LookUp): Promise<ListedServer> {
     try {
       const found = isClosed ? null : await lookUpOne(binding, options)
-      // A gateway that ends has closed its own connections: for its other replicas these servers are not away.
+      // A process that ends has closed its own connections: for other replicas these servers are not away.
       return found && !isClosed ? found : heardOf(binding, options.seen ?? new Map())
     } catch (thrown) {
       const { name } = binding.connector
@@ -128,7 +128,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     }
   }
 
-  /** A list from before the newest that some replica has seen is not the present one. */
+  /** A list older than the newest that some replica has seen is not the present one. */
   function heardOf(binding: Asked, seen: NonNullable<Wanted['seen']>): ListedServer {
     const { id, name } = binding.connector
     const key = connectorKey(binding.connector)

@@ -1,6 +1,6 @@
 /**
- * Runs one tool call and says truthfully what became of it. `run` never throws: an unknown tool, broken
- * arguments, a timeout, a lost server are results in words that a model can act on.
+ * Runs one tool call and says truthfully what became of it. `run` never throws: an unknown tool, broken arguments, a
+ * timeout or a lost server becomes a result in words that a model can act on.
  */
 import type { Logger } from 'pino'
 import { BEARABLE, isRecord, isWithin } from '../chat/json.ts'
@@ -33,7 +33,7 @@ export interface ExecutorCall {
   /** Undefined: the model called a tool that is not declared */
   declared: DeclaredTool | undefined
   connector: Connector | null
-  /** The model has the built-in that reads on in a long result */
+  /** The model has the built-in that reads the rest of a long result */
   canInspect: boolean
   timeoutMs: number
   signal: AbortSignal
@@ -55,7 +55,7 @@ export interface ExecutorDeps {
 /** No slot of the tool came free in time; the call was not sent. */
 export class ToolBusy extends Error {}
 
-/** How long progress may stretch a call: ten times its timeout, and no longer than a timer can run. */
+/** How long progress may stretch a call, in ms: ten times its timeout, at most what a timer can run. */
 const longest = (timeoutMs: number): number => Math.min(timeoutMs * 10, LONGEST_MS)
 /** How often a call's progress is reported, and most bytes of its message: a flood would push all else out of the logs. */
 const PROGRESS = { everyMs: 100, bytes: 2_000 }
@@ -172,7 +172,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         const done = await attempt(execution)
         return await settle(call, exec_id, done, done.isMade ? duration() : 0, canInspect)
       } catch (thrown) {
-        deps.log.error({ err: thrown, exec_id, tool: call.name }, 'a tool call broke')
+        deps.log.error({ err: thrown, exec_id, tool: call.name }, 'a tool call failed in the gateway')
         const broken = failure('outcome_unknown', `${BROKEN} Whether it took effect is not known.`)
         return settle(call, exec_id, broken, duration(), canInspect)
       }
@@ -186,7 +186,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
 const BROKEN = 'The call failed inside the gateway.'
 
 /**
- * An error that is no McpError, or a BatonError `internal`, is a defect of ours or the operator's affair: the model
+ * An error that is no McpError, or a BatonError `internal`, is a defect of ours or the operator's concern: the model
  * gets none of its words. BatonErrors are thrown before anything is sent.
  */
 function asMcpError(thrown: unknown, tool: RegistryTool, log: ExecutorDeps['log']): McpError {
@@ -195,7 +195,7 @@ function asMcpError(thrown: unknown, tool: RegistryTool, log: ExecutorDeps['log'
   if (isForeseen && thrown.code !== 'internal') {
     return new McpError('unavailable', thrown.message, { sent: false })
   }
-  log.error({ err: thrown, tool: tool.canonical_name }, 'a tool call broke')
+  log.error({ err: thrown, tool: tool.canonical_name }, 'a tool call failed in the gateway')
   return new McpError(isForeseen ? 'unavailable' : 'protocol', BROKEN, { sent: !isForeseen })
 }
 
@@ -247,7 +247,7 @@ function inWords({ path, message, property }: Misfit, rename: Rename | null): st
 interface Attempt {
   outcome: Outcome
   raw: McpResult
-  /** The call may have run. Of one that surely did not, the time would make the tool look quick, or slow */
+  /** The call may have run. The time of one that surely did not would make the tool look quick, or slow */
   isMade: boolean
 }
 

@@ -1,20 +1,20 @@
 /** Trust on first use: a definition that a model is to get for the first time is kept as accepted before it can. */
 import type { McpTool } from '../mcp/contract.ts'
 import type { Store } from '../store/store.ts'
-import { inBreaths } from '../within.ts'
+import { inSlices } from '../within.ts'
 import { definitionOf } from './definition.ts'
 import type { Pins } from './registries.ts'
 
 type ToolPins = ReadonlyMap<string, string>
 
-/** The answer: the accepted hashes of a connector's tools, by tool. `pins`: those accepted before. */
+/** Returns the accepted hashes of a connector's tools, by tool. `pins`: those accepted before. */
 export function createFirstUse(store: Pick<Store, 'connectors'>) {
   /** First uses that are being written, by list: sessions share lists */
   const underWay = new Map<readonly McpTool[], Promise<ToolPins>>()
 
   async function pinFirst(connector: string, tools: readonly McpTool[], known: ToolPins): Promise<ToolPins> {
     const fresh = tools.filter(({ name }) => !known.has(name))
-    const first = await inBreaths(fresh, (tool) => {
+    const first = await inSlices(fresh, (tool) => {
       return { tool: tool.name, hash: definitionOf(tool).hash, definition: tool }
     })
     const kept = await store.connectors.pinFirst(connector, first)

@@ -1,6 +1,6 @@
 /**
- * How many calls run at once: of one tool, and of the whole toolbox, over all replicas that share a bus.
- * Waiting calls are served in the order in which they came; the line is bounded, and so is the wait.
+ * How many calls run at once: of one tool, and of the whole toolbox, over all replicas that share a bus. Waiting calls
+ * are served in the order in which they came; the queue is bounded, and so is the wait.
  */
 import type { Slots, Ticket } from '../bus/slots.ts'
 import type { Metrics } from '../telemetry.ts'
@@ -66,7 +66,7 @@ export function createGate(options: GateOptions): Gate {
     waiting: () => waiting.size,
     async enter(tool, most, signal, name = tool) {
       signal.throwIfAborted()
-      // Counted before the wait: the metrics name a tool even if calls of other replicas keep its first call out.
+      // Counted before the wait: the metrics name a tool even if other replicas' calls keep its first call waiting.
       metrics.toolAsked(name)
       const since = performance.now()
       const ticket: Ticket = { id: String(++last), tool, most, total: maxConcurrent }

@@ -8,7 +8,7 @@ import { exposedName } from '../chat/names.ts'
 import { once } from '../chat/once.ts'
 import type { Deployment, SchemaProfile, ToolDeclaration } from '../provider.ts'
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
-import { inBreaths } from '../within.ts'
+import { inSlices } from '../within.ts'
 import type { DeclaredTool } from './execute.ts'
 import { isDeclarable, isPlaceholder } from './registry.ts'
 import { type Adapted, adapt, ownNames, sentNames } from './schema/adapt.ts'
@@ -34,7 +34,7 @@ const MOST_ADAPTED = 32 << 20
 const OVERHEAD = 500
 const sizeOf = (one: Adapted): number => OVERHEAD + ('schema' in one ? JSON.stringify(one.schema).length : 0)
 
-/** A row and deployment have one overlay: the same object each time. Made in breaths: a long list takes half a second. */
+/** A row and deployment have one overlay: the same object each time. Made in slices: a long list takes half a second. */
 export function overlayOf(row: RegistryRow, deployment: Deployment): Promise<Overlay> {
   const made = overlays.get(row) ?? new Map<Deployment, Promise<Overlay>>()
   overlays.set(row, made)
@@ -51,7 +51,7 @@ async function build(row: RegistryRow, deployment: Deployment): Promise<Overlay>
   const byExposed = new Map<string, DeclaredTool>()
   const undeclared: Overlay['undeclared'] = []
   const enabled = row.tools.filter((tool) => tool.enabled).sort((a, b) => a.order - b.order)
-  await inBreaths(enabled, (tool) => {
+  await inSlices(enabled, (tool) => {
     const fit = tools.length < limit || !isDeclarable(tool) ? fitted(tool, deployment) : beyond(limit)
     const { exposed_name: name, canonical_name, description } = tool
     if ('undeclarable' in fit) {
@@ -75,8 +75,8 @@ function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
   }
   const known = adapted.get(deployment.schema) ?? new BoundedMap<Adapted>(MOST_ADAPTED, sizeOf)
   adapted.set(deployment.schema, known)
-  // A row may hold the placeholder in place of its definition's schema: it must not pass for that under the
-  // definition's hash.
+  // A row may hold the placeholder instead of its definition's schema: it must not be cached under the definition's
+  // hash.
   const key = isPlaceholder(tool) ? '' : tool.hash
   const found = known.get(key)
   if (found) return found

@@ -1,11 +1,11 @@
 /**
- * Finds secrets in arguments, results and errors before they are written to the ledger, stored outputs or
- * logs. A maintained rule set does the finding (secretlint's recommended preset); what it misses stands beside it.
- * Time is bounded: long texts go through in slices, with the event loop between.
+ * Finds secrets in arguments, results and errors before they are written to the ledger, stored outputs or logs. A
+ * maintained rule set does the finding (secretlint's recommended preset); rules for what it misses are added here. Time
+ * is bounded: long texts go through in slices, with the event loop between.
  */
-import { breathe } from '../within.ts'
+import { yieldToEventLoop } from '../within.ts'
 
-/** Stands where a secret was. */
+/** Takes a secret's place. */
 export const MASK = '[redacted]'
 
 /** What the names of secrets end with. */
@@ -18,11 +18,11 @@ const NAMES =
  */
 const ESCAPE = String.raw`\\|\\u[\dA-Fa-f]{3}|%[\dA-Fa-f]|[\x1bbB]\[|\[[\d;]{1,19}`
 
-/** The rule, where no such character stands before it, or one that ends an escape. */
+/** The rule, unless such a character precedes it that does not end an escape. */
 const after = (character: string, { source }: RegExp) =>
   new RegExp(`(?<!(?<!${ESCAPE})${character})${source}`)
 
-/** The rule, where a word begins. */
+/** The rule, at the beginning of a word. */
 const token = (rule: RegExp) => after('[A-Za-z]', rule)
 
 /** Matches the words in any case: a flag would hold for the whole rule. */
@@ -64,13 +64,12 @@ function named(name: RegExp, { source }: RegExp): RegExp {
 
 /**
  * These find all that secretlint's preset finds, since `hasSecret` uses only these (test/tools/redact-oracle.test.ts),
- * and what trials showed that the preset misses: shapes with a prefix that nothing else has. Before each rule stands
- * its sign: every match of the rule holds the sign, and looking for the sign takes a tenth of the time. Behind a rule
- * whose sign most texts hold stands what goes before each match: to look back only from there takes a tenth of the time,
- * too.
+ * and what trials showed that the preset misses: shapes with a prefix that nothing else has. `sign` is a part of every
+ * match: looking for it first takes a tenth of the time. `before`, for rules whose sign most texts have, is what
+ * precedes each match: looking back only from there takes a tenth of the time, too.
  */
 const RULES: readonly (readonly [sign: RegExp, rule: RegExp, before?: string])[] = [
-  // OpenAI, Anthropic. The mark in the middle of OpenAI's keys tells them, wherever they begin.
+  // OpenAI, Anthropic. The mark in the middle of OpenAI's keys identifies them, wherever they begin.
   [/sk-/, token(/sk-[A-Za-z0-9_-]{20,}/)],
   [/T3BlbkFJ/, /sk-[A-Za-z0-9_-]{20,90}T3BlbkFJ[A-Za-z0-9_-]{20,}/],
   [
@@ -136,7 +135,7 @@ const isSecret = (name: string, text: string): boolean =>
   SECRET_FIELDS.some(([ends, begins]) => ends.test(name) && begins.test(text))
 
 const SLICE = 200_000
-/** Longer than any secret that a slice's border could cut: a JWT of RULES has up to 26,632 characters. */
+/** Longer than any secret that a slice's end could cut: a JWT of RULES has up to 26,632 characters. */
 const OVERLAP = 30_000
 
 /**
@@ -150,12 +149,12 @@ export function hasSecret(json: string): boolean {
 }
 
 const [NEWLINE, MARK, QUOTE, TWO, BACKSLASH, UNICODE] = [0x0a, 0x21, 0x22, 0x32, 0x5c, 0x75]
-/** Letters that stand for a blank after a backslash: n, r, t. */
+/** Letters that stand for whitespace after a backslash: n, r, t. */
 const BLANKS: readonly (number | undefined)[] = [0x6e, 0x72, 0x74]
 
 /**
- * The text with its quotes unescaped, a line break for each escaped blank, a mark for other escapes, and no
- * backslashes. It goes byte by byte: millions of replacements would take seconds. Characters beyond ASCII, where no
+ * The text with its quotes unescaped, a line break for each escaped whitespace, a mark for other escapes, and no
+ * backslashes. It works byte by byte: millions of replacements would take seconds. Characters beyond ASCII, where no
  * pattern looks, are not kept.
  */
 function unescaped(json: string): string {
@@ -176,7 +175,7 @@ function unescaped(json: string): string {
   return bytes.toString('latin1', 0, to)
 }
 
-/** Each rule with the fewest characters that it takes: a whole match of megabytes would be more than the stack holds. */
+/** Each rule cut down to its shortest match: a match of megabytes would overflow the stack. */
 const SHORTEST = RULES.map(
   ([sign, { source, flags }, before = '']) =>
     [sign, new RegExp(before + source.replaceAll(',}', '}'), flags)] as const,
@@ -207,7 +206,7 @@ export async function redactJson<T>(value: T): Promise<T> {
   const clean = mapStrings(value, (text, name) => {
     const start = at
     at += text.length + 1
-    // Ranges are sorted and come once each: ranges that ended before this string are done with.
+    // Ranges are sorted and disjoint: those that ended before this string are done with.
     while (first < ranges.length && (ranges[first]?.[1] ?? 0) <= start) first++
     const isNamed = text !== '' && name !== null && isSecret(name, text)
     return isNamed ? MASK : masked(text, start, ranges, first)
@@ -216,7 +215,7 @@ export async function redactJson<T>(value: T): Promise<T> {
   return clean as T
 }
 
-/** A copy whose strings went through `fn`, in one order: a field's name (null), then its value. */
+/** A copy whose strings went through `fn`, always in the same order: a field's name (`name` is null), then its value. */
 function mapStrings(value: unknown, fn: (text: string, name: string | null) => string, name = ''): unknown {
   if (typeof value === 'string') return fn(value, name)
   if (Array.isArray(value)) return value.map((item) => mapStrings(item, fn, name))
@@ -230,7 +229,7 @@ type Range = [from: number, to: number]
 
 const WHOLE = RULES.map(([sign, { source, flags }]) => [sign, new RegExp(source, `g${flags}`)] as const)
 
-/** Where secrets stand, sorted and apart. Between slices of a long text the event loop gets its turn. */
+/** Where secrets are, sorted and disjoint. Yields to the event loop between slices of a long text. */
 async function secretsIn(text: string): Promise<Range[]> {
   // `pwd":"x` is the shortest text that a rule matches.
   if (text.length < 7) return []
@@ -238,7 +237,7 @@ async function secretsIn(text: string): Promise<Range[]> {
   for (let at = 0; at < text.length; at += SLICE - OVERLAP) {
     for (const [from, to] of await found(text.slice(at, at + SLICE))) ranges.push([at + from, at + to])
     if (at + SLICE >= text.length) break
-    await breathe()
+    await yieldToEventLoop()
   }
   return joined(ranges)
 }
@@ -304,7 +303,7 @@ async function found(slice: string): Promise<Range[]> {
   return [...own, ...(await lint(slice))]
 }
 
-/** A text that stands at `start`, with the ranges that reach into it replaced, from the `first` one on. */
+/** The text, which begins at `start`, with the ranges that overlap it replaced. Those before `first` end before it. */
 function masked(text: string, start: number, ranges: readonly Range[], first = 0): string {
   let out = ''
   let at = 0

@@ -1,6 +1,6 @@
 /**
- * The registries of sessions: a cache that never serves an older revision than the newest one known, and the one way to
- * write the next. What a registry holds is registry.ts; when one changes is session-tools.ts.
+ * The registries of sessions: a cache that never serves an older revision than the newest one known, and the only way
+ * to write the next. What a registry holds is registry.ts; when one changes is session-tools.ts.
  */
 import type { Logger } from 'pino'
 import { BoundedMap } from '../bounded-map.ts'
@@ -45,7 +45,7 @@ export interface Registries {
   keptRevision(session: string): number
   /** Another replica wrote this revision. */
   noteRevision(session: string, revision: number): void
-  /** … and has announced it. */
+  /** Another replica wrote this revision and has announced it. */
   noteAnnounced(session: string, revision: number): void
   /** The newest revision known of, which may be newer than the kept row. */
   latestRevision(session: string): number
@@ -58,7 +58,7 @@ export interface Registries {
    * those for which another writer came first.
    */
   changeTogether(sessions: readonly string[], make: Make): Promise<string[]>
-  /** How many tools the kept registry has, and one more. */
+  /** The number of tools in the kept registry, plus one. */
   weightOf(session: string): number
 }
 
@@ -76,7 +76,7 @@ export interface RegistriesDeps {
 const MOST_CACHED = 64 << 20
 /** Sessions whose newest revision is known by number. */
 const MOST_NOTED = 50_000
-/** Another writer may come first; if one does more often than this, it is no race but a defect. */
+/** Another writer may come first; if one does more often than this, that is a defect, not a race. */
 const MOST_TRIES = 10
 
 /** Another writer came first each time. The store itself is there, so nobody should wait for it to come back. */
@@ -210,7 +210,7 @@ const sizeOf = once(({ tools }: RegistryRow): number =>
     .flatMap(({ description, parameters, input_schema }) => [description, parameters, input_schema])
     .reduce<number>((sum, one) => sum + lengthOf(one), OVERHEAD * (tools.length + 1)),
 )
-/** Sessions share their servers' lists, so that the length is mostly known. */
+/** Sessions share their servers' lists, so the length is mostly known. */
 const lengthOfSchema = once((schema: object) => JSON.stringify(schema).length)
 const lengthOf = (value: unknown): number =>
   typeof value === 'string' ? value.length : isRecord(value) ? lengthOfSchema(value) : 0

@@ -1,13 +1,13 @@
 /**
- * The session's tool registry as a pure function: from what it was, what the bound servers list now, and
- * the operator's rules, to what it is next. Effects are session-tools.ts.
+ * The session's tool registry as a pure function: from what it was, what the bound servers list now, and the operator's
+ * rules, to what it is next. Effects are in session-tools.ts.
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { ToolsDelta } from '../chat/event.ts'
 import { exposedName } from '../chat/names.ts'
 import type { McpTool, ToolProblem } from '../mcp/contract.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
-import { inBreaths } from '../within.ts'
+import { inSlices } from '../within.ts'
 import type { Builtin } from './builtin.ts'
 import { definitionOf, hashOf, schemaOf } from './definition.ts'
 import type { Normalised } from './schema/normalise.ts'
@@ -22,7 +22,7 @@ export interface KnownServer {
   tools: readonly McpTool[] | null
   /** When that list came, RFC 3339 */
   seen_at: string | null
-  /** What that list lacks */
+  /** The tools that were left out of that list */
   left_out: readonly ToolProblem[]
   /**
    * `live`: the list is the present one. `away`: the server cannot be reached. `pending`: nobody knows yet, so its
@@ -75,7 +75,7 @@ export async function nextRegistry(
   }
   add(builtins.map((builtin) => builtinTool(builtin, now)))
   for (const server of servers) add(await toolsOf(server, before, policy, room))
-  const stay = await inBreaths(before, (tool) => {
+  const stay = await inSlices(before, (tool) => {
     const next = candidates.get(tool.canonical_name)
     return next ? [merged(tool, next)] : []
   })
@@ -124,7 +124,7 @@ export function difference(before: readonly RegistryTool[], after: readonly Regi
   }
 }
 
-/** Anything changed: only then there is a new revision. */
+/** Whether anything changed: only then is there a new revision. */
 export const hasMoved = ({ added, removed, changed }: Difference): boolean =>
   added.length + removed.length + changed.length > 0
 
@@ -139,11 +139,11 @@ export function switched(tools: readonly RegistryTool[], tool: RegistryTool, ena
   return { tools: next, ...difference(tools, next) }
 }
 
-/** A model may get it, as far as the registry knows. */
+/** Whether a model may get it, as far as the registry knows. */
 export const isDeclarable = (tool: RegistryTool | undefined): boolean =>
   tool?.enabled === true && tool.status !== 'undeclarable' && !tool.is_blocked
 
-/** These tools with places after all others, by name: all that was declared before keeps its place (rule 3). */
+/** These tools with places after all others, by name: all that was declared before keeps its place. */
 function appended(before: readonly RegistryTool[], joining: readonly RegistryTool[]): RegistryTool[] {
   const last = before.reduce((most, { order }) => Math.max(most, order), 0)
   return [...joining]
@@ -170,7 +170,7 @@ const bytesOf = ({ description, parameters, input_schema, annotations }: Registr
 const ANY = { type: 'object', properties: {} }
 /** Whether the tool has ANY for its schema. */
 export const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>): boolean =>
-  // The shorter look first: thousands of tools are asked for each revision.
+  // The cheaper check first: it is made for thousands of tools at each revision.
   Object.keys(parameters).length === 2 && isDeepStrictEqual(parameters, ANY)
 
 const hasChanged = (before: RegistryTool | undefined, after: RegistryTool): boolean =>
@@ -202,7 +202,7 @@ function builtinTool(builtin: Builtin, now: string): Candidate {
   }
 }
 
-/** In breaths: a schema that was not read before takes a millisecond. */
+/** In slices: a schema that is read for the first time takes a millisecond. */
 async function listed(
   server: KnownServer,
   tools: readonly McpTool[],
@@ -216,7 +216,7 @@ async function listed(
   const offered = tools
     .filter(({ name }) => isOffered(server.connector, name))
     .sort((a, b) => (a.name < b.name ? -1 : 1))
-  const usable = await inBreaths(offered, (tool) => {
+  const usable = await inSlices(offered, (tool) => {
     bytes += definitionOf(tool).bytes
     return mcpTool(server, tool, bytes <= most ? schemaOf(tool) : beyond, policy)
   })
@@ -259,7 +259,7 @@ function mcpTool(
   const canonical = `${server.server}.${tool.name}`
   const { refusal, isChanged } = ruled(server, tool.name, hash, policy)
   const problem = refusal ?? ('undeclarable' in schema ? schema.undeclarable : null)
-  // What nobody may call is not kept with each session: the lists of a hundred servers would be.
+  // Tools beyond the limit are kept without their texts: else each session would store the lists of a hundred servers.
   const isKept = schema !== BEYOND && schema !== BEYOND_ALL
   return {
     canonical_name: canonical,
@@ -334,7 +334,9 @@ const remembered = (
     return isAsItWas ? tool : { ...tool, status: 'unavailable', reason }
   })
 
-/** Two names may be exposed alike after cutting: the earlier tool keeps the name, the later is left out with a reason. */
+/**
+ * Exposed names may be equal once they are cut: the earlier tool keeps the name, the later is left out with a reason.
+ */
 function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
   const taken = new Map<string, string>()
   return tools.map((tool) => {
@@ -352,9 +354,9 @@ function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
 }
 
 /**
- * `*` stands for any run of characters; everything else for itself. Goes piece by piece and never back: as a regular
- * expression, a few stars would hold the event loop for minutes over one long name, and strangers write both globs and
- * names.
+ * `*` stands for any run of characters; everything else for itself. Goes piece by piece and never backtracks: as a
+ * regular expression, a few stars would hold the event loop for minutes over one long name, and strangers write both
+ * globs and names.
  */
 function matches(glob: string, name: string): boolean {
   if (!glob.includes('*')) return name === glob

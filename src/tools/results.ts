@@ -10,20 +10,20 @@ import type { McpResult } from '../mcp/contract.ts'
 import { characterStart, cutUtf8, endUtf8, nextCharacter, storableText } from '../text.ts'
 import { MASK, redactJson, redactText } from './redact.ts'
 
-/** The built-in that reads on in a result that was too long. */
+/** The built-in that reads the rest of a result that was too long. */
 export const INSPECT = 'inspect_tool_output'
 
 /** Bytes of text that a model gets of one result: about 16,000 tokens, a fraction of any window. */
 export const MODEL_LIMIT = 65_536
 const HEAD = 40_960
 const TAIL = 16_384
-/** Bytes of a structure that is shown beside a text: less than the step costs in which the model would ask for it. */
+/** Bytes of a structure that is shown beside a text: cheaper than the step in which the model would ask for it. */
 const BESIDE = 4_096
-/** Values of a structure that are looked for in the text beside it: a hostile server must not hold the gateway. */
+/** Most values of a structure that are looked for in the text beside it: a hostile server must not hold the gateway. */
 const COMPARED = 100
 /** Decoded bytes of one medium; larger ones are refused by the vendors or fill a window alone. */
 const MEDIA_LIMIT = 5 * 1024 * 1024
-/** `text/…`: text that is no UTF-8 */
+/** `text/…`: text that is not UTF-8 */
 const MEDIA_TYPES =
   /^(?:image\/(?:png|jpeg|gif|webp)|audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
 
@@ -38,7 +38,7 @@ interface ShapedResult {
   structured?: unknown
   spill?: { exec_id: string; bytes: number }
   stored: StoredOutput
-  /** How long the stored output is */
+  /** Length of the stored output */
   bytes: number
 }
 
@@ -82,8 +82,8 @@ export async function shapeResult(
 }
 
 /**
- * Whether the text has what the structure says, in whatever words around it. Of many servers it is only a summary, and
- * the data are in the structure alone (@primevue/mcp: "50 components returned."; opencode#38923).
+ * Whether the text has what the structure says, in whatever words around it. Many servers send only a summary, with the
+ * data in the structure alone (@primevue/mcp: "50 components returned."; opencode#38923).
  */
 function isTold(structured: unknown, text: string): boolean {
   let compared = 0
@@ -108,7 +108,7 @@ const isLong = (text: string): boolean => Buffer.byteLength(text) > MODEL_LIMIT
 const part = (text: string): TextPart => ({ type: 'text', text })
 
 interface Fitted {
-  /** In the server's order: a text may speak of the image above it */
+  /** In the server's order: a text may refer to the image above it */
   content: ContentPart[]
   texts: TextPart[]
   media: MediaPart[]
@@ -161,8 +161,8 @@ function storedIndex(whole: string, stored: string, index: number): number {
   let [from, to] = [0, 0]
   for (const piece of stored.split(MASK)) {
     const start = whole.indexOf(piece, from)
-    // Nowhere: an object's names that were secrets are one name now, so that it has lost members. The place before is
-    // safe: some text is read twice, and none is lost.
+    // Not found: keys of an object that were secrets are one key now, so members are gone. The place before is safe:
+    // some text is read twice, and none is lost.
     if (start < 0 || start >= index) return to
     from = start + piece.length
     if (from >= index) return to + index - start

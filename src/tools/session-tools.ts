@@ -1,6 +1,6 @@
 /**
- * The tools of sessions as a live thing: what callers change, what servers announce, and how a turn takes over both.
- * Below it:
+ * The tools of sessions as they change: by callers, by servers' announcements, and how a turn takes over both. Below
+ * it:
  * - discovery.ts: what servers list; watch.ts is one of them
  * - registry.ts: what that makes of a registry (pure); registries.ts keeps and writes them, announced-revisions.ts has
  *   their order
@@ -45,9 +45,9 @@ export interface EngineTools
       'current' | 'newest' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision' | 'noteAnnounced'
     > {
   /**
-   * Brings the session's registry up to date with its servers' lists. It waits for the servers no longer than told, and
-   * for callers' changes that are being written. What is known by then is written, however long the store takes.
-   * `bindings`: the session's, if they were read a moment ago. Answers how long it waited for servers, in ms.
+   * Brings the session's registry up to date with its servers' lists. It waits for the servers, at most `deadlineMs`,
+   * and for callers' changes that are being written. What is known by then is written, however long the store takes.
+   * `bindings`: the session's, if they were read a moment ago. Returns how long it waited for servers, in ms.
    */
   bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
   /**
@@ -62,7 +62,7 @@ export interface EngineTools
 }
 
 /**
- * Sessions that follow a server's announcement, a changed connector or an accepted definition at once; the others see
+ * Most sessions that follow a server's announcement, a changed connector or an accepted definition at once; others see
  * it at their next turn.
  */
 export const FOLLOWERS = 1_000
@@ -83,7 +83,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
 
   const sessionsOf = ({ id }: Connector) =>
     store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
-      log.warn({ err }, 'tool list was not followed')
+      log.warn({ err }, 'the sessions that follow a tool list could not be read')
       return []
     })
   const followers = async (connector: Connector, behind?: (session: string) => boolean) =>

@@ -18,14 +18,14 @@ export interface Upkeep {
   /** One session by itself. Throws session_not_found. */
   update(session: string): Promise<Change>
   /**
-   * For a reader of a session whose registry was not made here: takes over what was bound or configured since it was.
-   * No server is asked, so that none is found to be away. Throws session_not_found.
+   * For a reader of a session whose registry was not made here: takes over what was bound or configured since. No
+   * server is asked, so that none is found to be away. Throws session_not_found.
    */
   recall(session: string): Promise<Change>
-  /** Takes over what is known now, for a turn that waits: before all that merely follow. */
+  /** Takes over what is known now, for a turn that waits: before sessions that merely follow. */
   bringUp(session: string): Promise<void>
   /**
-   * The same without haste, for sessions that `isBehind` holds for when their turn comes, by default for all. Never
+   * The same without urgency, for sessions that are `isBehind` when their batch is made, by default for all. Never
    * rejects.
    */
   follow(sessions: readonly string[], isBehind?: (session: string) => boolean): Promise<void>
@@ -34,7 +34,7 @@ export interface Upkeep {
    * ago.
    */
   standing(session: string, bindings?: readonly Bound[]): Standing
-  /** Waits, no longer than told, for lists of its servers that are on their way. */
+  /** Waits, at most `deadlineMs`, for lists of its servers that are on their way. */
   awaitExpected(session: string, deadlineMs: number): Promise<void>
 }
 
@@ -70,7 +70,7 @@ interface MadeOf {
 const MOST_KNOWN = 100_000
 
 export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
-  /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
+  /** What each session's registry was last made of, so that a turn that starts without news writes and asks nothing */
   const madeOf = new BoundedMap<MadeOf>(MOST_KNOWN, ({ bound }) => 1 + bound.length)
   const pinned = createFirstUse(store)
   const batches = createBatches({
@@ -144,7 +144,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       const now = discovery.marks(bound)
       const isOther = now.some((mark, i) => mark !== null && mark !== marks[i])
       const isExpected = bound.some(({ connector: { id } }) => discovery.isExpected(id))
-      // A look at the servers from before a change may end after it, and show them as they were.
+      // A look-up that began before a change may end after it, and show the servers as they were.
       if (isOther || isExpected || batches.isDue(session)) return 'moved'
       return now.includes(null) ? 'doubtful' : 'current'
     },

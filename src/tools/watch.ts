@@ -28,7 +28,7 @@ export interface WatchDeps {
 export interface Wanted {
   /** Asks even if a list is fresh */
   refresh?: boolean
-  /** A person wants the list: if there is none, the server is asked even in a back-off */
+  /** A person wants the list: if there is none, the server is asked even during a back-off */
   insists?: boolean
   /** By connector: when some replica listed the tools that are in the session's registry. An earlier list is old */
   seen?: ReadonlyMap<string, string>
@@ -60,8 +60,8 @@ export class Watch {
   #list: KnownList | null = null
   #failures = 0
   /**
-   * The newest date in `seen` that a list was fetched for. Only once each: if the clock here is behind, no list seems
-   * as new
+   * The newest date in `seen` that a list was fetched for. Only once for each date: if the clock here is behind, no
+   * list ever seems that new
    */
   #caughtUp = ''
   #retry: NodeJS.Timeout | null = null
@@ -99,7 +99,8 @@ export class Watch {
 
   /**
    * The server has announced another list, may have done so unheard, or was away for a call. It is asked only while
-   * somebody uses it, else one that announces often would never be let go; and not beside the attempts to reach it again.
+   * somebody uses it, else one that announces often would never be let go; and not in addition to the attempts to reach
+   * it again.
    */
   noteChange(): void {
     const isTried = this.#retry !== null && this.#isAway()
@@ -116,7 +117,7 @@ export class Watch {
     // After a failure the door's own list is only a memory, however fresh.
     const hasFailed = this.failure !== null || this.#failures > 0 || this.#isAway()
     const isMemory = hasFailed || this.#deps.mcp.isOutdated(this.spec.key)
-    const isNewer = refresh || insists || isMemory || this.#isPassed(seen)
+    const isNewer = refresh || insists || isMemory || this.#isSuperseded(seen)
     this.#dropRetry()
     // The attempt itself may take longer than callers wait: a server that always does joins later.
     const options = { timeoutMs: ATTEMPT_MS, refresh: isNewer, insists }
@@ -140,7 +141,7 @@ export class Watch {
     return asking
   }
 
-  /** The last list, if nothing speaks for asking again. */
+  /** The last list, if there is no reason to ask again. */
   current(): ToolList | null {
     const list = this.#present()
     return list && isRecent(list) ? list : null
@@ -164,10 +165,10 @@ export class Watch {
 
   /** The last list, if it may be shown; if it is merely old, it is asked for again in the background. */
   #usable({ refresh = false, seen }: Wanted): ToolList | null {
-    const list = refresh || this.#isPassed(seen) ? null : this.#present()
+    const list = refresh || this.#isSuperseded(seen) ? null : this.#present()
     if (!list) return null
     if (!isRecent(list)) void this.#ask({ refresh: true })
-    // The list was fetched at the start, or by a connector's test: no session was told of it, and the store does not
+    // The list was fetched at the start, or by a connector's test: no session has heard of it, and the store does not
     // have it.
     if (this.#list?.hash !== list.hash) void this.#noteList(list)
     return list
@@ -178,8 +179,8 @@ export class Watch {
     return this.failure === null ? presentList(this.#deps.mcp, this.spec.key) : null
   }
 
-  /** Another replica has listed newer tools, which the older list here would take away again. */
-  #isPassed(seen: Wanted['seen']): boolean {
+  /** Another replica has listed newer tools, which the older list here would remove again. */
+  #isSuperseded(seen: Wanted['seen']): boolean {
     const list = this.#deps.mcp.cached(this.spec.key)
     const shown = seen?.get(this.connector.id) ?? ''
     return list !== null && dateOf(list) < shown && this.#caughtUp < shown

@@ -30,8 +30,7 @@ export type Rename = ReadonlyMap<string, string>
 export type Adapted = { schema: JsonSchema; rename: Rename | null } | { undeclarable: string }
 
 /**
- * How often a definition may be written out inside of itself, tried in this order; of the innermost only its kind is
- * left.
+ * How often a definition may be written out inside itself, tried in this order; of the innermost only its kind is left.
  */
 const INLINE_DEPTHS = [3, 2, 1, 0]
 /** Most references that are written out in one schema. */
@@ -197,7 +196,7 @@ function flattened(
     const name = definitionIn($ref)
     const found = known.get(name)
     if (found) return found
-    // A definition inside of itself adds nothing.
+    // A definition inside itself adds nothing.
     known.set(name, {})
     const flat = flattened(definitions.get(name) ?? {}, definitions, known)
     known.set(name, flat)

@@ -44,15 +44,15 @@ const same: Keep = (value) => value
 const prose: Keep = (value) => visibleText(String(value), MAX_DESCRIPTION) || undefined
 const bounded: Keep = (value) => (isWithin(value, VALUE_LIMITS) ? value : undefined)
 
-/** An escape in an expression, and the name in it if it stands for a property of characters. */
+/** An escape in an expression, and the name in it if it is a Unicode property. */
 const ESCAPE = /\\(?:[pP]\{([^}]*)\}|.)/gs
-/** The properties that were met and that JavaScript knows, by their names; there are some thousand. */
+/** The Unicode properties met so far that JavaScript knows, by name; there are some thousand. */
 const properties = new Map<string, RegExp>()
 
 /**
- * An expression that is short, and that JavaScript can read in its Unicode mode. To read a property of characters takes
- * the engine a tenth of a millisecond, and a list of tools has room for a hundred thousand: each is read once, and
- * elsewhere the digits stand in its place.
+ * An expression that is short, and that JavaScript can read in its Unicode mode. Reading a Unicode property takes the
+ * engine a tenth of a millisecond, and a list of tools has room for a hundred thousand: each is read once, and `\d`
+ * takes its place elsewhere.
  */
 export const isPattern = (pattern: string): boolean => {
   if (pattern.length > MAX_PATTERN) return false
@@ -72,7 +72,7 @@ export const isPattern = (pattern: string): boolean => {
 const FOREIGN = /^\\(?![bBcdDfknrsStuvwWx])[A-Za-z]$/
 
 /**
- * The expression, if JavaScript can read it as it was meant; else null. Many expressions need the syntax before the
+ * The expression, if JavaScript can read it as it was meant; else null. Many expressions need the syntax from before
  * Unicode mode. That syntax reads an escape that JavaScript does not know as its letter, and a class name
  * (`[[:alpha:]]`) as plain characters: expressions with these are not tried in it.
  */

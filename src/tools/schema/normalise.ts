@@ -74,7 +74,7 @@ class Cleaner {
   readonly #named = new Map<string, Definition>()
   /** How often a name was wanted */
   readonly #wanted = new Map<string, number>()
-  /** Nodes being expanded in place: meeting one again is a circle without an end. */
+  /** Nodes being expanded in place: meeting one again is an endless cycle. */
   readonly #expanding = new Set<JsonSchema>()
   /** Clean nodes that say less than the server's */
   readonly #relaxed = new WeakSet<JsonSchema>()
@@ -98,7 +98,7 @@ class Cleaner {
     const object = ordered({ properties: {}, ...schema, type: 'object' })
     // Definitions that a definition refers to come into the map while it is read.
     for (const definition of this.#named.values()) definition.schema = this.#some(definition.raw, 1)
-    this.#openCircles()
+    this.#openCycles()
     const definitions = new Map([...this.#named].map(([name, { schema }]) => [name, schema]))
     return withWholeTests(withDefinitions(object, definitions), (node) => this.#relaxed.has(node))
   }
@@ -108,7 +108,7 @@ class Cleaner {
    * following it would never end: it becomes one that accepts anything. Each definition is visited once: a chain of
    * thousands, followed from every link, took seconds.
    */
-  #openCircles(): void {
+  #openCycles(): void {
     const passedFrom = new Map<Definition, Definition>()
     for (const start of this.#named.values()) {
       let at: Definition | undefined = start
@@ -153,8 +153,8 @@ class Cleaner {
     if (target === undefined) return this.#plain(node, depth)
     const { raw, ref } = target
     const isBare = [...node.keys()].every((key) => isAnnotation(key) || key === '$ref' || key === '$defs')
-    const isCircle = this.#expanding.has(raw)
-    if (!isBare && !isCircle) {
+    const isCycle = this.#expanding.has(raw)
+    if (!isBare && !isCycle) {
       // The keywords beside a reference and its target hold together.
       return this.#plain(
         new Map(node).set('allOf', [raw, ...((node.get('allOf') as unknown[]) ?? [])]),
@@ -191,7 +191,7 @@ class Cleaner {
     const word = ref.slice(Math.max(ref.lastIndexOf('/'), ref.lastIndexOf('#')) + 1)
     const base = word.replace(/[^A-Za-z0-9_]/g, '').slice(0, 40) || 'definition'
     let name = base
-    // Counts on from the last one of this name: thousands may be named alike.
+    // Continues from the last number for this name: thousands may be named alike.
     let n = this.#wanted.get(base) ?? 1
     while (this.#named.has(name)) name = `${base}${++n}`
     this.#wanted.set(base, n)

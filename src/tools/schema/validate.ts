@@ -38,7 +38,7 @@ const MOST_REFUSED = 10_000
 interface Waiting {
   job: Job
   schema: unknown
-  /** What `worked` was when it began to wait */
+  /** What `workedMs` was when it began to wait */
   since: number
   settle(problems: Misfit[]): void
 }
@@ -56,8 +56,8 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   let count = 0
   /** When the thread got the current question */
   let sentAt: number | null = null
-  /** Milliseconds that the thread has worked, without its starts: these are nobody's schema's fault */
-  let worked = 0
+  /** Milliseconds that the thread has worked; its starts do not count, since they are no schema's fault */
+  let workedMs = 0
   const queue: Waiting[] = []
   /** Schemas that cost a thread its life, or that it cannot use */
   const refused = new BoundedMap<true>(MOST_REFUSED)
@@ -93,7 +93,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
 
   function done(problems: Misfit[]): void {
     stopClock()
-    if (sentAt !== null) worked += performance.now() - sentAt
+    if (sentAt !== null) workedMs += performance.now() - sentAt
     sentAt = null
     const finished = current
     current = null
@@ -113,7 +113,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   function next(): void {
     if (current || isClosed) return
     current = queue.shift() ?? null
-    while (current && worked - current.since > MOST_BUDGETS * budgetMs) {
+    while (current && workedMs - current.since > MOST_BUDGETS * budgetMs) {
       current.settle([])
       current = queue.shift() ?? null
     }
@@ -122,10 +122,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     else if (!worker) start()
   }
 
-  /**
-   * Sends the schema only if the thread asks for it: the thread knows what it has compiled, and what it has dropped
-   * since.
-   */
+  /** Sends the schema only if the thread asks for it: the thread knows what it has compiled and dropped since. */
   function send(schema?: unknown): void {
     if (!current || !worker) return
     stopClock()
@@ -140,7 +137,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
       const isReadable = key !== '' && !refused.get(key) && isWithin(value, LIMITS)
       if (!isReadable || isClosed || queue.length >= MOST_WAITING) return Promise.resolve([])
       return new Promise((settle) => {
-        queue.push({ job: { id: ++count, key, value }, schema, since: worked, settle })
+        queue.push({ job: { id: ++count, key, value }, schema, since: workedMs, settle })
         next()
       })
     },
