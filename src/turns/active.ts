@@ -1,6 +1,6 @@
 /**
- * A turn that this process owns and runs: the one place where a wish from outside (cancel, restart, a tool
- * taken away) meets the loop. The loop says which phase it is in; wishes act at once where they can.
+ * A turn that this process owns and runs: the one place where a command from outside (cancel, restart, removal of a
+ * tool) meets the loop. The loop says which phase it is in; commands act at once where they can.
  */
 import type { AnnouncedEvent, Fence, Session, Turn, TurnStart } from '../store/store.ts'
 
@@ -12,8 +12,8 @@ export const DRAINING = Symbol('draining')
 export const TOOL_REMOVED = Symbol('tool removed')
 
 /**
- * `preparing`: no request has left, and the newest tools are read anyway · `model`: a request is out · `committing`,
- * `tools`: nothing to restart
+ * `preparing`: no request has left, and the newest tools are read anyway · `model`: a request is in flight ·
+ * `committing`, `tools`: nothing to restart
  */
 type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools'
 
@@ -31,22 +31,22 @@ export interface ActiveTurn {
   phase: Phase
   /** The id of the credential that serves the turn, once it is chosen */
   credentialId: string | null
-  /** Aborted for a cancel, a lost lease, or a drain at a step's border */
+  /** Aborted for a cancel, a lost lease, or a drain at a step boundary */
   readonly stop: AbortController
   /** Stops the model call in flight; aborted with `stop`, too */
   model: AbortController | null
   /** A restart was asked for and the step's new request has not left yet */
   restartPending: boolean
-  /** The request that left last: the revision of its tools, and whether a restart made it */
+  /** The request that left last: the revision of its tools, and whether a restart caused it */
   sent: { revision: number; isRestart: boolean } | null
   /** Events that a commit announced and that are not known to be in the stream yet: the next commit keeps them, too */
   unsaid: AnnouncedEvent[]
   /** Tool calls in flight by call id, each with what stops it alone */
   readonly calls: Map<string, { tool: string; abort: AbortController }>
-  /** The turn has ended, and another one of its session waited then */
+  /** Another turn of the session was queued when this one ended */
   hasQueued: boolean
-  /** Set while draining: leave at the next border between steps */
-  leaveAtBorder: boolean
+  /** Set while draining: leave at the next step boundary */
+  leaveAtBoundary: boolean
 }
 
 export function createActive(turn: Turn, fence: Fence, session: Session): ActiveTurn {
@@ -63,7 +63,7 @@ export function createActive(turn: Turn, fence: Fence, session: Session): Active
     unsaid: [],
     calls: new Map(),
     hasQueued: false,
-    leaveAtBorder: false,
+    leaveAtBoundary: false,
   }
 }
 
@@ -73,13 +73,13 @@ export const RESTART_LIMIT = 8
 export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
 
 /**
- * Restarts the model call in flight, for a change of tools or for its own sake. Several wishes become one restart: while
- * one is pending, the step will read the newest tools anyway.
+ * Restarts the model call in flight, for a change of tools or because a caller asks. Several commands become one
+ * restart: while one is pending, the step will read the newest tools anyway.
  *
  * `revision`: the registry's revision after the change. A request that left with this revision, or with a newer one,
- * has the change and is left alone; without a revision every request is made anew. `isMoved`: the wish did change
- * something. If so, and a restart made the request that has the change, that restart was for this wish, too: the answer
- * is `restarting`.
+ * has the change and is left alone; without a revision, any request is made again. `isMoved`: the command changed
+ * something. If so, and a restart caused the request that has the change, that restart was for this command, too: the
+ * answer is `restarting`.
  */
 export function requestRestart(
   active: ActiveTurn,
@@ -93,7 +93,7 @@ export function requestRestart(
   }
   if (active.phase !== 'model' && active.phase !== 'preparing') return 'not_restartable'
   if (active.turn.restarts >= RESTART_LIMIT) return 'limit'
-  // Not sent yet: the step takes the new overlay by itself, and nothing has to be discarded.
+  // Not sent yet: the step picks up the new overlay by itself, and nothing has to be discarded.
   if (active.phase === 'preparing') return 'not_restartable'
   active.restartPending = true
   active.model?.abort(RESTART)
@@ -101,8 +101,8 @@ export function requestRestart(
 }
 
 /**
- * The first reason counts. The signals of tool calls follow it, those in flight and later ones. The model call in flight is
- * stopped by its own: a signal made of two would take a kilobyte more for as long as the answer streams.
+ * The first reason counts. The signals of tool calls follow it, in flight or later. The model call in flight has a
+ * signal of its own: one combined from two would take a kilobyte more for as long as the answer streams.
  */
 export function requestStop(active: ActiveTurn, reason: symbol): void {
   active.stop.abort(reason)

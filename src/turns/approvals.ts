@@ -49,8 +49,8 @@ export async function recordDecision(
 }
 
 /**
- * Marks as expired the calls that wait for a person and whose tools are gone; the process that resumes the turn settles
- * them. True: there were any.
+ * Marks as expired the calls that wait for a person and whose tools are gone; the process that resumes the turn
+ * settles them. Returns whether there were any.
  */
 export async function expireRemoved(
   store: Pick<Store, 'executions'>,

@@ -54,9 +54,9 @@ export async function runCalls(run: Run, jobs: Job[]): Promise<boolean> {
 }
 
 /**
- * Takes up the calls of a turn that waited or lost its owner, each as its ledger row says (fate.ts). Null: its last
- * step left none open; else as runCalls. If the turn waited, the commit that made it wait has said which calls were
- * settled.
+ * Takes up the calls of a turn that waited or lost its owner, each as its ledger row says (fate.ts). Null if its last
+ * step left none open; otherwise as runCalls. If the turn waited, the commit that made it wait has said which calls
+ * were settled.
  */
 export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Promise<boolean | null> {
   const open = openCalls(run)
@@ -85,8 +85,8 @@ export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Prom
 }
 
 /**
- * Settles the calls of a turn that is given up, without running any, and ends it. False, and nothing is
- * written, when its last step left none open.
+ * Settles the calls of a turn that is given up, without running any, and ends it. Returns false, and writes nothing,
+ * if its last step left none open.
  */
 export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boolean> {
   const open = openCalls(run)
@@ -152,7 +152,10 @@ async function takeUp(run: Run, job: Job, row: Execution | undefined, fate: Fate
   return fate.kind
 }
 
-/** An approved edit is what runs, also the second time. It is opened first: after `begin` the call counts as run. */
+/**
+ * An approved edit is what runs, also when the call is repeated. It is decrypted first: after `begin` the call counts
+ * as run.
+ */
 async function begin({ deps, active }: Run, job: Job, { id, approval }: Execution): Promise<void> {
   const edit = approval?.sealed_arguments
   if (edit) job.edited = deps.sealed.open(edit, id)
@@ -166,14 +169,14 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   for (const job of waiting) sayAhead(run, job, [question(run, job)])
   const running = jobs.filter((job) => !job.waits && !job.result)
   let open = running.length
-  // The last result travels with the message's commit: one write less for the common single call.
+  // The last result is written with the message's commit: one write less for the common single call.
   const isLast = () => --open === 0 && waiting.length === 0
   const settled = await Promise.allSettled(running.map((job) => runJob(run, job, isLast)))
   const broken = settled.find((one) => one.status === 'rejected')
   if (broken) throw broken.reason
   await withdraw(run, waiting)
-  const isHome = jobs.every(({ result }) => result !== undefined)
-  if (active.stop.signal.aborted && !(active.stop.signal.reason === DRAINING && isHome)) {
+  const areSettled = jobs.every(({ result }) => result !== undefined)
+  if (active.stop.signal.aborted && !(active.stop.signal.reason === DRAINING && areSettled)) {
     return stopHere(run, jobs)
   }
   if (waiting.some((job) => !job.result)) {
@@ -185,8 +188,8 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
 }
 
 /**
- * All calls that waited may have been decided while others ran. Then they go on at once: clients must not hear that the
- * turn waits where nothing is left to decide. False while one is undecided.
+ * All calls that waited may have been decided while others ran. Then they go on at once: clients must not hear that
+ * the turn waits when nothing is left to decide. Returns false while one is undecided.
  */
 async function takeUpDecided(run: Run, jobs: readonly Job[]): Promise<boolean> {
   const rows = await ledgerOf(run)
@@ -258,7 +261,7 @@ async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | undefi
   run.history.push(...stored)
 }
 
-/** A commit that brings the settlements which are not in the ledger yet. */
+/** Commits, with the settlements that are not in the ledger yet. */
 async function commitEnds(run: Committing, jobs: Job[], rest: Parameters<typeof commit>[1]) {
   const ended = jobs.flatMap((job) => (job.settlement ? [{ job, settlement: job.settlement }] : []))
   const stored = await commit(run, { ...rest, settlements: ended.map(({ settlement }) => settlement) })

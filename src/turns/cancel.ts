@@ -13,7 +13,7 @@ import { findTurn, type Wait } from './wait.ts'
 
 /** How long a waiting cancel gives the running turn to end. */
 const WAIT_SECONDS = 30
-/** A cancelled turn that is not over after this time is taken from its owner, alive or not. */
+/** A cancelled turn that has not ended after this time is taken from its owner, alive or not. */
 const DEADLINE_MS = 10_000
 
 /** `noteEndAnnounced`: the end of this turn is in the stream. */

@@ -9,19 +9,22 @@ import type { RestartAnswer } from './active.ts'
 
 export type Control =
   | { op: 'cancel'; turn_id: string; session_id: string }
-  | Wish
+  | OwnerCommand
   | { op: 'answer'; ask: string; answer: RestartAnswer }
   | { op: 'revision'; session_id: string; revision: number }
   /** A turn was given away: the first replica that hears this may take it */
   | { op: 'handed_over'; session_id: string }
 
-/** What only a turn's owner can do. It answers where there is an id to answer under (`ask`). */
-export type Wish = { session_id: string; ask?: string } & ({ op: 'restart'; turn_id: string } | ToolsWish)
+/** What only a turn's owner can do. The owner answers if there is an id (`ask`) to answer under. */
+export type OwnerCommand = { session_id: string; ask?: string } & (
+  | { op: 'restart'; turn_id: string }
+  | ToolsCommand
+)
 /**
- * `apply`: replicas of former versions act on no other value · `isMoved`: something changed; some former versions leave
- * it out
+ * `apply`: replicas of former versions act on no other value · `isMoved`: something changed; some former versions omit
+ * it
  */
-export type ToolsWish = {
+export type ToolsCommand = {
   op: 'tools'
   apply: 'now'
   removed: string[]
@@ -34,18 +37,18 @@ export const tell = (bus: Pick<Bus, 'publish'>, control: Control): Promise<void>
 
 const ANSWER_MS = 1_000
 
-/** Wishes that only a turn's owner can answer: each is told with an id, which its answer brings back. */
+/** Commands that only a turn's owner can answer: each is sent with an id, which its answer repeats. */
 export function createAsks(bus: Pick<Bus, 'publish'>) {
   const open = new Map<string, (answer: RestartAnswer) => void>()
   return {
     /** Null: nobody answered in time. */
-    async ask(wish: Wish): Promise<RestartAnswer | null> {
+    async ask(command: OwnerCommand): Promise<RestartAnswer | null> {
       const ask = newId('req')
       const answered = new Promise<RestartAnswer>((resolve) => {
         open.set(ask, resolve)
       })
       try {
-        const told = tell(bus, { ...wish, ask })
+        const told = tell(bus, { ...command, ask })
         return await within(
           ANSWER_MS,
           told.then(() => answered),

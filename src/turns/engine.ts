@@ -2,10 +2,11 @@
  * The engine as the rest of Baton sees it. What lies behind it:
  * - a turn is asked for: opening.ts, with histories.ts and room.ts (whether this replica takes one more)
  * - it is owned and run: owned.ts, and its loop in loop.ts: a model step (step.ts, prepare.ts), then the step's calls
- *   (calls.ts, job.ts is one of them, fate.ts one that was left open). run.ts is what the loop carries and how it commits
+ *   (calls.ts, job.ts is one of them, fate.ts one that was left open). run.ts is what the loop carries and how it
+ *   commits
  * - its events: events.ts
- * - wishes from outside: cancel.ts, restart.ts, approvals.ts. They meet the loop in active.ts, and reach other replicas
- *   by control.ts
+ * - commands from outside: cancel.ts, restart.ts, approvals.ts. They meet the loop in active.ts, and reach other
+ *   replicas by control.ts
  * - its owner is lost: leases.ts, rescue.ts
  * - nothing runs: preview.ts (`/render`), wait.ts
  */
@@ -30,7 +31,7 @@ import { createRoom, createSlots, watchLateness } from './room.ts'
 import { createWait, findTurn } from './wait.ts'
 
 /**
- * Ends that were said within this time are noted together. An end that a crash left unnoted is said again, and the bus
+ * Ends that were said within this time are noted together. An end that a crash left unnoted is said again; the bus
  * drops the copy.
  */
 const GATHER_MS = 200
@@ -41,7 +42,7 @@ export interface Engine
     Pick<Owned, 'isDraining' | 'handedOver'> {
   /** Takes over what crashed owners left, and keeps doing so. */
   begin(): void
-  /** No new turns; running ones leave at the next step's border, or at the deadline. */
+  /** No new turns; running ones leave at the next step boundary, or at the deadline. */
   drain(ms: number): Promise<void>
   /**
    * Says on the session's stream that its tools changed, and tells the other replicas their revision. `turn`: the
@@ -50,7 +51,10 @@ export interface Engine
   sayToolsChanged(session: string, delta: ToolsDelta, turn: string | null): Promise<void>
 }
 
-/** Until `begin` the engine only runs the turns that it is asked for: it hears no other replica, and scans for nothing. */
+/**
+ * Until `begin` the engine only runs the turns that it is asked for: it does not listen to other replicas, and does
+ * not scan.
+ */
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps
   const endsAnnounced = gathering(
@@ -94,7 +98,7 @@ export function createEngine(deps: EngineDeps): Engine {
       }
       case 'restart':
       case 'tools':
-        return restarts.grant(control)
+        return restarts.carryOut(control)
       case 'answer':
         return restarts.answered(control.ask, control.answer)
       // A replica of a later version may send an op that this version does not know.
@@ -121,7 +125,7 @@ export function createEngine(deps: EngineDeps): Engine {
       return { turn, outcome: 'created' }
     }
     await sayCreated(deps, turn)
-    // The running turn may have ended between the check and the insert: nobody else would look soon.
+    // The running turn may have ended between the check and the insert: nobody else would look for a while.
     await bus.publish('queue', turn.session_id)
     if (opened.interrupted !== null) await cancel(caller, opened.interrupted, null)
     return { turn, outcome: kind }

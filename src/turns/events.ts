@@ -34,7 +34,7 @@ export const announced = (turn: Turn, step: number | null, name: string, body: T
 let lastSecond = 0
 let lastText = ''
 
-/** The time as RFC 3339; all but the milliseconds is made once a second. */
+/** The time as RFC 3339; all but the milliseconds is formatted once per second. */
 export function now(): string {
   const ms = Date.now()
   const second = Math.floor(ms / 1000)
@@ -110,7 +110,7 @@ export async function sayDirectly(bus: Pick<Bus, 'append'>, { key, event }: Anno
   await bus.append(session_id, [{ type, turn_id, data: JSON.stringify(event), once: key }])
 }
 
-/** Says that a turn exists which does not begin yet. */
+/** Says that a turn exists that does not begin yet. */
 export async function sayCreated({ bus, log }: Pick<EngineDeps, 'bus' | 'log'>, turn: Turn): Promise<void> {
   const created = announced(turn, null, 'created', { type: 'turn.created' })
   await sayDirectly(bus, created).catch((err: unknown) =>

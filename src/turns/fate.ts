@@ -8,7 +8,7 @@ import type { Execution } from '../store/store.ts'
 import type { Job } from './job.ts'
 
 /**
- * Most calls of one step that are run: a model that repeats itself writes thousands, each with a row, a result and its
+ * Most calls of one step that are run: a model stuck in repetition writes thousands, each with a row, a result and its
  * events.
  */
 export const MOST_CALLS = 128
@@ -40,7 +40,7 @@ export function fateOf(job: Job, row: Execution | undefined, place: number, turn
       return turn && mayRepeat(job, row, turn) ? RUNS : LOST
     case 'awaiting_approval':
       if (!turn) return NOT_RUN
-      if (isOthers(job, row, turn)) return SERVER_CHANGED
+      if (isOfAnotherServer(job, row, turn)) return SERVER_CHANGED
       return row.approval ? decided(row.approval) : { kind: 'waits' }
     case undefined:
       // Every call has a row. Were one missing, nobody could say whether its call ran.
@@ -54,13 +54,13 @@ const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
 
 /** Not if its tool is gone or the turn is to be cancelled: the call would be settled as not made, though it had begun. */
 const mayRepeat = (job: Job, row: Execution, turn: GoesOn): boolean =>
-  row.repeatable && job.declared !== undefined && !turn.isCancelled && !isOthers(job, row, turn)
+  row.repeatable && job.declared !== undefined && !turn.isCancelled && !isOfAnotherServer(job, row, turn)
 
 /**
  * The call was meant for another server: the one that has the tool now goes by another name, or is younger than the
  * call.
  */
-const isOthers = ({ connector }: Job, row: Execution, { asked_at }: GoesOn): boolean =>
+const isOfAnotherServer = ({ connector }: Job, row: Execution, { asked_at }: GoesOn): boolean =>
   connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
 
 function decided({ decision, reason }: NonNullable<Execution['approval']>): Fate {

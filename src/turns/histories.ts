@@ -17,7 +17,7 @@ interface KeptHistory {
 
 export interface Histories {
   kept(session: string): KeptHistory | undefined
-  /** The list is the keeper's from now on. */
+  /** Takes ownership of the list. */
   keep(session: string, rewrites: number, messages: readonly Message[]): void
 }
 

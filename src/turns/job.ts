@@ -1,6 +1,6 @@
 /**
- * One call of a step: made under its connector's limits, stopped when it must be, settled truthfully, and its
- * completion said.
+ * One call of a step: made under its connector's limits, stopped if need be, settled truthfully, and its completion
+ * said.
  */
 import type { TurnEventBody } from '../chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
@@ -24,7 +24,7 @@ export interface Job {
   edited?: Record<string, unknown>
   /** A person is to say whether it may run */
   waits: boolean
-  /** Not in the ledger yet: it travels with the next commit */
+  /** Not in the ledger yet: the next commit writes it */
   settlement?: Settlement
   result?: ToolResultPart
   /** How long it ran */
@@ -37,10 +37,10 @@ export interface Job {
 export const toolOf = async ({ call, declared }: Job): Promise<string> =>
   declared ? call.name : redactText(call.name)
 
-/** How long a call may take to come home after it was told to stop. */
+/** How long a call may take to return after it was told to stop. */
 const STOP_GRACE_MS = 3_000
 
-/** `isLast`: its settlement may travel with the results' commit. */
+/** `isLast`: its settlement may be written with the results' commit. */
 export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> {
   const { active, deps } = run
   const { call, exec_id } = job
@@ -52,7 +52,7 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   active.calls.delete(call.call_id)
   const travels = isLast()
   const { reason } = active.stop.signal
-  // A call that a drain cut short has no result here: the next owner judges it. A call that came home is settled for
+  // A call that a drain cut short has no result here: the next owner judges it. A call that returned is settled for
   // that owner.
   if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
   job.result = settlement.result
@@ -89,7 +89,7 @@ export async function recordEnd(
   })
 }
 
-/** Says a job's events at once. The commit that follows says again what is unsaid by then. */
+/** Says a job's events at once. The commit that follows says what is still unsaid by then. */
 export function sayAhead({ deps, active, writer }: Run, { said }: Job, events: AnnouncedEvent[]): void {
   for (const { key, event } of events) {
     writer.emit(event, key).then(
@@ -133,7 +133,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
   })
 }
 
-/** A call that was told to stop and does not come home in time is settled without it. */
+/** A call that was told to stop and does not return in time is settled without its answer. */
 async function withinGrace(
   run: Run,
   job: Job,

@@ -15,7 +15,7 @@ export interface Leases extends Pick<Rescue, 'leave'> {
   stop(): void
 }
 
-/** Looks at once; beats and looks again until `stop`. What fails is logged, and tried the next time. */
+/** Looks at once; beats and looks again until `stop`. What fails is logged, and tried again next time. */
 export function startLeases(deps: RescueDeps, owned: Owned): Leases {
   const { settings, log } = deps
   const leaseMs = settings.leaseSeconds * 1000
@@ -32,7 +32,7 @@ export function startLeases(deps: RescueDeps, owned: Owned): Leases {
     // A process that was frozen may wake here. Its leases come first, so that the scan does not take its own turns for
     // lost ones.
     await heartbeat(deps, owned)
-    // Nobody could prolong a lease while the store was away: owners get the time to do so first.
+    // Nobody could renew a lease while the store was away: owners get the time to do so first.
     await owned.track(rescue.scan(performance.now() - storeAwayAt >= leaseMs))
   }, failed('scan failed'))
 
@@ -51,7 +51,7 @@ export function startLeases(deps: RescueDeps, owned: Owned): Leases {
   }
 }
 
-/** Does the work once more for all calls that came meanwhile: a slow store must not pile up scans. */
+/** Calls that come during the work share one more run: a slow store must not pile up scans. */
 function oneAtATime(work: () => Promise<void>, failed: (err: unknown) => void): () => Promise<void> {
   let isBusy = false
   let isAskedAgain = false

@@ -22,14 +22,14 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
       return await work()
     } catch (thrown) {
       if (!isUnavailable(thrown) || performance.now() > until) throw thrown
-      // Once a wait: else each of a thousand turns would log it every two seconds.
+      // Once per wait: else each of a thousand turns would log it every two seconds.
       if (pause === FIRST_PAUSE_MS) log.debug({ err: thrown }, 'the store is away; the turn waits')
       await sleep(pause)
     }
   }
 }
 
-/** What the engine gives its loops beside its own deps. */
+/** What the engine gives its loops besides its own deps. */
 interface FromEngine {
   /** The end of this turn is in the stream. */
   noteEndAnnounced(turn: string): void

@@ -86,14 +86,14 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
 }
 
 /**
- * This process must not end the turn: another process owns it now, or one that has its key will continue it. An
- * unreadable turn that began here fails and says why; a cancelled one is ended, which needs no key.
+ * This process must not end the turn: another process owns it now, or one that has its encryption key will continue
+ * it. An unreadable turn that began here fails and says why; a cancelled one is ended, which needs no key.
  */
 const isLeft = ({ stop }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
   thrown instanceof StaleOwner ||
   (thrown instanceof Unreadable && entry.kind !== 'fresh' && stop.signal.reason !== CANCELLED)
 
-/** What is needed to end a turn that could not be loaded: it may have waited, or lost its owner, with calls open. */
+/** What it takes to end a turn that could not be loaded: it may have waited, or lost its owner, with calls open. */
 async function endingUnloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
   const { turn } = active
   const history = await deps.store.messages.after(turn.session_id, turn.base_seq, 'told')
@@ -168,7 +168,7 @@ async function fromStore({ store, tools }: LoopDeps, { session }: ActiveTurn): P
 
 async function steps(run: Run): Promise<void> {
   const { active } = run
-  while (!active.leaveAtBorder) {
+  while (!active.leaveAtBoundary) {
     const calls = await modelStep(run)
     if (calls === null) return
     if (calls.length > 0 && !(await runCalls(run, calls))) return

@@ -1,4 +1,4 @@
-/** Takes a turn in, or refuses it: what must be looked at before a turn exists, and the statement that opens it. */
+/** Accepts a turn or refuses it: what is checked before a turn exists, and the statement that opens it. */
 import { applyEdits } from '../chat/edits.ts'
 import { newId } from '../chat/ids.ts'
 import type { Message } from '../chat/message.ts'
@@ -54,7 +54,7 @@ export function createOpening(
     }
   }
 
-  /** Requests of one moment may pass together: the limit is there against thousands, not against one more. */
+  /** Concurrent requests may pass together: the limit is there against thousands, not against one more. */
   async function assertRoom({ id: session, owner }: Session, { turn, on_busy }: OpenTurn): Promise<void> {
     const most = settings.turnsPerOwner
     if (most === null) return

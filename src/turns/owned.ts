@@ -30,12 +30,12 @@ export interface Owned {
   startNext(session: string): Promise<void>
   /** Launches a turn that waits for input, if all that it waits for is there. */
   resume(turn: string): Promise<void>
-  /** Work that may bring turns here: a drain waits for it. The answer is the work itself, its failure included. */
+  /** Work that may bring turns here: a drain waits for it. Returns the same promise. */
   track<T>(work: Promise<T>): Promise<T>
   isDraining(): boolean
   /** How many turns a drain has given to other replicas, or to the next start. */
   handedOver(): number
-  /** Takes no more turns; those that run leave at the next step's border, or at the deadline. */
+  /** Takes no more turns; those that run leave at the next step boundary, or at the deadline. */
   drain(ms: number): Promise<void>
 }
 
@@ -80,10 +80,10 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     if (!session) return
     const mine = createActive(turn, fence, session)
     active.set(session.id, mine)
-    // It was being opened when the drain began, and has no border to wait for: another replica takes it at once.
+    // It was being opened when the drain began, and has no boundary to wait for: another replica takes it at once.
     if (isDraining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
-    await inItsSlot(mine, entry).catch(async (thrown: unknown) => {
+    await runInSlot(mine, entry).catch(async (thrown: unknown) => {
       if (!(thrown instanceof Unreadable)) throw thrown
       onUnreadable(turn.id, thrown)
       await store.turns.handOver(fence)
@@ -93,7 +93,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     )
   }
 
-  async function inItsSlot(mine: ActiveTurn, entry: Entry): Promise<void> {
+  async function runInSlot(mine: ActiveTurn, entry: Entry): Promise<void> {
     const { turn, session } = mine
     let giveBack = () => {}
     try {
@@ -116,7 +116,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     }
   }
 
-  /** What is left to do when a turn's run here is over: for the next turn, for the turn itself, or for another replica. */
+  /** What is left to do once a turn's run here is over: for the next turn, the turn itself, or another replica. */
   async function passOn({ turn, fence, stop, hasQueued }: ActiveTurn): Promise<void> {
     const { id, session_id } = turn
     // While this process drains, another replica starts the next turn.
@@ -141,8 +141,8 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     async drain(ms) {
       isDraining = true
       for (const mine of active.values()) {
-        mine.leaveAtBorder = true
-        // Not begun: there is no border to wait for.
+        mine.leaveAtBoundary = true
+        // Not begun: there is no boundary to wait for.
         if (mine.phase === 'waiting') requestStop(mine, DRAINING)
       }
       await underWay.over(ms)

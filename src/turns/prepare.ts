@@ -134,10 +134,10 @@ const readings = (name: string): string[] => [
   name.replace(/^.*[.:]/, ''),
 ]
 
-/** The name of no tool, as the model made it up, within what a message may hold (routes/schemas.ts). */
+/** A name that the model made up, within what a message may hold (routes/schemas.ts). */
 const invented = (name: string): string => name.replaceAll('\0', '_').slice(0, 512)
 
-/** The vendor's own id where it is legal everywhere, so that a request can be found in its records. */
+/** The vendor's own id where it is legal everywhere, so that a request can be found in the vendor's records. */
 function canonicalCallId(vendorId: string | undefined): string | null {
   if (vendorId === undefined || !/^[A-Za-z0-9_-]{1,59}$/.test(vendorId)) return null
   return vendorId.startsWith('call_') ? vendorId : `call_${vendorId}`

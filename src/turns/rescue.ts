@@ -1,6 +1,6 @@
 /**
- * The scan for work that nobody owns: turns whose owner was lost, queues that stand, approvals that lapsed or were
- * decided, and what was committed to be said and never was.
+ * The scan for work that nobody owns: turns whose owner was lost, idle queues, approvals that lapsed or were decided,
+ * and events that were committed but never said.
  */
 import type { Logger } from 'pino'
 import { inFull, isUnavailable } from '../errors.ts'
@@ -19,7 +19,7 @@ const SCAN_LIMIT = 20
 const LEFT_TO_OWNER_MS = 3_000
 
 export interface Rescue {
-  /** `mayTakeOver`: owners have had the time to prolong their leases. Throws `unavailable` where the store is away. */
+  /** `mayTakeOver`: owners have had the time to renew their leases. Throws `unavailable` if the store is away. */
   scan(mayTakeOver: boolean): Promise<void>
   /** A turn turned out to be unreadable while it ran here: that is logged once, and the turn not taken again. */
   leave(turn: string, why: Unreadable): void
@@ -36,7 +36,7 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   /** For turns that are to be run, and for those whose end, or wait, is to be announced */
   const [running, announcing] = [createHelp(log), createHelp(log)]
-  /** Announcements that were found unsaid, and when they were found first */
+  /** Announcements that were found unsaid, and when they were first found */
   let unsaidSince = new Map<string, number>()
 
   async function takeOver(): Promise<void> {

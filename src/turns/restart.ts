@@ -1,4 +1,4 @@
-/** The model call in flight, made once more: because somebody asks for it, or because the session's tools changed. */
+/** Restarts the model call in flight: because a caller asks, or because the session's tools changed. */
 import { BatonError } from '../errors.ts'
 import type { Apply, ToolsEffect, ToolsMove, Turns } from '../ports.ts'
 import { EVERYONE, type Session, type Turn } from '../store/store.ts'
@@ -10,7 +10,7 @@ import {
   requestRestart,
 } from './active.ts'
 import { expireRemoved } from './approvals.ts'
-import { createAsks, type ToolsWish, tell, type Wish } from './control.ts'
+import { createAsks, type OwnerCommand, type ToolsCommand, tell } from './control.ts'
 import type { EngineDeps } from './deps.ts'
 import type { Owned } from './owned.ts'
 import { findTurn } from './wait.ts'
@@ -19,9 +19,9 @@ export interface Restarts {
   restart: Turns['restart']
   /** A session's tools changed: answers when that takes effect, and restarts the step in flight for `now`. */
   takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<ToolsEffect>
-  /** Grants another replica's wish. If its turn does not run here, nothing happens, and nobody is answered. */
-  grant(wish: Wish): void
-  /** Takes another replica's answer to a wish of this one. */
+  /** Carries out another replica's command. If its turn does not run here, nothing happens, and nobody is answered. */
+  carryOut(command: OwnerCommand): void
+  /** Takes another replica's answer to a command of this one. */
   answered(ask: string, answer: RestartAnswer): void
 }
 
@@ -32,10 +32,10 @@ export function createRestarts(
   const asks = createAsks(bus)
 
   /**
-   * Nobody answered: while the bus works, the owner may only be slow. Throws if the store shows that the turn cannot
-   * restart.
+   * For a command without an answer: while the bus works, the owner may only be slow. Throws if the store shows that
+   * the turn cannot restart.
    */
-  async function assertMayYet({ id, state, restarts }: Turn): Promise<void> {
+  async function assertMayRestart({ id, state, restarts }: Turn): Promise<void> {
     await bus.ready()
     if (restarts >= RESTART_LIMIT) throw refusal('limit')
     const calls = await store.executions.ofTurn(id, 'told')
@@ -61,7 +61,7 @@ export function createRestarts(
           : await asks.ask({ op: 'restart', turn_id: id, session_id: turn.session_id })
       if (answer !== null && answer !== 'restarting') throw refusal(answer)
       const now = await findTurn(store, caller, id)
-      if (answer === null) await assertMayYet(now)
+      if (answer === null) await assertMayRestart(now)
       return now
     },
     async takeEffect(session, { removed, tools_revision: revision, isMoved }, apply) {
@@ -71,24 +71,24 @@ export function createRestarts(
       const turn = mine?.turn ?? (await begunTurn(session.id))
       if (!turn) return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       if (apply !== 'now') return effect(turn.id, null)
-      const wish = { op: 'tools', session_id: session.id, apply, removed, revision, isMoved } as const
+      const command = { op: 'tools', session_id: session.id, apply, removed, revision, isMoved } as const
       const isElsewhere = !mine && turn.state === 'running'
-      const answer = mine ? applyNow(mine, wish) : isElsewhere ? await asks.ask(wish) : null
+      const answer = mine ? applyNow(mine, command) : isElsewhere ? await asks.ask(command) : null
       // Also for a turn that runs: it may have read its tools before the change, and begin to wait after it.
       if (await expireRemoved(store, turn.id, removed)) await resume(turn.id)
       return effect(turn.id, answer)
     },
-    grant(wish) {
-      const mine = active.get(wish.session_id)
-      if (!mine || (wish.op === 'restart' && mine.turn.id !== wish.turn_id)) return
-      const answer = wish.op === 'restart' ? requestRestart(mine) : applyNow(mine, wish)
-      if (wish.ask !== undefined) void tell(bus, { op: 'answer', ask: wish.ask, answer })
+    carryOut(command) {
+      const mine = active.get(command.session_id)
+      if (!mine || (command.op === 'restart' && mine.turn.id !== command.turn_id)) return
+      const answer = command.op === 'restart' ? requestRestart(mine) : applyNow(mine, command)
+      if (command.ask !== undefined) void tell(bus, { op: 'answer', ask: command.ask, answer })
     },
     answered: asks.answered,
   }
 }
 
-function applyNow(mine: ActiveTurn, { removed, revision, isMoved }: ToolsWish): RestartAnswer {
+function applyNow(mine: ActiveTurn, { removed, revision, isMoved }: ToolsCommand): RestartAnswer {
   cancelRemoved(mine, new Set(removed))
   return requestRestart(mine, revision, isMoved)
 }

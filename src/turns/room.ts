@@ -62,14 +62,14 @@ export function createSlots(limit: number): Slots {
 }
 
 interface Room {
-  /** Takes room for a turn that is being opened; the function that it answers with gives it back. Throws `unavailable`. */
+  /** Reserves room for a turn that is being opened; returns the function that gives it back. Throws `unavailable`. */
   enter(): () => void
   close(): void
 }
 
 /**
- * So few turns are no overload, however late the event loop is. It is late then because of a start, a long history or a
- * shared machine, and refusing one more turn would spare the others next to nothing.
+ * So few turns are no overload, however late the event loop is: the cause is a start, a long history or a shared
+ * machine, and refusing one more turn would spare the others next to nothing.
  */
 const FEW = 32
 
@@ -106,13 +106,13 @@ export interface Lateness {
   close(): void
 }
 
-/** The share of a sample that the process must have run for, so that its lateness is its own. */
+/** The share of a sample that the process must have had the processor for: else the lateness is not its own. */
 const OWN_SHARE = 0.5
 
 /**
- * Watches how late timers are. It is behind when half of the last samples were late: a burst or a garbage collection is
- * shorter. A sample in which the process got little processor time does not count, since refusing turns would not give
- * it more.
+ * Watches how late timers are. The loop is behind when half of the last samples were late: a burst or a garbage
+ * collection is shorter. A sample in which the process got little processor time does not count, since refusing turns
+ * would not give it more.
  */
 export function watchLateness(limitMs: number, sampleMs = 50, samples = 20): Lateness {
   const seen: boolean[] = []

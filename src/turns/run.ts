@@ -48,10 +48,7 @@ export interface Run {
   index: number
   /** Calls of this turn so far that could not be made at all (INVALID_CALL_LIMIT in step.ts) */
   invalidCalls: number
-  /**
-   * Refusals for what this turn's requests held, and for which they were amended: later requests need not meet them
-   * again
-   */
+  /** Refusals for which this turn's requests were amended: later requests need not meet them again */
   amended: UpstreamFailure[]
   /** Told to the model with the next request only: why its last call was not made */
   hint: string | null
@@ -123,8 +120,8 @@ export function contextOf(run: Run): MessageInput[] {
 }
 
 /**
- * Commits, then announces what follows from it: nothing is said before it is true. `before` and `events`
- * stand around the messages' own events in the stream. Sets the end of `active.turn`, and `active.hasQueued`.
+ * Commits, then announces what follows from it: nothing is said before it is true. In the stream, `before` and
+ * `events` come before and after the messages' own events. Sets the end of `active.turn`, and `active.hasQueued`.
  * Throws StaleOwner.
  */
 export async function commit(
@@ -151,10 +148,10 @@ export async function commit(
     announce: afterLoss([...active.unsaid, ...announce], run.writer),
   })
   active.hasQueued = has_queued
-  // The calls that come now go by this revision: another replica's message about a newer registry may have been lost.
+  // The step's calls go by this revision: another replica's message about a newer registry may have been lost.
   if (tools_revision !== undefined) deps.tools.noteRevision(active.session.id, tools_revision)
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
-  // Once all events are in the stream, that is noted, so that nobody says them again. While the bus is away, the scan
+  // Once all events are in the stream, that is noted, so that nobody says them again. If the bus is away, the scan
   // says them later.
   void sayAll(run, announce, stored)
     .then(async () => {
@@ -169,8 +166,8 @@ export async function commit(
 }
 
 /**
- * If events of the owner were lost, marks the first announcement: a process that says it in the owner's place tells
- * readers so.
+ * If events of the owner were lost, marks the first announcement: a process that says it in the owner's place then
+ * tells readers of the loss.
  */
 const afterLoss = ([first, ...others]: AnnouncedEvent[], writer: Writer): AnnouncedEvent[] =>
   first ? [writer.isBroken() ? { ...first, lost: true } : first, ...others] : []

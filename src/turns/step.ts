@@ -17,7 +17,7 @@ import type { Job } from './job.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
 import { type Attempt, catchUp, commit, endedStep, endOfSteps, type Run } from './run.ts'
 
-/** How often a turn may repeat a call that cannot be made before it ends without it. */
+/** How often the model may retry a call that cannot be made; then the turn ends without it. */
 const INVALID_CALL_LIMIT = 2
 
 /** Runs the step at `run.index` to its commit. Null when the turn ended with it, else the calls to run, if any. */
@@ -82,8 +82,8 @@ function newStep(run: Run, overlay: Overlay): Step {
 }
 
 /**
- * Streams the answer to readers and into the fold. Answers why the step is to be made once more; null: it is whole.
- * Throws what failed; a wish to stop wins over it.
+ * Streams the answer to readers and into the fold. Returns why the step must run again; null if the answer is whole.
+ * Throws what failed; a stop wins over it.
  */
 async function streamStep(
   run: Run,
@@ -93,7 +93,7 @@ async function streamStep(
 ): Promise<'retry' | 'tools_changed' | null> {
   const { active, deps } = run
   const { step, folding } = attempt
-  // A wish to stop that came while the request was prepared found no call to stop.
+  // A stop that came while the request was being prepared had no model call to abort.
   active.stop.signal.throwIfAborted()
   const own = new AbortController()
   active.model = own
@@ -128,7 +128,7 @@ async function streamStep(
     }
     await deps.llm.stream(call, (item) => take(run, folding, inOwnNames(item, prepared)))
   } catch (thrown) {
-    // The tools changed before this request, or another try of it, had left.
+    // The tools changed before this request, or a retry of it, had left.
     if (thrown instanceof LlmStale) return 'retry'
     if (own.signal.reason === RESTART && !active.stop.signal.aborted) return 'tools_changed'
     throw thrown
@@ -149,8 +149,8 @@ const inOwnNames = (item: ModelEvent, { overlay }: Prepared): ModelEvent =>
 function take(run: Run, folding: Fold, item: ModelEvent): void {
   folding.add(item)
   const { writer } = run
-  // Written out: nearly all events are of these kinds, and an object that is put together from others costs several
-  // times as much as one that is made in its shape.
+  // Written out: nearly all events are of these kinds, and an object spread together from others costs several times
+  // as much as one literal.
   const { id: turn_id, session_id } = run.active.turn
   const step = run.index
   switch (item.type) {
@@ -187,7 +187,7 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
   const step: Step = { ...endedStep(run.inFlight, null), discarded: true }
   run.inFlight = null
   turn.steps.push(step)
-  // It was paid for all the same.
+  // The vendor charges for it all the same.
   turn.usage = addUsage(turn.usage, step.usage)
   turn.attempt++
   if (reason === 'tools_changed') turn.restarts++
@@ -206,8 +206,8 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
 }
 
 /**
- * Gives up the attempt that was under way when the turn lost its owner. Only that owner knew more of it than that it
- * followed the last message: its record has the tools of now, and no usage.
+ * Gives up the attempt that was under way when the turn lost its owner. All that is known here is that it followed the
+ * last message: its record has the present tools, and no usage.
  */
 export async function discardLost(run: Run): Promise<void> {
   const { deps } = run
@@ -219,8 +219,8 @@ export async function discardLost(run: Run): Promise<void> {
 }
 
 /**
- * The model wrote a call that could not be made at all (undeclared or malformed, wire/gemini.md 6.4). It is
- * told once or twice; after that the turn ends with a notice (true), since the same context may repeat it forever.
+ * The model wrote a call that could not be made at all (undeclared or malformed, wire/gemini.md 6.4). It is told so
+ * once or twice; after that the turn ends with a notice (returns true), since the same context may repeat it forever.
  */
 async function retryInvalidCall(run: Run, attempt: Attempt, problem: string): Promise<boolean> {
   run.invalidCalls++
@@ -241,12 +241,13 @@ async function retryInvalidCall(run: Run, attempt: Attempt, problem: string): Pr
 async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Promise<Job[] | null> {
   const { folding } = attempt
   const { reason = 'stop', refusal, goes_on } = folding.finish() ?? {}
-  // At a refusal the vendor takes its answer back: the calls that the answer asked for are not made, and the turn ends.
+  // With a refusal the vendor takes its answer back: the calls that the answer asked for are not made, and the turn
+  // ends.
   const parts: Part[] = folding.parts().filter(({ type }) => reason !== 'refusal' || type !== 'tool_call')
   if (refusal) parts.push({ type: 'notice', text: `The provider refused to answer: ${refusal}` })
   const calls = toolCalls({ parts })
   run.hint = null
-  // After an empty answer the same request would follow.
+  // After an empty answer the next request would be the same one.
   if (goes_on && parts.length > 0) return goOn(run, attempt, parts)
   if (calls.length === 0) {
     await endStep(run, attempt, parts, reason === 'length' || reason === 'refusal' ? reason : 'stop')

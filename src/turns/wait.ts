@@ -6,7 +6,7 @@ import type { Caller } from '../ports.ts'
 import type { Scope, Store, Turn } from '../store/store.ts'
 import { pause } from '../within.ts'
 
-/** A bus that is away must not leave a waiting caller behind. */
+/** The turn is polled, too: without the bus a caller would wait for ever. */
 const POLL_MS = 1_000
 const SETTLING: ReadonlySet<string> = new Set([...TERMINAL, 'turn.awaiting_input'])
 const isSettled = (turn: Turn) => turn.ended_at !== null || turn.state === 'awaiting_input'
@@ -20,7 +20,7 @@ export async function findTurn(store: Pick<Store, 'turns'>, scope: Scope, id: st
 
 export type Wait = ReturnType<typeof createWait>
 
-/** Throws turn_not_found. The wait resolves with the turn as it is then; `seconds` null: without a limit. */
+/** Throws turn_not_found. The wait resolves with the turn as it is then. `seconds` null: no limit. */
 export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) {
   async function watch(turn: Turn, signal: AbortSignal, wake: () => void): Promise<void> {
     for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal })) {
