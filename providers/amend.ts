@@ -4,13 +4,13 @@ import type { MediaPart, Part, TextPart } from '../src/chat/message.ts'
 import { messageWith, withContent } from '../src/chat/repair.ts'
 import type { ModelRequest, ReportedModel } from '../src/provider.ts'
 
-/** What stands in a part's place: itself, another, or nothing. */
+/** What takes a part's place: itself, another, or nothing. */
 type Change = (part: Part) => Part[]
 
 /**
- * The request with the parts of earlier turns changed; where nothing changes in those, with all its parts changed; null
- * where nothing changes at all. The turn under way is spared while it can be: the backend that is asked has just made
- * its calls and thoughts, and can read them; and what it shows the model is needed most.
+ * The request with the parts of earlier turns changed; if nothing changes in those, with all its parts changed; null if
+ * nothing changes at all. The turn under way is spared if possible: the backend has just made its calls and thoughts,
+ * and can read them; and the model needs that turn most.
  */
 export function withParts(request: ModelRequest, change: Change): ModelRequest | null {
   const { messages } = request
@@ -75,7 +75,7 @@ function inWords(
   })
 }
 
-/** The request with what its refusal told about the model; null where that was known. */
+/** The request with what its refusal says about the model; null if that was known. */
 export function taught(request: ModelRequest, told: Partial<ReportedModel>): ModelRequest | null {
   const reported = { ...request.reported, ...told, id: request.model }
   return JSON.stringify(reported) === JSON.stringify(request.reported) ? null : { ...request, reported }

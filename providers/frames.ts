@@ -5,8 +5,8 @@ import type { SseFrame } from '../src/sse.ts'
 import { type Json, string } from './json.ts'
 
 /**
- * A frame's event and its type. In an error event that a relay makes, `type` may be the error's own, or missing; OpenAI's
- * SDK goes by these signs, too. Throws `upstream_disconnected` for a frame that is no JSON object.
+ * A frame's event and its type. In an error event that a relay makes, `type` may be the error's own, or missing;
+ * OpenAI's SDK goes by these signs, too. Throws `upstream_disconnected` for a frame that is not a JSON object.
  */
 export function readFrame({ event: name, data }: SseFrame, vendor: string): { type: string; event: Json } {
   const event = parseRecord(data)

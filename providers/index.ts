@@ -1,6 +1,6 @@
 /**
- * The table of deployments. A provider that speaks a known protocol is one more row here, beside its id, key and root
- * in `src/config/settings.ts` (CONTRIBUTING.md, "Add a provider").
+ * The table of deployments. A provider that speaks a known protocol is one more row here, plus its id, key and root in
+ * `src/config/settings.ts` (CONTRIBUTING.md, "Add a provider").
  */
 import type { Base } from '../src/config/settings.ts'
 import type { OAuthVendor } from '../src/oauth-vendor.ts'

@@ -1,11 +1,11 @@
 /**
- * How long a vendor asks to be left alone, in whole seconds, and whether to come again at all. Times are compared with
- * the answer's own Date, so no clock is needed.
+ * How long a vendor wants no further request, in whole seconds, and whether to try again at all. Times are compared
+ * with the answer's own Date, so no clock is needed.
  */
 
 type Headers = Readonly<Record<string, string>>
 
-/** Undefined if the headers say nothing, or name a time that has passed. */
+/** Whole seconds; undefined if the headers say nothing or name a past time. */
 export function retryAfterIn(headers: Headers): number | undefined {
   const ms = decimal(headers['retry-after-ms'])
   if (ms) return Math.ceil(ms / 1000)
@@ -20,10 +20,7 @@ export function secondsUntil(instant: string | undefined, { date }: Headers): nu
   return left >= 0 ? Math.ceil(left) : undefined
 }
 
-/**
- * Whether trying again may help, if the vendor says so itself. The SDKs of Anthropic and OpenAI obey this before all
- * else.
- */
+/** Whether trying again may help, if the vendor says so. The SDKs of Anthropic and OpenAI heed this before all else. */
 export function shouldRetryIn(headers: Headers): { should_retry?: boolean } {
   const { 'x-should-retry': told } = headers
   return told === 'true' || told === 'false' ? { should_retry: told === 'true' } : {}

@@ -1,4 +1,4 @@
-/** Reads a login's tokens, and what a token says about itself. */
+/** Reads a login's tokens, and the claims of a token. */
 import { parseRecord } from '../src/chat/json.ts'
 import { type LoginSecret, secondsIn, type TokenAnswer } from '../src/oauth-vendor.ts'
 import { instantOf, type Json, present, string } from './json.ts'
@@ -14,8 +14,8 @@ export const tokensIn = ({ access_token, refresh_token, id_token }: Json): Token
   })
 
 /**
- * A token endpoint's answer; null if it holds no token. A token of any kind will do: a rotated refresh token is the
- * only one left, whatever else is missing.
+ * A token endpoint's answer; null if it holds no token. One token of any kind is enough: a rotated refresh token must
+ * not be lost, whatever else is missing.
  */
 export function tokenAnswer(answer: Json | null): TokenAnswer | null {
   const tokens = tokensIn(answer ?? {})

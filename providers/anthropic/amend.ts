@@ -41,8 +41,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
 }
 
 /**
- * What the refusal tells about the model, in the words of wire/anthropic.md 3.3 to 3.6 and
- * anthropics/claude-code#30010.
+ * What the refusal says about the model, in the words of wire/anthropic.md 3.3 to 3.6 and anthropics/claude-code#30010.
  */
 function toldOf(message: string, { model, reported }: ModelRequest): Partial<ReportedModel> | null {
   const { thinking, efforts, maxOutput, forcedToolChoice, dropsUnbound } = familyOf(model, reported)
@@ -57,7 +56,7 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   // relay's (nguyenphutrong/quotio#287).
   const [, levels] = /(?:Supported|valid) levels: ([\w, ]+)/.exec(message) ?? []
   if (levels) return { efforts: levels.split(', ') }
-  // Relays may not hand the field's beta on, and other clouds not know it (BerriAI/litellm#41202, #41203).
+  // Relays may not pass the field's beta on, and other clouds not know it (BerriAI/litellm#41202, #41203).
   if (dropsUnbound && /block_binding: Extra|value.*thinking-binding|invalid beta flag/.test(message))
     return { block_binding: false }
   if (forcedToolChoice && /tool_choice: type .*not supported/.test(message))

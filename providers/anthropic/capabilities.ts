@@ -27,7 +27,7 @@ export interface Family {
   systemMessages: boolean
   /** Which files it is shown as documents; a file of text is otherwise shown as text */
   documents: readonly DocumentBlock['source']['type'][]
-  /** Highest `max_tokens` accepted; null where it is not known */
+  /** Highest `max_tokens` accepted; null if unknown */
   maxOutput: number | null
   /** Most images in a request */
   maxImages: number
@@ -158,7 +158,7 @@ function reportedModel(id: string, model: Json): ReportedModel {
   }
 }
 
-/** The names whose `{supported}` is true; undefined if the vendor tells nothing. */
+/** The names whose `{supported}` is true; undefined if the vendor says nothing. */
 function supported(capability: unknown): string[] | undefined {
   if (typeof capability !== 'object' || capability === null) return undefined
   return Object.entries(capability).flatMap(([name, value]) =>

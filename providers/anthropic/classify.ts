@@ -1,7 +1,7 @@
 /**
- * The vendor's failures as Baton's errors (wire/anthropic.md 7, 1.6, 3.2). The type in the body decides,
- * the status only where there is no known type: pages of the edge carry none. The vendor's words go to
- * `details.upstream`, without any token that they might quote.
+ * The vendor's failures as Baton's errors (wire/anthropic.md 7, 1.6, 3.2). The type in the body decides, the status
+ * only if there is no known type: pages of the edge carry none. The vendor's words go to `details.upstream`, without
+ * any token that they might quote.
  */
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
@@ -20,7 +20,7 @@ interface Report {
   request_id: string | null
 }
 
-/** A refused request, or a body that is no stream. Never throws, whatever the body is. */
+/** A refused request, or a body that is not a stream. Never throws, whatever the body is. */
 export function classify(failure: UpstreamFailure, vendor: string): BatonError {
   return errorOf(reportOf(failure), vendor)
 }
@@ -134,7 +134,7 @@ const BY_STATUS = new Map<number, (report: Report) => Verdict>([
 function unexpected(report: Report): Verdict {
   const { status } = report
   if (status === null)
-    return ['upstream_overloaded', '{vendor} broke the stream off with an error of a kind not known.']
+    return ['upstream_overloaded', '{vendor} broke the stream off with an unknown kind of error.']
   if (status < 300)
     return ['upstream_rejected', '{vendor} answered with something other than a stream of events.']
   if (status >= 500) return busy(report)
@@ -177,7 +177,7 @@ function invalidRequest({ message }: Report): Verdict {
 
 /**
  * A 429 that names no wait may be a spending cap, which no retry gets past (wire/anthropic.md 7), but only its words
- * say so. Any other is told to the caller as a rate limit, and Baton does not try again (src/llm/retry.ts).
+ * say so. Any other is reported to the caller as a rate limit, and Baton does not try again (src/llm/retry.ts).
  */
 function rateLimited({ headers, code, message }: Report): Verdict {
   const retryAfter = retryAfterIn(headers)

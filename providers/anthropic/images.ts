@@ -5,7 +5,7 @@ import type { ContentBlock, ImageBlock, UserBlock, WireMessage } from './wire.ts
 /** Characters of base64 of one image */
 const MOST_DATA = 10 * 1024 * 1024
 const MOST_PIXELS = 8000
-/** A request with more than so many images is refused if one of them has more pixels a side than this. */
+/** A request with more than `images` images is refused if one of them has more than `pixels` a side. */
 const MANY = { images: 20, pixels: 2000 }
 
 /** The vendor refuses such an image even without others. */
@@ -13,8 +13,8 @@ export const isTooLarge = (base64: string): boolean =>
   base64.length > MOST_DATA || longerSide(base64) > MOST_PIXELS
 
 /**
- * The messages with no more than `most` images and documents (counted together: anthropics/claude-code#24541), and,
- * where there are many, without images that are too large for that.
+ * The messages with no more than `most` images and documents (counted together: anthropics/claude-code#24541), and, if
+ * there are many, without images that are too large for that.
  */
 export function withinImages(
   messages: WireMessage[],
@@ -27,11 +27,11 @@ export function withinImages(
     note(
       `messages: the oldest ${few.gone} images are left out, the vendor takes at most ${most} with documents`,
     )
-  const stands = `[An image of more than ${MANY.pixels} pixels a side is not shown any more]`
-  const fit = without(few.messages, MANY.images, isLarge, stands)
+  const placeholder = `[An image of more than ${MANY.pixels} pixels a side is not shown any more]`
+  const fit = without(few.messages, MANY.images, isLarge, placeholder)
   if (fit.gone > 0)
     note(
-      `messages: ${fit.gone} images are left out, beside more than ${MANY.images} the vendor takes none of more than ${MANY.pixels} pixels a side`,
+      `messages: ${fit.gone} images are left out, among more than ${MANY.images} the vendor takes none above ${MANY.pixels} pixels a side`,
     )
   return fit.messages
 }

@@ -12,10 +12,10 @@ import { createParser } from './parse.ts'
 import { declareTools, OAUTH_BETA, renderRequest, VERSION_HEADER } from './render.ts'
 
 /**
- * JSON Schema 2020-12 with an object at the root and nothing beside it (wire/anthropic.md 5). The whole request is refused
- * for property names of another form (anthropics/claude-code#79418), and for the tuple of older drafts, `items: [..]`
- * (openclaw/openclaw#98588). An argument that names no type arrives as a text, whatever Claude meant: the JSON of an
- * object, say (anthropics/claude-code#82652, ablative-io/aion#82, inkeep/agents#1285).
+ * JSON Schema 2020-12 with `type: object` at the root and no combinator beside it (wire/anthropic.md 5). The whole
+ * request is refused for property names of another form (anthropics/claude-code#79418), and for the tuple of older
+ * drafts, `items: [..]` (openclaw/openclaw#98588). An argument that names no type arrives as a text, whatever Claude
+ * meant: the JSON of an object, say (anthropics/claude-code#82652, ablative-io/aion#82, inkeep/agents#1285).
  */
 const SCHEMA: SchemaProfile = {
   refs: true,

@@ -95,7 +95,7 @@ const isThinking = (block?: AssistantBlock) =>
   block?.type === 'thinking' || block?.type === 'redacted_thinking'
 const isCall = ({ type }: AssistantBlock) => type === 'tool_use'
 
-/** What stands between two of the assistant's messages. */
+/** What comes between two of the assistant's messages. */
 interface UserTurn {
   results: ToolResultBlock[]
   content: ContentBlock[]
@@ -182,7 +182,7 @@ const toolResult = once((part: ToolResultPart): ToolResultBlock => {
   })
 })
 
-/** "all content must be type `text` if `is_error` is true": a failed call's media stand after the results. */
+/** "all content must be type `text` if `is_error` is true": a failed call's media follow the results. */
 const besideFailed = once(({ name, content, is_error }: ToolResultPart): readonly ContentBlock[] => {
   const media = is_error ? content.filter((item) => item.type !== 'text') : []
   if (media.length === 0) return []
@@ -215,7 +215,7 @@ const PDF = 'application/pdf'
 
 /**
  * A longer title makes the vendor refuse the request (ansari-project/ansari-backend#158); a tool's resource has its
- * address for a title.
+ * address as title.
  */
 const LONGEST_TITLE = 500
 

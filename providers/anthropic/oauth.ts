@@ -40,7 +40,7 @@ export const anthropicLogins: OAuthVendor = {
   remoteMode: 'paste',
   clientId: clientIdIn,
   issuer: ({ authorizeUrl = '' }) => new URL(authorizeUrl).origin,
-  // Any port is taken; the path is not known to be free (1.3).
+  // Any port is accepted; the path is not known to be free (1.3).
   loopback: { host: 'localhost', ports: [], path: '/callback', anyPath: false },
   pasteRedirect: 'https://platform.claude.com/oauth/code/callback',
   authorization: ({ authorizeUrl = '' }) => ({
@@ -116,8 +116,8 @@ function readTokens(body: string): TokenAnswer | null {
 }
 
 /**
- * An OAuth error, or the API's own error object (1.6). A wrong client is the operator's setting, not the
- * login's end; a 401 says nothing of its cause and is final (federation).
+ * An OAuth error, or the API's own error object (1.6). A wrong client is the operator's setting, not the login's end; a
+ * 401 says nothing about its cause and is final (federation).
  */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const answer = parseRecord(body) ?? {}
@@ -149,7 +149,7 @@ function readClaudeFile(file: Json): ImportedLogin {
 }
 
 /**
- * A Console profile: `credentials/<profile>.json`. Fields of `configs/<profile>.json` may stand beside it:
+ * A Console profile: `credentials/<profile>.json`. Fields of `configs/<profile>.json` may be added:
  * `authentication.client_id`, without which nobody can renew the login, and `workspace_id`.
  */
 function readProfile(file: Json): ImportedLogin {

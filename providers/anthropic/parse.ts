@@ -1,7 +1,7 @@
 /**
  * One message's stream as ModelEvents (wire/anthropic.md 6): a handler for each event, an opener for each kind of
  * content block, and nothing else. A part's index is its block's place among all that opened: some relays give each
- * block the same index, or none. Unknown events, blocks and deltas are passed over: the vendor adds some at will.
+ * block the same index, or none. Unknown events, blocks and deltas are skipped: the vendor adds some at will.
  */
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { type AssistantPart, parseArguments, type Usage } from '../../src/chat/message.ts'
@@ -16,7 +16,7 @@ import { redacted, signed } from './opaque.ts'
 interface Block {
   /** The index of its part */
   index: number
-  /** Events that are told as soon as it opens */
+  /** Events to emit as soon as it opens */
   opening?: ModelEvent[]
   delta(delta: Json): ModelEvent[]
   /** The part that the block became; null: it was cut before it held anything. */

@@ -75,8 +75,8 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
 
 /**
  * Four breakpoints are allowed (wire/anthropic.md 8), and three are used: the end of the system blocks, which the tools
- * stand before, and the last blocks of the last two user messages. The later of these writes the cache for the next
- * request. The earlier one is where the request before wrote it: it is found however many blocks have come since.
+ * precede, and the last blocks of the last two user messages. The later of these writes the cache for the next request.
+ * The earlier one is where the request before wrote it: it is found however many blocks have come since.
  */
 const CACHED: CacheControl = { type: 'ephemeral' }
 
@@ -102,9 +102,9 @@ function systemBlocks({ instructions, options }: ModelRequest): TextBlock[] {
 type Note = (note: string) => void
 
 function maxTokens({ settings }: ModelRequest, { maxOutput }: Family, note: Note): number {
-  const wish = settings.max_output_tokens
-  if (wish === undefined) return maxOutput ?? DEFAULT_MAX_TOKENS
-  if (maxOutput === null || wish <= maxOutput) return wish
+  const wanted = settings.max_output_tokens
+  if (wanted === undefined) return maxOutput ?? DEFAULT_MAX_TOKENS
+  if (maxOutput === null || wanted <= maxOutput) return wanted
   note(`max_output_tokens: lowered to ${maxOutput}, the most that this model takes`)
   return maxOutput
 }
@@ -115,16 +115,16 @@ function toolChoice(
   plan: Thinking,
   note: Note,
 ): WireToolChoice | undefined {
-  const { tool_choice: wish, parallel_tool_calls: parallel } = request.settings
+  const { tool_choice: choice, parallel_tool_calls: parallel } = request.settings
   if (request.tools.length === 0) {
-    if (wish !== undefined && wish !== 'auto' && wish !== 'none')
+    if (choice !== undefined && choice !== 'auto' && choice !== 'none')
       note('tool_choice: left out, there are no tools')
     return undefined
   }
-  if (wish === 'none') return { type: 'none' }
+  if (choice === 'none') return { type: 'none' }
   const single = parallel === false ? { disable_parallel_tool_use: true as const } : {}
   const auto: WireToolChoice = { type: 'auto', ...single }
-  if (wish === undefined || wish === 'auto') return parallel === false ? auto : undefined
+  if (choice === undefined || choice === 'auto') return parallel === false ? auto : undefined
   if (!family.forcedToolChoice) {
     note('tool_choice: this model cannot be forced to call a tool; sent as auto')
     return auto
@@ -133,10 +133,10 @@ function toolChoice(
     note('tool_choice: this model cannot be forced to call a tool while it thinks; sent as auto')
     return auto
   }
-  if (wish === 'required') return { type: 'any', ...single }
-  const tool = request.tools.find(({ canonical_name }) => canonical_name === wish.name)
+  if (choice === 'required') return { type: 'any', ...single }
+  const tool = request.tools.find(({ canonical_name }) => canonical_name === choice.name)
   if (tool) return { type: 'tool', name: tool.name, ...single }
-  note(`tool_choice: ${wish.name} is not among the tools; sent as auto`)
+  note(`tool_choice: ${choice.name} is not among the tools; sent as auto`)
   return auto
 }
 

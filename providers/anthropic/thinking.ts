@@ -12,16 +12,16 @@ export interface Thinking {
   thinking?: WireThinking
   effort?: WireEffort
   /**
-   * Thinking blocks may stand in the history. With thinking off the vendor refuses them in an open tool
-   * turn ("When thinking is disabled, an assistant message in the final position cannot contain
-   * thinking"), and elsewhere they are of no use.
+   * Thinking blocks may stay in the history. With thinking off the vendor refuses them in an open tool turn ("When
+   * thinking is disabled, an assistant message in the final position cannot contain thinking"), and elsewhere they are
+   * of no use.
    */
   replay: boolean
 }
 
 type Note = (note: string) => void
 
-/** The form nearest to the wished effort that the family takes, with a note if it is another effort. */
+/** The form nearest to the requested effort that the family takes, with a note if it is another effort. */
 export function planThinking(request: ModelRequest, family: Family, maxTokens: number, note: Note): Thinking {
   const effort = request.settings.reasoning?.effort
   const accepts = (type: string) => family.thinking.includes(type)
@@ -57,12 +57,12 @@ function adaptive(effort: Effort | undefined, family: Family, note: Note): Think
   }
 }
 
-/** The wished effort, or the next lower one that the model takes. */
-function nearestEffort(wish: Effort, accepted: readonly string[], note: Note): WireEffort | undefined {
-  const wanted = wish === 'none' || wish === 'minimal' ? 'low' : wish
+/** The requested effort, or the next lower one that the model takes. */
+function nearestEffort(asked: Effort, accepted: readonly string[], note: Note): WireEffort | undefined {
+  const wanted = asked === 'none' || asked === 'minimal' ? 'low' : asked
   const found = EFFORTS.slice(0, EFFORTS.indexOf(wanted) + 1).findLast((effort) => accepted.includes(effort))
   if (!found) note('reasoning.effort: not accepted by this model')
-  else if (found !== wish && wish !== 'none') note(`reasoning.effort: "${wish}" was sent as "${found}"`)
+  else if (found !== asked && asked !== 'none') note(`reasoning.effort: "${asked}" was sent as "${found}"`)
   return found
 }
 

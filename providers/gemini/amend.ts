@@ -19,7 +19,7 @@ import { contentsOf } from './render.ts'
 const BAD_SIGNATURE =
   /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
 
-/** A refusal by a model that the table has for an older one (rowboatlabs/rowboat#694). */
+/** A refusal by a model that the table counts as an older one (rowboatlabs/rowboat#694). */
 const UNSIGNED = /missing a.{0,3}thought_?signature/i
 
 /**
@@ -30,18 +30,18 @@ const BAD_THINKING =
   /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
 
 /**
- * The refusal that Google has announced for models to come ("What's new in Gemini 3.6 Flash and 3.5 Flash-Lite"), which
+ * The refusal that Google has announced for future models ("What's new in Gemini 3.6 Flash and 3.5 Flash-Lite"), which
  * may answer under an older id, too.
  */
 const BAD_SAMPLING = /^(?=.*\b(?:temperature|top_?p)\b).*(?:not supported|unsupported|deprecated)/i
 
-/** Refusals of what a model or backend takes at no time. */
+/** Refusals of what a model or backend never takes. */
 const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
   // Ids of calls (4.5)
   [/unknown name "id"/i, { call_ids: false }],
   [BAD_THINKING, { efforts: [] }],
   [BAD_SAMPLING, { refused: { temperature: 'any', top_p: 'any' } }],
-  // "Function calling is not enabled for models/gemma-3-27b-it", and for models that draw (agno-agi/agno#3505).
+  // "Function calling is not enabled for models/gemma-3-27b-it", and for image models (agno-agi/agno#3505).
   [/function calling is not (?:enabled|supported)/i, { tools: false }],
   // "Developer instruction is not enabled for models/gemma-3-27b-it" (CherryHQ/cherry-studio#3242)
   [/developer instruction is not (?:enabled|supported)/i, { instructions: false }],
@@ -54,9 +54,9 @@ const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
 const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b|\bsame role\b/i
 
 /**
- * The request without what Google refused: what it takes at no time, calls without signatures, signatures that it
- * cannot verify, a border between results and words, a forced choice among too many tools, media that it cannot read or
- * that are too much.
+ * The request without what Google refused: what it never takes, calls without signatures, signatures that it cannot
+ * verify, results kept apart from words, a forced choice among too many tools, media that it cannot read or that are
+ * too large.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
@@ -73,14 +73,14 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   )
 }
 
-/** Null if no results stand apart from other content of the user. */
+/** Null if no results are apart from the user's other content. */
 function withResultsJoined(request: ModelRequest): ModelRequest | null {
   const joined = taught(request, { results_apart: false })
   return joined && contentsOf(joined).length < contentsOf(request).length ? joined : null
 }
 
 /**
- * With many tools, forcing the model to call one of them is too much (googleapis/python-genai#2293, wire/gemini.md
+ * With many tools, Google refuses to force the model to call one of them (googleapis/python-genai#2293, wire/gemini.md
  * 5.2).
  */
 function unforced(request: ModelRequest): ModelRequest | null {
@@ -104,8 +104,8 @@ const UNREAD: Unread = [
 ]
 
 /**
- * A signature is refused if the model or its backend has changed since then, or a caller made it up. On calls the
- * documented dummy takes its place (4.4).
+ * A signature is refused if the model or its backend has changed since, or a caller made it up. On calls the documented
+ * dummy takes its place (4.4).
  */
 function withoutSignature(part: Part): Part[] {
   if (!('provenance' in part) || part.provenance?.opaque === undefined) return [part]

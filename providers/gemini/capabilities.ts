@@ -1,7 +1,7 @@
 /**
- * Gemini's model families as data: which thinking setting a model takes and with what values
- * (wire/gemini.md 8.2), whether it still reads sampling fields, and whether it has the request form of
- * Gemini 3 (call ids, signed calls, media inside of function responses).
+ * Gemini's model families as data: which thinking setting a model takes and with which values (wire/gemini.md 8.2),
+ * whether it still reads sampling fields, and whether it has the request form of Gemini 3 (call ids, signed calls,
+ * media inside function responses).
  */
 import { isPlainText } from '../../src/chat/media.ts'
 import type { Capabilities } from '../../src/chat/repair.ts'
@@ -72,14 +72,14 @@ export const familyOf = (model: string): Family =>
 
 /**
  * Whether the request has Gemini 3's forms. A newer model may answer under an older id: from 2026-12-01 on, Google
- * serves `gemini-2.5-pro` and `gemini-2.5-flash` with such (8.2).
+ * serves `gemini-2.5-pro` and `gemini-2.5-flash` with newer models (8.2).
  */
 export const isGemini3 = (model: string, reported?: ReportedModel): boolean =>
   familyOf(model).gemini3 || reported?.signed_calls === true
 
 /**
  * What Gemini reads: the images that its page on image understanding names, sound, video, PDF, and text as `text/plain`
- * (contents.ts). For any other, GIF and SVG among them, Gemini refuses the whole request ("Unsupported MIME type"), and
+ * (contents.ts). For any other type, such as GIF or SVG, Gemini refuses the whole request ("Unsupported MIME type") and
  * every later one of the conversation (microsoft/vscode#286628, google/adk-python#5693).
  */
 const READABLE = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video)\/|^application\/pdf$/
@@ -97,7 +97,7 @@ export function capabilities(model: string, urlMedia: boolean): Capabilities {
   }
 }
 
-/** Highest `maxOutputTokens`: as reported, else by name; undefined if it is not known (8.1). */
+/** Highest `maxOutputTokens`: as reported, else by name; undefined if unknown (8.1). */
 export function mostOutput(model: string, reported?: ReportedModel): number | undefined {
   const name = bareModel(model)
   const known = name.startsWith('gemini-') ? 65_536 : undefined
@@ -111,8 +111,8 @@ export interface ThinkingConfig {
 }
 
 /**
- * The `thinkingConfig` for an effort, budget or level and never both (a 400, wire/gemini.md 8.2), with a note if the
- * model has no such effort. Without an effort the vendor's default stays.
+ * The `thinkingConfig` for an effort: a budget or a level, never both (a 400, wire/gemini.md 8.2). With a note if the
+ * model has no such effort. Without an effort the vendor's default applies.
  */
 export function thinkingConfig(
   model: string,
@@ -168,7 +168,7 @@ const WANTED: Record<Effort, Level> = {
   max: 'XHIGH',
 }
 
-/** The offered level that is nearest to the wanted one; of two equally near levels the higher. */
+/** The model's level nearest to the wanted one; of two equally near, the higher. */
 function levelConfig(levels: readonly Level[], effort: Effort): { config: ThinkingConfig; note?: string } {
   const wanted = WANTED[effort]
   const distance = (level: Level) => Math.abs(LEVELS.indexOf(level) - LEVELS.indexOf(wanted))

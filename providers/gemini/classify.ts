@@ -8,7 +8,7 @@ import type { UpstreamFailure } from '../../src/provider.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
-/** A refused request, or a body that is no stream. Never throws, whatever the body is. */
+/** A refused request, or a body that is not a stream. Never throws, whatever the body. */
 export const classify = (failure: UpstreamFailure): BatonError =>
   toError(readFailure(failure.body, failure.status), failure.headers)
 
@@ -17,7 +17,7 @@ export const errorFromStream = (body: unknown): BatonError =>
   toError(readFailure(asJson(body) ?? '', 200), {})
 
 interface Failure {
-  /** HTTP status; for an error inside of a 200 the status that its body states */
+  /** HTTP status; for an error inside a 200, the status that its body states */
   status: number
   /** google.rpc code: `RESOURCE_EXHAUSTED` */
   code: string | undefined
@@ -71,7 +71,7 @@ const CODES: readonly (readonly [string, number])[] = [
 ]
 
 /**
- * An error's `code` is the HTTP status, or in an operation the google.rpc number; some errors have only the code's
+ * An error's `code` is the HTTP status or, in an operation, the google.rpc number; some errors have only the code's
  * name.
  */
 function statedStatus({ code, status }: Json): number | undefined {
@@ -85,7 +85,7 @@ function parse(body: string): unknown {
     return JSON.parse(body)
   } catch {
     try {
-      // Bodies with hard spaces and doubled commas are seen in the field (7.1).
+      // Bodies with no-break spaces and doubled commas occur in the field (7.1).
       return JSON.parse(body.replaceAll('\u00a0', ' ').replace(/,(\s*,)+/g, ','))
     } catch {
       return undefined
@@ -103,18 +103,18 @@ function unwrap(value: unknown, depth = 0): Json {
   return inner === undefined ? error : unwrap(inner, depth + 1)
 }
 
-/** Keys with blanks around `@type` are seen in the field, too. */
+/** Keys with spaces around `@type` occur in the field, too. */
 function typeOf(detail: Json): string {
   const key = Object.keys(detail).find((name) => name.trim() === '@type')
   return key === undefined ? '' : (string(detail[key]) ?? '')
 }
 
-/** Characters of a message that are read: patterns with a gap in them take the square of its length in time. */
+/** Characters of a message that are read: a pattern with a gap takes time quadratic in the length. */
 const MOST_READ = 10_000
 
 /**
- * The front end answers in HTML (502, 413): its words without the markup. Neither pattern looks at a character again
- * and again, however many tags are left open.
+ * The front end answers in HTML (502, 413): its words without the markup. Both patterns take linear time, however many
+ * tags are left open.
  */
 const plainText = (body: string): string =>
   body
@@ -193,7 +193,7 @@ export const TOO_MANY_BYTES = /request payload size exceeds the limit/i
  */
 export const NO_FILE = /permission to access the File\b/i
 
-/** Words that say more than the reason beside them, which may be missing or a general one. */
+/** Words that say more than the reason that comes with them, which may be missing or general. */
 const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
   [/UNSUPPORTED_CLIENT|no longer supported for Gemini Code Assist/i, RETIRED],
   [/input token count.*exceeds the maximum|exceeds the maximum number of tokens/is, TOO_LONG],
@@ -256,13 +256,13 @@ function toError(failure: Failure, headers: Readonly<Record<string, string>>): B
   })
 }
 
-/** Google repeats the key of a suspended consumer in its message (`api_key:AIza…`). */
+/** Google repeats a suspended consumer's key in its message (`api_key:AIza…`). */
 const withoutSecrets = (message: string): string =>
   message.replace(/(api_key:)[^\s'",]+|\bAIza[\w-]{20,}|\bAQ\.[\w-]{20,}|\bya29\.[\w.-]+/g, '$1***')
 
 const HOUR = 3600
 
-/** Seconds; a rate limit always has some, since its answer must name them. */
+/** Seconds to wait; a rate limit always has some, since Baton's answer must name them. */
 function waitFor(
   code: ErrorCode,
   failure: Failure,

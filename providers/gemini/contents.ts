@@ -1,6 +1,6 @@
 /**
- * Repaired messages as Gemini `contents` (wire/gemini.md 4). Two roles, neighbours of one role merged,
- * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
+ * Repaired messages as Gemini `contents` (wire/gemini.md 4). Two roles; neighbours of one role are merged; every
+ * functionResponse directly follows its call. Knows nothing of envelopes, tools and settings.
  */
 import { isJsonOf, isRecord } from '../../src/chat/json.ts'
 import { isPlainText } from '../../src/chat/media.ts'
@@ -43,13 +43,13 @@ export interface Content {
 }
 
 interface ContentsTarget {
-  /** Signed calls and media inside of function responses (capabilities.ts) */
+  /** Signed calls and media inside function responses (capabilities.ts) */
   gemini3: boolean
   /** Calls and responses carry their ids (4.5) */
   ids: boolean
   /** Responses have a content of their own */
   apart: boolean
-  /** Calls and responses are such; otherwise they are given as texts */
+  /** Calls and responses are sent as such, else as text */
   calls: boolean
 }
 
@@ -59,12 +59,11 @@ const FIRST = '[The conversation starts with an answer of the assistant.]'
 const LAST = 'Please continue.'
 
 /**
- * Responses have a content of their own, with the user's words and media in the next one. From Gemini 3.6 on, a content
- * that mixes both is refused as if it ended with a model turn; older models go on with the user's sentence or say
- * nothing (langchain-ai/langchainjs#11477, MoonshotAI/kimi-code#3274, google-gemini/gemini-cli#28700). Two user
- * contents in a row are accepted (Prism-Shadow/agenthub#189, dust-tt/dust#32270), against 4.3; a backend that refuses
- * them gets one (`apart`). If a model content stood between the two, the model would repeat it later on
- * (google-gemini/gemini-cli#28927).
+ * Responses have a content of their own; the user's words and media are in the next one. From Gemini 3.6 on, a content
+ * that mixes both is refused as if it ended with a model turn; older models continue the user's sentence or say nothing
+ * (langchain-ai/langchainjs#11477, MoonshotAI/kimi-code#3274, google-gemini/gemini-cli#28700). Two user contents in a
+ * row are accepted (Prism-Shadow/agenthub#189, dust-tt/dust#32270), against 4.3; a backend that refuses them gets one
+ * (`apart`). A model content between the two would be repeated by the model later (google-gemini/gemini-cli#28927).
  */
 export function toContents(messages: readonly MessageInput[], target: ContentsTarget): Content[] {
   const contents: Content[] = []
@@ -94,7 +93,7 @@ export function toContents(messages: readonly MessageInput[], target: ContentsTa
 
 const answersCalls = ({ parts }: Content): boolean => parts.some((part) => 'functionResponse' in part)
 
-/** The wire parts of a part, made once for each kind of target. */
+/** A part's wire parts, made once for each kind of target. */
 interface Written {
   model(part: Part): readonly WirePart[]
   user(part: Part): UserParts
@@ -139,7 +138,7 @@ const functionCall = (part: ToolCallPart, { ids }: ContentsTarget): FunctionCall
   ...(ids ? { id: part.call_id } : {}),
 })
 
-/** A function's name begins with a letter or `_` (5.2). Every declared name does; a history may hold others. */
+/** A function's name must begin with a letter or `_` (5.2). Every declared name does; a history may hold others. */
 const functionName = (name: string): string => (/^[A-Za-z_]/.test(name) ? name : `_${name}`)
 
 /** Gemini signs only the first of parallel calls, and checks that signature (4.4). */
@@ -151,7 +150,7 @@ function signFirstCall({ parts }: Content): void {
 
 interface UserParts {
   responses: readonly WirePart[]
-  /** Words, and media that could not go inside of the responses */
+  /** Words, and media that could not go inside the responses */
   rest: readonly WirePart[]
 }
 
@@ -176,7 +175,7 @@ const isMedia = (part: Part): part is MediaPart =>
 
 const INSIDE = /^image\/(png|jpeg|webp)$|^application\/pdf$/
 
-/** Gemini 3 takes images and PDFs inside of a response (4.2); all other media stand in the content after it. */
+/** Gemini 3 takes images and PDFs inside a response (4.2); all other media go into the content after it. */
 function placeMedia(
   result: ToolResultPart,
   { gemini3 }: ContentsTarget,
@@ -206,8 +205,8 @@ function functionResponse(
 
 /**
  * `response` must be an object. The server reads its `output` or `error` if there is one, else all of it (4.2). So a
- * structured result that is an object goes whole, unless it has such a key itself. It replaces a text that only repeats
- * it, as MCP servers write; a text that says something else replaces it.
+ * structured result that is an object is sent whole, unless it has such a key itself. It replaces a text that only
+ * repeats it, as MCP servers write; but a text that says something else is sent in its place.
  */
 function responseObject(part: ToolResultPart): Record<string, unknown> {
   const said = textOfResult(part.content)
@@ -224,7 +223,7 @@ function responseObject(part: ToolResultPart): Record<string, unknown> {
 const textOfResult = (content: readonly ContentPart[]): string =>
   content.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n')
 
-/** Every kind of text goes as `text/plain`: `text/x-python` and others are refused (googleapis/python-genai#744). */
+/** Every kind of text is sent as `text/plain`: `text/x-python` and others are refused (googleapis/python-genai#744). */
 function mediaPart({ media_type, data = '', url }: MediaPart): WirePart {
   const mimeType = isPlainText(media_type) ? 'text/plain' : media_type
   return url === undefined ? { inlineData: { mimeType, data } } : { fileData: { mimeType, fileUri: url } }

@@ -1,6 +1,6 @@
 /**
  * Gemini's three deployments: the public API by key, Code Assist by its login, and the public API by the operator's own
- * OAuth client. They share body, parser and classification of failures, and differ in address, envelope and
+ * OAuth client. They share the body, the parser and the classification of failures, and differ in address, envelope and
  * authorization (wire/gemini.md 3 and 9).
  */
 import { invalid } from '../../src/errors.ts'
@@ -71,7 +71,7 @@ function renderPublic(request: ModelRequest): RenderedRequest {
   }
 }
 
-/** Models that Code Assist knows only by another name than the public API's (8.1). */
+/** Models that Code Assist knows under another name than the public API (8.1). */
 const CODE_ASSIST_NAMES: ReadonlyMap<string, string> = new Map([['gemini-3.5-flash', 'gemini-3-flash']])
 
 function renderCodeAssist(request: ModelRequest): RenderedRequest {
@@ -92,7 +92,7 @@ function renderCodeAssist(request: ModelRequest): RenderedRequest {
   }
 }
 
-/** Without a project's id the backend answers 500 for ever, and a project's number is not its id (3.1, 2.2). */
+/** Without a project's id the backend always answers 500, and a project's number is not its id (3.1, 2.2). */
 function projectOf({ credential: { project_id } }: ModelRequest): string {
   if (project_id !== undefined && /[^\d\s]/.test(project_id)) return project_id
   throw invalid(
@@ -103,6 +103,6 @@ function projectOf({ credential: { project_id } }: ModelRequest): string {
   )
 }
 
-/** One id for each prompt of the user, the same for all its steps. */
+/** One id for each prompt of the user, the same in all its steps. */
 const promptId = ({ session_id, messages }: ModelRequest): string =>
   `${session_id}-${messages.filter((message) => message.role === 'user').length}`

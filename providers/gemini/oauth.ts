@@ -24,7 +24,7 @@ const USER_SCOPES = [
   'https://www.googleapis.com/auth/userinfo.email',
   'https://www.googleapis.com/auth/userinfo.profile',
 ]
-/** The public API's own scope; the Code Assist ones alone do not open it (9.1). */
+/** The public API's own scope; the Code Assist scopes alone do not open it (9.1). */
 const PUBLIC_SCOPE = 'https://www.googleapis.com/auth/generative-language.retriever'
 const LOOPBACK_PATH = '/oauth2callback'
 
@@ -37,15 +37,15 @@ function clientIn({ clientId, clientSecret }: OAuthSettings): { client_id: strin
   )
 }
 
-/** Google's logins, for Code Assist and for the public API; the operator's client, with its secret. */
+/** Google's logins, for Code Assist and for the public API, by the operator's client and its secret. */
 export const googleLogins: OAuthVendor = {
   provider: 'gemini',
   modes: ['loopback', 'paste'],
   remoteMode: 'paste',
   clientId: (settings) => clientIn(settings).client_id,
-  // https://accounts.google.com names itself as its issuer, and the login begins there.
+  // https://accounts.google.com names itself as the issuer, and the login begins there.
   issuer: ({ authorizeUrl = '' }) => new URL(authorizeUrl).origin,
-  // A desktop client takes any port and path; a web client the one that is registered (1.2).
+  // A desktop client takes any port and path; a web client only the registered one (1.2).
   loopback: { host: '127.0.0.1', ports: [], path: LOOPBACK_PATH, anyPath: true },
   // Nothing needs to listen there: the person copies the address that the browser could not open.
   pasteRedirect: `http://127.0.0.1:8085${LOOPBACK_PATH}`,
@@ -95,8 +95,8 @@ const scopeOf = ({ path }: LoginWish): string =>
   (path === 'public' ? [...USER_SCOPES, PUBLIC_SCOPE] : USER_SCOPES).join(' ')
 
 /**
- * The code tells whether the grant is dead; a refused client is a matter of the operator's settings, not the login's
- * end (1.3).
+ * The code tells whether the grant is dead; a refused client is the operator's settings to fix, not the login's end
+ * (1.3).
  */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const answer = object(parseRecord(body))
@@ -110,7 +110,7 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   })
 }
 
-/** Access tokens are opaque; the id token names the account, and lives for the same hour. */
+/** Access tokens are opaque; the id token names the account and lives for the same hour. */
 function identify({ id_token }: LoginSecret): LoginIdentity {
   return { facts: {}, ...present({ name: string(claimsOf(id_token).email) }) }
 }

@@ -20,10 +20,7 @@ import type { SseFrame } from '../../src/sse.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { errorFromStream } from './classify.ts'
 
-/**
- * Throws an error that the stream holds, or ends with, as a BatonError, and `upstream_disconnected` if no finish reason
- * came.
- */
+/** Throws an error in the stream or at its end as a BatonError, and `upstream_disconnected` if no finish reason came. */
 export const createParser = (context: ParseContext): ModelParser => new Answer(context)
 
 type Growing = { kind: 'text' | 'reasoning'; index: number; text: string }
@@ -42,25 +39,25 @@ interface Ending {
   message: string | undefined
 }
 
-/** The answer so far: the text part that is still growing, the calls held back, the last word on how it ended. */
+/** The answer so far: the text part that is still growing, the calls held back, the latest finish reason. */
 class Answer implements ModelParser {
   readonly #context: ParseContext
   #events: ModelEvent[] = []
   #nextIndex = 0
   #growing: Growing | null = null
   /**
-   * Calls leave at the end: only the finish reason, which may come in a later chunk, tells whether the
-   * model was allowed to make them (6.4: the part of an undeclared call is in the content too).
+   * Calls are emitted at the end: only the finish reason, which may come in a later chunk, tells whether the model was
+   * allowed to make them (6.4: the part of an undeclared call is in the content too).
    */
   readonly #calls: Call[] = []
-  /** Why one of the calls cannot be made */
+  /** Why a call of the answer cannot be made */
   #misfit: string | null = null
   readonly #usage: Json = {}
   #hasOutput = false
-  /** The answer holds nothing to read or to do */
+  /** The answer holds nothing to read and no calls */
   #isSilent = true
   #finish: Ending | null = null
-  /** Why the prompt was not even read */
+  /** Why the vendor blocked the prompt */
   #blocked: string | null = null
 
   constructor(context: ParseContext) {
@@ -68,16 +65,16 @@ class Answer implements ModelParser {
   }
 
   push(frame: SseFrame): ModelEvent[] {
-    // Without `alt=sse` the method streams one array; some proxies hand that on (6.1).
+    // Without `alt=sse` the method streams one array; some proxies pass that on (6.1).
     const value = parseFrame(frame.data)
     for (const chunk of Array.isArray(value) ? value : [value]) this.#chunk(object(chunk))
     return this.#taken()
   }
 
   /**
-   * A body that ends without a finish reason is a broken stream, calls seen or not. The vendor's own
-   * client accepts such an end after a call or a tool result (6.5); a gateway cannot tell it from a cut
-   * between two parallel calls, and would run half of a plan.
+   * A body that ends without a finish reason is a broken stream, with or without calls. The vendor's own client accepts
+   * such an end after a call or a tool result (6.5); a gateway cannot tell it from a cut between two parallel calls,
+   * and would run half of a plan.
    */
   end(): ModelEvent[] {
     if (!this.#finish && !this.#blocked) {
@@ -85,7 +82,7 @@ class Answer implements ModelParser {
     }
     this.#close()
     const finish = this.#outcome()
-    // Calls that are refused with the answer, or that cannot be made at all, are shown to nobody.
+    // Calls that are refused with the answer, or cannot be made at all, are not shown.
     if (finish.reason !== 'error' && finish.reason !== 'refusal') {
       for (const call of this.#calls) this.#events.push(...this.#written(call))
     }
@@ -101,7 +98,7 @@ class Answer implements ModelParser {
 
   #chunk(outer: Json): void {
     const chunk = isRecord(outer.response) ? outer.response : outer
-    // Relays write fields that say nothing as null.
+    // Relays write empty fields as null.
     const error = chunk.error ?? outer.error ?? undefined
     if (error !== undefined) throw errorFromStream({ error })
     this.#measure(object(chunk.usageMetadata))
@@ -112,7 +109,7 @@ class Answer implements ModelParser {
     const [candidate = {}] = objects(chunk.candidates)
     for (const part of objects(object(candidate.content).parts)) this.#part(part)
     const reason = specified(candidate.finishReason)
-    // Some gateways put STOP on every chunk (6.2): it never overwrites a reason that says more.
+    // Some gateways put STOP on every chunk (6.2): it never overwrites another reason.
     if (reason && (!this.#finish || reason !== 'STOP')) {
       this.#finish = { reason, message: string(candidate.finishMessage) }
     }
@@ -122,7 +119,7 @@ class Answer implements ModelParser {
     if (typeof part.text === 'string') return this.#text(part, part.text)
     if (isRecord(part.functionCall)) return this.#call(part, part.functionCall)
     if (isRecord(part.inlineData) && part.thought !== true) return this.#media(part.inlineData)
-    // Code that the server ran, its own tool calls and kinds that are yet to come have no canonical form.
+    // Code that the server ran, its own tool calls and future kinds have no canonical form.
   }
 
   /** Deltas of one kind make one part; a signature closes it, and an empty signed one is its own part (4.4). */
@@ -151,7 +148,7 @@ class Answer implements ModelParser {
 
   /**
    * A call without a name holds the arguments of the call before it, if that came without any. Any other nameless call
-   * would stay in the history, and make the vendor refuse it for ever (smallmain/vscode-unify-chat-provider#48).
+   * would stay in the history, and the vendor would refuse that from then on (smallmain/vscode-unify-chat-provider#48).
    */
   #call(part: Json, call: Json): void {
     this.#close()
@@ -169,7 +166,7 @@ class Answer implements ModelParser {
     } else this.#misfit = 'It did not name its tool.'
   }
 
-  /** The one delta is for readers that show calls as they are written. */
+  /** The single delta is for readers that show calls as they are written. */
   #written({ index, call_id, args, opaque, ...call }: Call): ModelEvent[] {
     const name = this.#context.toolName(call.name)
     const parsed = parseArguments(args)
@@ -195,7 +192,7 @@ class Answer implements ModelParser {
     return { ...this.#context.provenance, ...(opaque === undefined ? {} : { opaque }) }
   }
 
-  /** Counts are cumulative and may be partial in early chunks (6.3): each field's last value holds. */
+  /** Counts are cumulative and may be partial in early chunks (6.3): each field's last value counts. */
   #measure(metadata: Json): void {
     const counts = Object.entries(metadata).filter(([, value]) => number(value) !== undefined)
     if (counts.length === 0) return
@@ -213,8 +210,7 @@ class Answer implements ModelParser {
     if (this.#misfit && known !== 'refusal') return { reason: 'error', invalid_call: this.#misfit }
     if (known === 'refusal') return { reason: known, refusal: message ?? reason }
     if (known === 'length') return { reason: known }
-    // OTHER, LANGUAGE, and reasons that are yet to come: what the model said stands; if it said nothing, that is a
-    // failure.
+    // OTHER, LANGUAGE, and future reasons: what the model said is kept; if it said nothing, that is a failure.
     if (this.#calls.length > 0) return { reason: 'tool_calls' }
     if (!known && !this.#hasOutput)
       throw failed('upstream_rejected', `Gemini ended without an answer (${reason}).`, this.#finish)
@@ -223,10 +219,7 @@ class Answer implements ModelParser {
   }
 }
 
-/**
- * The zero value of each enum, which says nothing; proto JSON leaves it out, but some backends write it into every
- * chunk.
- */
+/** The meaningless zero value of each enum; proto JSON leaves it out, but some backends write it into every chunk. */
 const UNSPECIFIED = /^(FINISH|BLOCK(ED)?)_REASON_UNSPECIFIED$/
 
 const specified = (value: unknown): string | undefined =>
@@ -236,7 +229,7 @@ const specified = (value: unknown): string | undefined =>
 const FINISH: Readonly<Record<string, 'stop' | 'length' | 'refusal'>> = {
   STOP: 'stop',
   MAX_TOKENS: 'length',
-  // A very long answer that could be asked to go on (9.4); Baton does not opt in.
+  // A very long answer that can be continued on request (9.4); Baton does not opt in.
   CONTINUATION: 'length',
   SAFETY: 'refusal',
   RECITATION: 'refusal',
@@ -263,7 +256,7 @@ const INVALID_CALL: ReadonlySet<string> = new Set([
 /** For violations of the "Prohibited Use Policy" (the SDK's FinishReason); what was said or called until then is cut. */
 const ACCOUNT_LIMITED = 'PUP_LIMITED_DISABLED'
 
-/** Its words, from an earlier frame, are not cut here: the door takes the secret out of them first, and cuts them then. */
+/** The message, from an earlier frame, is not cut here: the door takes secrets out of it first, then cuts it. */
 function failed(code: ErrorCode, says: string, { reason, message = '' }: Ending): BatonError {
   const said = message === '' ? 'It gave no words.' : `It said: ${message}`
   return new BatonError(code, `${says} ${said}`, { details: { upstream: { reason, message } } })
@@ -273,7 +266,7 @@ function parseFrame(data: string): unknown {
   try {
     return JSON.parse(data)
   } catch (cause) {
-    // Events are whole JSON values: half of one means that the body was cut.
+    // Events are whole JSON values: half of one means that the body was cut off.
     throw new BatonError('upstream_disconnected', 'The stream broke in the middle of an event.', { cause })
   }
 }

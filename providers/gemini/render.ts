@@ -1,6 +1,6 @@
 /**
- * A canonical request as the body of `generateContent`, which the public API takes as it is and Code
- * Assist inside of its envelope (wire/gemini.md 3, 5, 8, 9).
+ * A canonical request as the body of `generateContent`, which the public API takes as it is and Code Assist inside its
+ * envelope (wire/gemini.md 3, 5, 8, 9).
  */
 import { kept, once } from '../../src/chat/once.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
@@ -8,13 +8,13 @@ import { familyOf, isGemini3, mostOutput, thinkingConfig } from './capabilities.
 import { type Content, toContents } from './contents.ts'
 
 /**
- * What Gemini reads of `parametersJsonSchema` (wire/gemini.md 5.1); it ignores other keywords. It reads `title`, too, but
- * takes the titles that pydantic writes for names of functions: 2.5 Flash then ends every call of such a tool with
- * MALFORMED_FUNCTION_CALL (googleapis/python-genai#1732, PrefectHQ/fastmcp#3860). An object that names no properties
- * comes back empty unless `additionalProperties` allows some (livekit/agents#7312).
+ * What Gemini reads of `parametersJsonSchema` (wire/gemini.md 5.1); it ignores other keywords. It reads `title`, too,
+ * but takes the titles that pydantic writes for names of functions: 2.5 Flash then ends every call of such a tool with
+ * MALFORMED_FUNCTION_CALL (googleapis/python-genai#1732, PrefectHQ/fastmcp#3860). The model gives an object without
+ * named properties as empty unless `additionalProperties` allows some (livekit/agents#7312).
  */
 export const SCHEMA: SchemaProfile = {
-  // Gemini refuses cycles, and keywords beside a `$ref`.
+  // Gemini refuses cycles, and keywords next to a `$ref`.
   refs: false,
   openObjects: true,
   propertyPattern: /^[A-Za-z_][A-Za-z0-9_]{0,63}$/,
@@ -46,8 +46,8 @@ interface FunctionDeclaration {
 }
 
 /**
- * The `tools` member: one entry that holds every declaration, or none without tools. `bothSpellings`: equally under both
- * spellings of the field (architecture decision over wire 3.1).
+ * The `tools` member: one entry with every declaration, or none without tools. `bothSpellings`: the same list under
+ * both spellings of the field (an architecture decision that overrules wire 3.1).
  */
 export const declareTools = (tools: readonly ToolDeclaration[], bothSpellings: boolean): DeclaredTools[] =>
   tools.length === 0 ? [] : (bothSpellings ? twice : plain)(tools)
@@ -136,7 +136,7 @@ function generationConfigOf(request: ModelRequest, note: (text: string) => void)
   return config
 }
 
-/** AUTO is the server's default and left out, so that a session without a choice sends nothing. */
+/** AUTO is the server's default and left out: a session without a choice sends nothing. */
 function functionCallingConfig(
   { settings: { tool_choice, parallel_tool_calls }, tools }: ModelRequest,
   note: (text: string) => void,

@@ -1,6 +1,6 @@
 /**
  * From a Google login to a Code Assist project: loadCodeAssist, and onboarding if the account has none yet
- * (wire/gemini.md 2). A generator yields the calls and is given their answers.
+ * (wire/gemini.md 2). A generator yields the calls and receives their answers.
  */
 import { isRecord, parseRecord } from '../../src/chat/json.ts'
 import { BatonError, invalid } from '../../src/errors.ts'
@@ -14,7 +14,7 @@ type Facts = Readonly<Record<string, string>>
 export const isSetupNeeded = ({ path, project_id }: Facts): boolean =>
   path === 'code_assist' && project_id === undefined
 
-/** Nothing is claimed here: Baton is none of the programs that these enums can name. */
+/** Unspecified: Baton is none of the programs that these enums can name. */
 const CLIENT = {
   ideType: 'IDE_UNSPECIFIED',
   platform: 'PLATFORM_UNSPECIFIED',
@@ -45,7 +45,7 @@ export function* setUpCodeAssist(
   // Google's free tier brings a project of its own and refuses any other (2.3).
   const asked = account.tier === 'free-tier' ? undefined : wanted
   let operation = readOperation(yield post('onboardUser', { tierId: account.tier, ...about(asked) }))
-  // An operation without a name cannot be polled: the account has what this answer says, or nothing.
+  // An operation without a name cannot be polled: this answer is all there is.
   const { name } = operation
   for (let polls = 0; !operation.isDone && name !== undefined; polls++) {
     if (polls === MOST_POLLS) {
@@ -74,11 +74,11 @@ interface Account {
   ineligible: Json[]
 }
 
-/** Throws for an account that cannot go on: refused by the vendor, or to be verified first (2.2). */
+/** Throws if the vendor refuses the account, or wants it verified first (2.2). */
 function readAccount(answer: OAuthAnswer): Account {
   if (answer.status >= 400) {
     const failed = classify(answer)
-    // VPC Service Controls hide the tier from us; it is the paid one (2.2).
+    // VPC Service Controls hide the tier; it is the paid one (2.2).
     if (!JSON.stringify(failed.details ?? {}).includes('SECURITY_POLICY_VIOLATED')) throw failed
     return { isMember: true, project: undefined, tier: 'standard-tier', ineligible: [] }
   }
@@ -116,7 +116,7 @@ function readOperation(answer: OAuthAnswer): {
   }
 }
 
-/** The tier's message, cut: the vendor sets no limit to it. */
+/** The tier's message, cut: the vendor does not limit it. */
 const said = (tier: Json): string => (string(tier.reasonMessage) ?? '').slice(0, 1000)
 
 const upstream = (tier: Json): Record<string, unknown> => ({

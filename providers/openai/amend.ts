@@ -15,11 +15,11 @@ import { type Facts, factsOf, STALE } from './classify.ts'
 
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another account or
- * model, items that were never stored or stand without their pair, media that cannot be read or are too much, readable
+ * model, items that were never stored or lack their pair, media that cannot be read or are too large, readable
  * summaries for an unverified organisation (param `reasoning.summary`), encrypted reasoning of a model that has none,
- * or has it elsewhere (`include`; pydantic/pydantic-ai#6289), more output than the model has, an effort that it lacks,
- * a setting that it does not know. All but the first three are facts about the model. Null if leaving these out would
- * change nothing.
+ * or has it elsewhere (`include`; pydantic/pydantic-ai#6289), more output than the model gives, an effort that it
+ * lacks, a setting that it does not know. All but the first three are facts about the model. Null if that would change
+ * nothing.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
@@ -36,7 +36,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   return plain ?? withoutUnread(request, `${code} ${error.param} ${message}`, UNREAD)
 }
 
-/** Matched against the code, the parameter and the words: the same fault is named in any of them (openai/codex#23829). */
+/** Matched against code, parameter and message: any of them may name the fault (openai/codex#23829). */
 const UNREAD: Unread = [
   [/while downloading|failed_to_download|file_url/i, isLinked],
   [/image/i, isImage],
@@ -45,7 +45,7 @@ const UNREAD: Unread = [
 
 /**
  * With the limit that the refusal names ("Expected a value <= 16384"), which is listed nowhere. Without any limit if
- * the refusal names none that helps: then it does not say whether a lower one would do.
+ * the refusal names no lower one: then nobody knows which would do.
  */
 function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | null {
   const { max_output_tokens, ...settings } = request.settings
@@ -57,8 +57,8 @@ function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | 
 }
 
 /**
- * With the efforts that the refusal lists as supported ("'medium', 'high', and 'xhigh'"), which count more than the
- * table; without an effort if the model takes none.
+ * With the efforts that the refusal lists as supported ("'medium', 'high', and 'xhigh'"), which overrule the table;
+ * without an effort if the model takes none.
  */
 function withListedEffort(request: ModelRequest, { code, message }: Facts): ModelRequest | null {
   const [, list = ''] = /Supported values are: (.+)/.exec(message) ?? []
@@ -68,7 +68,7 @@ function withListedEffort(request: ModelRequest, { code, message }: Facts): Mode
 }
 
 /**
- * No list says which models refuse these: models of the o-series refuse parallel calls, say
+ * No list says which models refuse these; o-series models refuse parallel calls, for example
  * (run-llama/llama_index#20865).
  */
 const REFUSED_BY_SOME = ['temperature', 'top_p', 'parallel_tool_calls', 'max_output_tokens'] as const

@@ -17,9 +17,9 @@ interface Family {
   /** Efforts from least to most; empty: none may be named. */
   efforts: readonly Effort[]
   /**
-   * Takes temperature and top_p while its effort is none, which it is `unasked`, or only where it is `asked` for (as the
-   * API answered in UKGovernmentBEIS/inspect_ai#5242, and as developers.openai.com says under "Using GPT-6"; the former
-   * were once taken for the latter in BerriAI/litellm#17011 and langchain-ai/langchain#35424).
+   * Takes temperature and top_p while its effort is none: by default (`unasked`), or only if the request asks for none
+   * (`asked`; as the API answered in UKGovernmentBEIS/inspect_ai#5242, and as developers.openai.com says under "Using
+   * GPT-6"; the former were once taken for the latter in BerriAI/litellm#17011 and langchain-ai/langchain#35424).
    */
   samplesAtNone?: 'unasked' | 'asked'
   /** Takes images (and pages of PDF files) */
@@ -36,11 +36,11 @@ const NEWEST: Family = {
 }
 
 /**
- * Sources: wire/openai.md 3.1 and 9 (minimal, none, max); the values that the API itself lists in its
- * refusals: openai/openai-agents-python#2089 (gpt-5.1: none to high), learn.microsoft.com on the type
- * ReasoningEffort (gpt-5-pro only high, no none before gpt-5.1, xhigh after gpt-5.1-codex-max); the later
- * pro and chat models: anomalyco/opencode#26268, Laisky/one-api#266, pydantic/pydantic-ai#6414; gpt-6.2: the page
- * "Models" of developers.openai.com.
+ * Sources: wire/openai.md 3.1 and 9 (minimal, none, max); the values that the API lists in its refusals:
+ * openai/openai-agents-python#2089 (gpt-5.1: none to high), learn.microsoft.com on the type ReasoningEffort (gpt-5-pro
+ * only high, no none before gpt-5.1, xhigh after gpt-5.1-codex-max); the later pro and chat models:
+ * anomalyco/opencode#26268, Laisky/one-api#266, pydantic/pydantic-ai#6414; gpt-6.2: the page "Models" of
+ * developers.openai.com.
  */
 const FAMILIES: readonly Family[] = [
   plain(/^gpt-5-chat/, true),
@@ -68,7 +68,7 @@ function plain(pattern: RegExp, vision: boolean): Family {
   return { pattern, reasoning: false, efforts: [], vision }
 }
 
-/** A fine-tuned model (`ft:gpt-4o-…:org::id`) is of the family that it was tuned from. */
+/** A fine-tuned model (`ft:gpt-4o-…:org::id`) belongs to the family of its base model. */
 export function familyOf(model: string): Family {
   const base = model.replace(/^ft:/, '')
   return FAMILIES.find(({ pattern }) => pattern.test(base)) ?? NEWEST
@@ -77,11 +77,11 @@ export function familyOf(model: string): Family {
 const RANK: readonly Effort[] = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
 
 /**
- * The effort to ask for: the wished one, or the nearest that the model has (between two, the higher). Null if the model
+ * The effort to ask for: the wanted one, or the nearest that the model has (between two, the higher). Null if the model
  * takes none. If the models endpoint lists efforts, these overrule the table.
  */
 export function effortFor(
-  wish: Effort,
+  wanted: Effort,
   { model, reported }: Pick<ModelRequest, 'model' | 'reported'>,
   refused?: Effort,
 ): Effort | null {
@@ -89,12 +89,12 @@ export function effortFor(
   const listed = RANK.filter((effort) => reported?.efforts?.includes(effort))
   const known = family.reasoning && reported?.efforts ? listed : family.efforts
   const accepted = known.filter((effort) => effort !== refused)
-  const distance = (effort: Effort) => Math.abs(RANK.indexOf(effort) - RANK.indexOf(wish))
+  const distance = (effort: Effort) => Math.abs(RANK.indexOf(effort) - RANK.indexOf(wanted))
   const nearer = (best: Effort, next: Effort) => (distance(next) <= distance(best) ? next : best)
   return accepted.length === 0 ? null : accepted.reduce(nearer)
 }
 
-/** The model has refused the setting, or the value that is wished for. */
+/** The model has refused the setting, or the value that this request asks for. */
 export function refuses(
   name: keyof ModelSettings,
   { settings, reported }: Pick<ModelRequest, 'settings' | 'reported'>,
@@ -124,8 +124,8 @@ export function chatgptCapabilities(model: string): Capabilities {
 }
 
 /**
- * The token of a text is its phase, a plain word: models since gpt-5.3-codex want it back on every text of an answer,
- * whichever of them wrote it, and may stop too early without it (the SDK's EasyInputMessage).
+ * A text's token is its phase, a plain word: models since gpt-5.3-codex want it back on every text of an answer,
+ * whichever model wrote it, and may stop too early without it (the SDK's EasyInputMessage).
  */
 const commonTo = (model: string) => ({
   boundThinking: false,
@@ -141,7 +141,7 @@ export const schemaProfile: SchemaProfile = {
   refs: true,
   takes: (keyword) => keyword !== 'const' && keyword !== 'prefixItems',
   propertyPattern: /^[\s\S]+$/,
-  // The API reads Python's expressions, but none that look around or back: for one such pattern it refuses the whole
+  // The API reads Python's patterns, but no lookaround or backreference: for one such pattern it refuses the whole
   // request (nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358).
   unreadPattern: /\(\?[=!<]|\\[pPkc1-9]|\\u\{|\[\^?\]/,
 }

@@ -1,6 +1,6 @@
 /**
- * Failures of the Responses API as errors of the catalogue (wire/openai.md 7). Two body shapes exist, `{error: …}` and
- * `{detail: …}`, and a page of HTML from the network's edge; inside a stream the same codes come as events.
+ * Failures of the Responses API as errors of the catalogue (wire/openai.md 7). Bodies are `{error: …}`, `{detail: …}`,
+ * or a page of HTML from the network's edge; inside a stream the same codes come as events.
  */
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
@@ -8,7 +8,7 @@ import type { UpstreamFailure } from '../../src/provider.ts'
 import { type Json, number, object, string } from '../json.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
 
-/** What a failure says, wherever it came from. `status` is null inside a stream that had begun well. */
+/** What a failure says, wherever it came from. `status` is null inside a stream that began well. */
 export interface Facts {
   status: number | null
   code: string
@@ -18,14 +18,14 @@ export interface Facts {
   error: Json
   headers: Readonly<Record<string, string>>
   html: boolean
-  /** The API wrote it, in one of its two shapes. */
+  /** The API itself wrote it, in one of its two shapes. */
   isApi: boolean
 }
 
 interface Rule {
   when(facts: Facts): boolean
   code: ErrorCode
-  /** Said before the vendor's own words; `{vendor}` is the service behind this API. */
+  /** Comes before the vendor's own words; `{vendor}` is the service behind this API. */
   says: string
 }
 
@@ -39,11 +39,11 @@ const status =
     facts.status !== null && numbers.includes(facts.status)
 const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 
-/** Refusals of reasoning that is sent back: of another account or model, never stored, or without its pair. */
+/** Refusals of reasoning sent back that is of another account or model, was never stored, or lacks its pair. */
 export const STALE =
   /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i
 
-/** A text of more than 10 MiB (Shopify/roast#52); if the maximum is smaller, the text is a name or an id. */
+/** A text of more than 10 MiB (Shopify/roast#52); with a smaller maximum the text is a name or an id. */
 const LONG_TEXT = /string too long\. .* maximum length \d{7}/
 
 /** The first rule that fits counts: names before statuses, since a 429 may also mean an empty account. */
@@ -191,15 +191,12 @@ const RULES: readonly Rule[] = [
 
 const LAST_RULE: Rule = { when: () => true, code: 'upstream_rejected', says: '{vendor} refused the request.' }
 
-/** A response that is no stream: an HTTP error, or a body of another kind under a good status. */
+/** A response that is not a stream: an HTTP error, or a body of another kind with a good status. */
 export function classifyFailure(failure: UpstreamFailure, vendor: string): BatonError {
   return toError(factsOf(failure), vendor)
 }
 
-/**
- * An event that ends a stream, with its `error` inside; relays may add a `status`, and `headers` to those of the
- * response.
- */
+/** An event that ends a stream and holds an `error`; relays may add a `status` and more `headers`. */
 export function classifyEvent(event: Json, vendor: string, answered: Facts['headers']): BatonError {
   const own = Object.entries(object(event.headers)).flatMap(([name, value]) =>
     typeof value === 'object' ? [] : [[name, String(value)]],
@@ -237,7 +234,7 @@ export function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   return { ...words, status, headers, html, isApi: json.error !== undefined || json.detail !== undefined }
 }
 
-/** What validation finds, one entry per field: `{loc: ["body", "model"], msg: "field required"}`. */
+/** Validation errors, one per field: `{loc: ["body", "model"], msg: "field required"}`. */
 const listed = (errors: readonly unknown[]): string =>
   errors
     .map((one) => {
@@ -247,7 +244,7 @@ const listed = (errors: readonly unknown[]): string =>
     })
     .join('; ')
 
-/** The words of an error that is an object, or only a text. */
+/** The code, type and message of an error, which may be an object or only a text. */
 function wordsOf(told: unknown) {
   const error = typeof told === 'string' ? { message: told } : object(told)
   return {
@@ -258,14 +255,14 @@ function wordsOf(told: unknown) {
   }
 }
 
-/** The vendor's words without anything that looks like a credential or an encrypted item, and not endless. */
+/** The vendor's words, shortened and without anything that looks like a credential or an encrypted item. */
 const presentable = (text = ''): string =>
   text
     .replace(/\b(?:sk-|rt_|eyJ|gAAAA|Bearer\s+)[\w.*~+/=-]+/g, '***')
     .slice(0, 1000)
     .trim()
 
-/** Seconds; a clock is not needed, since the response says when it was made (`date`). */
+/** Seconds to wait; no clock is needed, since the response says when it was made (`date`). */
 function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
   if (!isRetryable(code)) return undefined
   const told =
@@ -279,7 +276,10 @@ function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
 /** Seconds to wait if a rate limit does not say how long. */
 const SHORT_WAIT = 5
 
-/** From the body, relative or absolute; else from the headers on the window that is used up (wire/openai.md 7.1, 7.3). */
+/**
+ * Seconds until the limit resets: from the body, relative or absolute; else from the headers on the window that is used
+ * up (wire/openai.md 7.1, 7.3).
+ */
 function usageLimitReset(facts: Facts): number | undefined {
   const { error, headers } = facts
   const relative = number(error.resets_in_seconds)
@@ -294,7 +294,7 @@ function usageLimitReset(facts: Facts): number | undefined {
   return decimal(headers[`x-codex-${window}-reset-after-seconds`]) ?? (at - made / 1000 || undefined)
 }
 
-/** What was reached is the workspace's limit on credits or spending. */
+/** The limit reached is the workspace's, on credits or spending. */
 const isOfWorkspace = (facts: Facts): boolean =>
   named('usage_limit_reached')(facts) &&
   /^workspace_/.test(facts.headers['x-codex-rate-limit-reached-type'] ?? '')
@@ -308,7 +308,7 @@ function waitInWords(message: string): number | undefined {
     (sum, [, amount, unit]) => sum + Number(amount) * (UNITS[unit ?? ''] ?? 0),
     0,
   )
-  // Zero: no unit is known.
+  // Zero if no unit is known.
   return sum || undefined
 }
 

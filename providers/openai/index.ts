@@ -1,6 +1,6 @@
 /**
- * OpenAI's two deployments: the public Responses API with a key, and the same protocol under a ChatGPT
- * login, where fewer fields are accepted (wire/openai.md 10).
+ * OpenAI's two deployments: the public Responses API with a key, and the same protocol with a ChatGPT login, which
+ * accepts fewer fields (wire/openai.md 10).
  */
 import { BatonError } from '../../src/errors.ts'
 import type { Deployment } from '../../src/provider.ts'
@@ -11,8 +11,8 @@ import { createParser } from './parse.ts'
 import { accountHeaders, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
 
 /**
- * The Responses API with a key, whichever vendor serves it: its provider id, and its name in errors. A vendor with
- * models other than OpenAI's needs capabilities of its own, and its models a line in FAMILIES (capabilities.ts).
+ * The Responses API with a key, whichever vendor serves it. `provider` is its id, `vendor` its name in errors. A vendor
+ * with models other than OpenAI's needs its own capabilities, and a line in FAMILIES for its models (capabilities.ts).
  */
 export const responsesApi = (provider: string, vendor: string): Deployment => ({
   id: provider,
@@ -32,19 +32,18 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
 
 export const openai: Deployment = responsesApi('openai', 'OpenAI')
 
-/** The same protocol by a ChatGPT login, on another root: it takes fewer fields and wants the account's header. */
+/** The same protocol with a ChatGPT login, on another root: it takes fewer fields and needs the account's header. */
 export const chatgpt: Deployment = {
   ...openai,
   id: 'chatgpt',
   credential: { kind: 'oauth' },
-  // No limit is known.
+  // No known limit.
   toolLimit: null,
   capabilities: chatgptCapabilities,
   render: renderChatgpt,
-  // The account's header, too: the list of models needs it as much as a response does.
+  // With the account's header, which the list of models needs, too.
   authorize: ({ access_token }, facts) => ({ ...bearer(access_token, 'OpenAI'), ...accountHeaders(facts) }),
-  // The list is filtered by the protocol level that the client names; this is the level that the adapter was written
-  // against.
+  // The vendor filters the list by the protocol level that the client names; the adapter was written against this one.
   models: { path: '/models?client_version=0.169.0', headers: ORIGINATOR, parse: parseChatgptModels },
 }
 

@@ -1,6 +1,6 @@
 /**
- * Canonical messages as input items (wire/openai.md 4). The history is repaired already: every call has
- * its result, names and ids are legal, tokens stand only where they may go back.
+ * Canonical messages as input items (wire/openai.md 4). The history is already repaired: every call has its result,
+ * names and ids are legal, tokens are only where they may be sent back.
  */
 import type {
   ContentPart,
@@ -34,7 +34,7 @@ function givenItem({ role, parts }: MessageInput): readonly InputItem[] {
   return [kept({ type: 'message', role: role === 'system' ? 'developer' : 'user', content })]
 }
 
-/** The items in the order of the parts, without reasoning at the end: it cannot go back with nothing after it. */
+/** The items in the order of the parts, without reasoning at the end: the API refuses it with nothing after it. */
 function assistantItems(parts: readonly Part[]): InputItem[] {
   const items = parts.flatMap(assistantItem)
   const end = items.findLastIndex(({ type }) => type !== 'reasoning')
@@ -84,7 +84,7 @@ const resultItem = once((part: Part): readonly InputItem[] => {
   return [kept({ type: 'function_call_output', call_id: part.call_id, output })]
 })
 
-/** There is no flag for a failure on this wire: the text says what became of the call. */
+/** This wire has no flag for a failed call: the text says what became of it. */
 function resultContent(part: ToolResultPart): ContentPart[] {
   const content = [...part.content]
   if (part.structured !== undefined && !content.some(({ type }) => type === 'text')) {
@@ -96,8 +96,7 @@ function resultContent(part: ToolResultPart): ContentPart[] {
 }
 
 /**
- * JSON that goes into a text. JSON.stringify only escapes half a character, and a parser of the JSON would have it
- * again.
+ * JSON that goes into a text. JSON.stringify only escapes a lone surrogate, and a parser of the JSON would restore it.
  */
 const wellFormedJson = (value: unknown): string => JSON.stringify(wellFormedValue(value))
 
@@ -120,28 +119,25 @@ function inputContent(part: ContentPart): InputContent {
   return { type: 'input_file', filename: filename(part), file_data: dataUrl(part) }
 }
 
-/** The form in which the API takes a medium; null: in none. */
+/** The form in which the API takes a medium; null if in none. */
 export function formOf({ type, media_type }: MediaPart): 'input_image' | 'input_file' | null {
   if (IMAGES.has(media_type)) return 'input_image'
   return type === 'file' && !UNREAD.test(media_type) ? 'input_file' : null
 }
 
-/** The API refuses any other image with "does not represent a valid image", and the whole request with it. */
+/** For any other image the API refuses the whole request ("does not represent a valid image"). */
 const IMAGES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/webp', 'image/gif'])
 
-/**
- * Files are documents here: for a file of another kind the API refuses the whole request, and every later one that
- * shows it.
- */
+/** Files are documents here: the API refuses every request that holds a file of another kind. */
 const UNREAD =
   /^(?:image|audio|video|font)\/|^application\/(?:octet-stream|gzip|wasm|.*(?:zip|compressed|tar))$/i
 
 const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${part.data ?? ''}`
 
 /**
- * Inline files need a name, and its ending decides how they are read: for an ending of another kind than the type's, or
- * an unknown one (`.log`, `.PDF`, the `.com` of a URI), the whole request is refused. Such a name gets its type's
- * ending.
+ * Inline files need a name, and its ending decides how they are read: with an ending of another kind than the type's,
+ * or an unknown one (`.log`, `.PDF`, the `.com` of a URI), the API refuses the whole request. Such a name gets its
+ * type's ending.
  */
 function filename({ name = 'file', media_type }: MediaPart): string {
   const [, ending = ''] = /\.([a-z]+)$/.exec(name) ?? []
@@ -158,7 +154,7 @@ const KINDS: readonly ReadonlySet<string>[] = [
   new Set('txt md json html xml css js ts py c cpp java csv tsv'.split(' ')),
 ]
 
-/** Endings for subtypes that are none themselves. */
+/** Endings for subtypes that are not endings themselves. */
 const ENDINGS: Readonly<Record<string, string>> = {
   plain: 'txt',
   markdown: 'md',

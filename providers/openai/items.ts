@@ -1,8 +1,8 @@
 /**
- * The output items of one stream, and which of them an event is about. The API tells by `output_index`. Relays lose it,
- * give one index to all items (BerriAI/litellm#36375), or give an item another id in each event. So the index is
- * believed until two items turn out to have the same one. From then on ids are believed (an item's, or its call's), and
- * an event without a known id is about the item that began last.
+ * The output items of one stream, and which of them an event is about. The API says so by `output_index`. Relays lose
+ * it, give one index to all items (BerriAI/litellm#36375), or give an item another id in each event. So the index is
+ * trusted until two items turn out to share one. From then on ids are trusted (an item's, or its call's), and an event
+ * without a known id is about the item that began last.
  */
 import { type Json, number, string } from '../json.ts'
 
@@ -10,25 +10,25 @@ type Kind = 'message' | 'reasoning' | 'call' | 'passed over'
 
 /**
  * An output item while it streams. `pieces` holds its texts by content, or its summary by segment, under the vendor's
- * numbers; it is a map, since a list would be as long as the largest number says.
+ * numbers; a map, since a list would be as long as the largest number.
  */
 export interface Item {
   /** The index of its part */
   index: number
-  /** The id under which the item was announced or finished, empty if it had none; null before */
+  /** The id under which the item was announced or finished, empty if it had none; null until then */
   id: string | null
-  /** The vendor's id of its call; empty: none is known */
+  /** The vendor's id of its call; empty if none is known */
   call: string
   kind: Kind
   pieces: Map<number, string>
-  /** Some of its text has been handed on as a delta */
+  /** Some of its text has been passed on as a delta */
   isShown: boolean
   /** A call's canonical id, once known */
   callId?: string
   name: string
   phase: unknown
   done: boolean
-  /** Reasoning that ended without its token, which may stand in the terminal event alone (earendil-works/pi#6409: Azure) */
+  /** Reasoning that ended without its token, which may be in the terminal event alone (earendil-works/pi#6409: Azure) */
   isBare: boolean
 }
 
@@ -39,15 +39,15 @@ const KINDS: ReadonlyMap<string, Kind> = new Map([
 ])
 const kindOf = (wire: Json): Kind => KINDS.get(string(wire.type) ?? '') ?? 'passed over'
 
-/** What an event says of its item. */
+/** What an event says about its item. */
 interface Told {
   place: number | undefined
   /** Empty if the event names none */
   id: string
-  /** Empty if the item is no call, or the event names none */
+  /** Empty if the item is not a call, or the event names none */
   call: string
   kind: Kind
-  /** The event announces the item, tells of it, or finishes it */
+  /** The event announces the item, continues it, or finishes it */
   stage: 'begins' | 'goes on' | 'ends'
 }
 
@@ -76,7 +76,7 @@ export function createItems() {
     return told.place ?? at ?? (isOfLast(told) ? top : items.size)
   }
 
-  /** Whether an event that names no item at all is about the last one. */
+  /** Whether an event that names no item is about the last one. */
   function isOfLast({ id, stage }: Told): boolean {
     const last = items.get(top)
     return id === '' && stage !== 'begins' && last !== undefined && !(stage === 'ends' && last.done)
@@ -117,14 +117,14 @@ export function createItems() {
 
   return {
     all: () => items.values(),
-    /** The item that an event tells of; one that was never announced begins with its first event. */
+    /** The item that an event is about; one that was never announced begins with its first event. */
     of: ({ output_index, item_id }: Json, kind: Kind): Item =>
       find({ place: number(output_index), id: string(item_id) ?? '', call: '', kind, stage: 'goes on' }),
-    /** The item that an event announces or finishes; `wire` is the item as it stands there. */
+    /** The item that an event announces or finishes; `wire` is the item as the event holds it. */
     own: ({ output_index }: Json, wire: Json, stage: 'begins' | 'ends'): Item =>
       find(toldOf(wire, number(output_index), stage)),
     /**
-     * The items of the terminal event's list, as they stand there: first those of known ids, then the others by place.
+     * The items of the terminal event's list, as it holds them: first those with known ids, then the others by place.
      * An entry at another item's place is left out: such a list lacks items that were streamed.
      */
     listed(list: readonly Json[]): Map<Item, Json> {
@@ -146,7 +146,7 @@ export function createItems() {
   }
 }
 
-/** The event cannot be about this item, which is of another kind, or began or ended under another id. */
+/** The event cannot be about this item, which has another kind, or began or ended under another id. */
 function isAnother(item: Item, { id, call, kind, stage }: Told): boolean {
   const isOfKind = kind === item.kind || kind === 'passed over' || item.kind === 'passed over'
   if (!isOfKind || item.id === null || stage === 'goes on') return !isOfKind

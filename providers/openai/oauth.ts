@@ -21,14 +21,14 @@ import { isWorkspace, ORIGINATOR } from './render.ts'
 
 /** The vendor's public client for logins on a person's own machine; it has no secret (1.1). */
 const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
-/** The scopes that inference needs; those for connectors are for the vendor's own tools (1.1). */
+/** The scopes that inference needs; the vendor's connector scopes are for its own tools (1.1). */
 const SCOPE = 'openid profile email offline_access'
 const LOOPBACK = { host: 'localhost', ports: [1455, 1457], path: '/auth/callback', anyPath: false } as const
 
 const endpoint = (settings: OAuthSettings, path: string): string => `${settings.issuer ?? ''}${path}`
 const clientIdIn = ({ clientId }: OAuthSettings): string => clientId ?? PUBLIC_CLIENT
 
-/** ChatGPT logins, with the vendor's public client unless the operator names another. */
+/** ChatGPT logins, by the vendor's public client unless the operator names another. */
 export const openaiLogins: OAuthVendor = {
   provider: 'openai',
   modes: ['loopback', 'paste', 'device'],
@@ -124,7 +124,7 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   })
 }
 
-/** A device login that nobody can grant any more (RFC 8628 3.5), whatever the status says. */
+/** A device login that can no longer be granted (RFC 8628 3.5), whatever the status says. */
 const ENDED = new Set(['access_denied', 'expired_token'])
 
 /** wire/openai.md 1.4 */
@@ -172,7 +172,7 @@ function deviceFlow(): DeviceFlow {
   }
 }
 
-/** The interval is a number in a text; it is never shorter than a second. */
+/** The interval is a number in a text; at least a second, at most a minute, 5 seconds if unreadable. */
 function secondsOf(interval: unknown): number {
   const seconds = Number(interval)
   return Number.isFinite(seconds) ? Math.min(Math.max(seconds, 1), 60) : 5

@@ -1,6 +1,6 @@
 /**
- * What OpenAI wants back unchanged, packed into a part's `provenance.opaque`: encrypted reasoning with
- * the segments of its summary, and the phase of a message (wire/openai.md 4).
+ * What must go back to OpenAI unchanged, packed into a part's `provenance.opaque`: encrypted reasoning with the
+ * segments of its summary, and the phase of a message (wire/openai.md 4).
  */
 import { parseRecord } from '../../src/chat/json.ts'
 import type { ReasoningPart, TextPart } from '../../src/chat/message.ts'
@@ -10,7 +10,7 @@ import type { InputItem, Phase } from './wire.ts'
 /** Stands between the segments of a summary when they are shown as one text. */
 export const SEGMENT_BREAK = '\n\n'
 
-/** The segments themselves are in the part's text; only their lengths are kept beside the token. */
+/** The segments themselves are in the part's text; only their lengths are kept with the token. */
 export function packReasoning(encrypted: string, segments: readonly string[]): string {
   return JSON.stringify({ encrypted_content: encrypted, segments: segments.map(({ length }) => length) })
 }
@@ -29,7 +29,7 @@ export function reasoningItem(part: ReasoningPart): Extract<InputItem, { type: '
   }
 }
 
-/** Cuts the text where its segments met; a text that was edited since is one segment. */
+/** Cuts the text where its segments met; a text edited since then is one segment. */
 function segmented(text: string, lengths: readonly number[]): string[] {
   const breaks = Math.max(0, lengths.length - 1) * SEGMENT_BREAK.length
   const fits = lengths.reduce((sum, length) => sum + length, breaks) === text.length

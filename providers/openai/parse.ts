@@ -1,7 +1,7 @@
 /**
- * The Responses stream as ModelEvents (wire/openai.md 6). One output item (items.ts) is one part. Truth:
- * `output_item.done`, then the `*.done` events, then the deltas; the terminal event's own `output` is often empty and
- * only fills gaps.
+ * The Responses stream as ModelEvents (wire/openai.md 6). One output item (items.ts) is one part. `output_item.done`
+ * counts first, then the `*.done` events, then the deltas; the terminal event's own `output` is often empty and only
+ * fills gaps.
  */
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { Finish } from '../../src/chat/fold.ts'
@@ -23,7 +23,7 @@ interface State {
   called: boolean
   nameless: boolean
   refused: boolean
-  /** The response that failed without its reason */
+  /** The response of a failure that has come without its reason */
   failure: Json | null
   finished: boolean
 }
@@ -100,7 +100,7 @@ const argumentsDelta: Handler = (state, event) => {
   const delta = string(event.delta) ?? ''
   if (item.done || item.kind !== 'call') return []
   item.pieces.set(0, (item.pieces.get(0) ?? '') + delta)
-  // Before its item was announced, a call has no name; it comes whole with `output_item.done`.
+  // A call whose item was not announced has no name; it comes whole with `output_item.done`.
   const { index, callId, name } = item
   if (callId === undefined || name === '' || delta === '') return []
   return [{ type: 'tool_call.delta', index, call_id: callId, name, arguments_delta: delta }]
@@ -129,7 +129,7 @@ const itemDone: Handler = (state, event) => {
   return settle(state, item, wire)
 }
 
-/** `response.done` (a relay's, or the WebSocket's) tells by its status which end it is. */
+/** `response.done` (a relay's, or the WebSocket's) says by its status which end it is. */
 const ended =
   (status: string): Handler =>
   (state, event) => {
@@ -158,7 +158,7 @@ const incomplete: Handler = (state, response) => {
   )
 }
 
-/** Azure tells why in an `error` event of its own, which comes after this one (maximhq/bifrost#6419). */
+/** Azure gives the reason in an `error` event of its own, after this one (maximhq/bifrost#6419). */
 const failed: Handler = (state, response) => {
   if (response.error) throw classifyEvent(response, state.vendor, state.headers)
   state.failure = response
@@ -214,7 +214,7 @@ function grow(
 
 const piecesOf = ({ pieces }: Item): string[] => [...pieces].sort(([a], [b]) => a - b).map(([, text]) => text)
 
-/** A call gets its canonical id once, so that its deltas and its part agree. */
+/** A call gets its canonical id once: its deltas and its part agree. */
 function nameCall(state: State, item: Item, wire: Json): void {
   item.callId ??= state.context.callId(string(wire.call_id))
   item.name ||= state.context.toolName(string(wire.name) ?? '')
@@ -228,7 +228,7 @@ function settle(state: State, item: Item, wire: Json): ModelEvent[] {
   return [...shown, { type: 'part', index: item.index, part }]
 }
 
-/** Readers go by deltas, which may be absent altogether (wire/openai.md 6.3): then the whole text becomes one delta. */
+/** Readers rely on deltas, which may be absent (wire/openai.md 6.3): then the whole text becomes one delta. */
 function unshown({ index, isShown }: Item, part: AssistantPart): ModelEvent[] {
   if (isShown || (part.type !== 'text' && part.type !== 'reasoning') || part.text === '') return []
   return [{ type: `${part.type}.delta`, index, text: part.text }]
@@ -280,7 +280,7 @@ const settleCall: Settler = (state, item, wire) => {
   }
 }
 
-/** Hosted tools run at the vendor and leave items in the answer; of these only an image is content. */
+/** Hosted tools run at the vendor and leave items in the answer, of which only an image is content. */
 const settlePassedOver: Settler = (_state, _item, wire) => {
   const data = standardBase64(string(wire.result) ?? '')
   if (wire.type !== 'image_generation_call' || data === null) return null
@@ -299,8 +299,8 @@ function provenance(state: State, opaque?: string) {
 }
 
 /**
- * Settles items that never got their `done`: as the terminal event lists them, else as their deltas built them. Also
- * reasoning that gets its token only there.
+ * Settles items that never got their `done`: as the terminal event lists them, else from their deltas. Also reasoning
+ * whose token comes only there.
  */
 function settleRest(state: State, response: Json, status: 'completed' | 'incomplete'): ModelEvent[] {
   const told = state.items.listed(objects(response.output))

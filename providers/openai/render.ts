@@ -14,13 +14,13 @@ import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './
 
 const PATH = '/responses'
 
-/** A body and what was left out of it, in words. */
+/** A body, and notes on what was left out of it. */
 interface Draft<Body> {
   body: Body
   notes: string[]
 }
 
-/** `strict` is written out: without it, the public API makes the schema strict (wire/openai.md 5). */
+/** `strict` is explicit: without it, the public API makes the schema strict (wire/openai.md 5). */
 export const declareTools = once((tools: readonly ToolDeclaration[]) =>
   kept(
     tools.map(
@@ -35,7 +35,7 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
   ),
 )
 
-/** For the public API; the operator's headers overrule. */
+/** For the public API; the operator's headers overrule Baton's. */
 export const renderPublic = (request: ModelRequest): RenderedRequest => ({
   path: PATH,
   headers: request.options.headers,
@@ -43,8 +43,8 @@ export const renderPublic = (request: ModelRequest): RenderedRequest => ({
 })
 
 /**
- * `session-id` and `thread-id` route to the prompt cache's shard, and older deployments read the
- * underscore spelling; `version` is only ever the operator's (wire/openai.md 2).
+ * `session-id` and `thread-id` route to the prompt cache's shard; older deployments read the spelling with underscores.
+ * `version` only ever comes from the operator (wire/openai.md 2).
  */
 export function renderChatgpt(request: ModelRequest): RenderedRequest {
   const conversation = cacheKey(request)
@@ -63,7 +63,7 @@ export function renderChatgpt(request: ModelRequest): RenderedRequest {
 /** Baton presents itself under its own name. */
 export const ORIGINATOR = { originator: 'baton' }
 
-/** An organisation (`org-…`) is no workspace; sent as one it is refused (wire/openai.md 1.5, 2). */
+/** An organisation (`org-…`) is not a workspace; sent as one it is refused (wire/openai.md 1.5, 2). */
 export const isWorkspace = (account: string | undefined): account is string =>
   account !== undefined && account !== '' && !account.startsWith('org-')
 
@@ -73,10 +73,10 @@ export const accountHeaders = ({ account_id, fedramp }: CredentialFacts): Record
   ...(fedramp ? { 'x-openai-fedramp': fedramp } : {}),
 })
 
-/** One key for a conversation; the API takes at most 64 characters. */
+/** One key per conversation; the API takes at most 64 characters. */
 const cacheKey = ({ session_id }: ModelRequest): string => session_id.slice(0, 64)
 
-/** The public API's body; exported for the test that holds it against the SDK's types. */
+/** The public API's body; exported for the test that compares it with the SDK's types. */
 export function publicBody(request: ModelRequest): Draft<PublicBody> {
   const { settings } = request
   const notes: string[] = []
@@ -112,17 +112,17 @@ export function publicBody(request: ModelRequest): Draft<PublicBody> {
   return { body, notes }
 }
 
-/** False for a setting that the model has refused; a wish for it is noted. */
+/** False for a setting that the model has refused; noted if the request has it. */
 function takes(name: keyof ModelSettings, request: ModelRequest, notes: string[]): boolean {
   if (!refuses(name, request)) return true
   if (request.settings[name] !== undefined) notes.push(`${name}: not accepted by ${request.model}`)
   return false
 }
 
-/** The public API answers a lower limit with `integer_below_min_value`. */
+/** The public API refuses a lower limit with `integer_below_min_value`. */
 const LEAST_OUTPUT_TOKENS = 16
 
-/** Every field is on the list that this path accepts: for any other the whole request would be refused. */
+/** Has only fields that this path accepts: for any other it refuses the whole request. */
 export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
   const { settings, tools } = request
   const notes: string[] = []
@@ -168,23 +168,24 @@ function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effo
   }
 }
 
-/** The wished choice, if it can be met: without tools, the API refuses anything but auto and none. */
+/** The requested choice, if it can be met: without tools, the API refuses all but auto and none. */
 function toolChoice(request: ModelRequest, notes: string[]): WireToolChoice | undefined {
   const { tools, settings } = request
-  const wish = settings.tool_choice
-  if (wish === undefined || wish === 'auto' || wish === 'none') return tools.length > 0 ? wish : undefined
+  const choice = settings.tool_choice
+  if (choice === undefined || choice === 'auto' || choice === 'none')
+    return tools.length > 0 ? choice : undefined
   if (tools.length === 0) {
     notes.push('tool_choice: no tool is declared')
     return undefined
   }
-  if (wish === 'required') return wish
-  const tool = tools.find(({ canonical_name }) => canonical_name === wish.name)
+  if (choice === 'required') return choice
+  const tool = tools.find(({ canonical_name }) => canonical_name === choice.name)
   if (tool) return { type: 'function', name: tool.name }
-  notes.push(`tool_choice: tool ${wish.name} is not declared`)
+  notes.push(`tool_choice: tool ${choice.name} is not declared`)
   return undefined
 }
 
-/** Whether the answer's reasoning can be sent back later on. */
+/** Whether the answer's reasoning can be sent back later. */
 function isKept({ model, reported }: ModelRequest, notes: string[]): boolean {
   const keeps = reported?.encrypted_reasoning !== false
   if (!keeps) notes.push(`include: ${model} gives out no encrypted reasoning`)
@@ -198,14 +199,14 @@ function reasoningField(
   refusedEffort?: Effort,
 ): ResponsesBody['reasoning'] | null {
   const { model, settings } = request
-  const wish = settings.reasoning?.effort
-  const effort = wish === undefined ? null : effortFor(wish, request, refusedEffort)
+  const wanted = settings.reasoning?.effort
+  const effort = wanted === undefined ? null : effortFor(wanted, request, refusedEffort)
   if (!familyOf(model).reasoning) {
-    if (wish !== undefined) notes.push(`reasoning.effort: not accepted by ${model}`)
+    if (wanted !== undefined) notes.push(`reasoning.effort: not accepted by ${model}`)
     return null
   }
-  if (wish !== undefined && effort !== wish) {
-    notes.push(`reasoning.effort: ${model} has no ${wish}, ${effort ?? 'its default'} stands in`)
+  if (wanted !== undefined && effort !== wanted) {
+    notes.push(`reasoning.effort: ${model} has no ${wanted}, ${effort ?? 'its default'} stands in`)
   }
   const summary = request.reported?.reasoning_summary !== false
   if (!summary) notes.push('reasoning.summary: refused to this credential')

@@ -11,7 +11,7 @@ export type InputContent = TextInput | ImageInput | FileInput
 export type Phase = 'commentary' | 'final_answer'
 type AssistantContent = { type: 'output_text'; text: string; annotations: [] }
 
-/** Ids and `status` are left out everywhere: with `store: false` they can only be refused (wire/openai.md 4). */
+/** Ids and `status` are left out everywhere: with `store: false` they would only be refused (wire/openai.md 4). */
 export type InputItem =
   | { type: 'message'; role: 'user' | 'developer'; content: InputContent[] }
   | { type: 'message'; role: 'assistant'; content: AssistantContent[]; phase?: Phase }

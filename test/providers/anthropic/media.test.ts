@@ -226,7 +226,7 @@ t.test('among many images the oldest of more than 2000 pixels are left out', asy
   const many = (count: number, ...large: number[]) =>
     sent(Array.from({ length: count }, (_, i) => (large.includes(i) ? 2001 : 2000)))
   t.same(many(20, 0, 7), { gone: [], notes: [] })
-  t.match(many(21, 3, 7), { gone: [3, 7], notes: [/2 images are left out, beside more than 20/] })
+  t.match(many(21, 3, 7), { gone: [3, 7], notes: [/2 images are left out, among more than 20/] })
   const all = (count: number) => many(count, ...Array.from({ length: count }, (_, i) => i)).gone
   t.same(all(21), [0, 1, 2, 3, 4], 'a quarter of the large images goes at a time')
   t.same(all(25), [0, 1, 2, 3, 4])
