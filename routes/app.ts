@@ -43,7 +43,7 @@ declare module 'fastify' {
     open?: boolean
   }
   interface FastifySchema {
-    /** How it may fail, beside unknown ids of its path and what any call may answer: for the OpenAPI document */
+    /** How it may fail, besides unknown ids in its path and what any call may answer: for the OpenAPI document */
     errors?: readonly ErrorCode[]
   }
 }
@@ -62,7 +62,7 @@ export interface RouteDeps {
   /** Re-encrypts everything at rest with the first encryption key. */
   rotateEncryption(by: string): Promise<KeyRotation>
   logins: Logins
-  /** Of URLs of media that callers give: address_not_allowed for each that is refused, else null (src/guard.ts) */
+  /** For each URL of media that a caller gives: address_not_allowed if it is refused, else null (src/guard.ts) */
   refusals(urls: readonly string[]): Promise<(Error | null)[]>
   metrics: Pick<Metrics, 'contentType' | 'text' | 'httpAnswered' | 'streamOpened' | 'streamClosed'>
   streams: Streams

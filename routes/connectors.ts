@@ -45,13 +45,13 @@ const Auth = {
         client_id: Type.Optional(Secret),
         client_secret: Type.Optional(Secret),
         issuer: Type.Optional(
-          text(1, 2048, "The login service's own name, where its metadata stands at another address"),
+          text(1, 2048, "The login service's own name, if its metadata is at another address"),
         ),
         scope: Type.Optional(
-          text(1, 4096, 'Scopes to ask for, in place of those that the server names; separated by blanks'),
+          text(1, 4096, 'Scopes to ask for, in place of those that the server names; separated by spaces'),
         ),
       },
-      { ...closed, description: 'Give a client where the server lets none register itself' },
+      { ...closed, description: 'Give a client if the server does not let clients register themselves' },
     ),
     Type.Object({ type: Type.Literal('bearer'), token: Type.Optional(Secret) }, closed),
   ),
@@ -78,7 +78,7 @@ const Approval = Type.Enum(['never', 'always', 'destructive'], {
     'destroy nothing; what tools say counts only with `trust_annotations`',
 })
 const Trust = Type.Boolean({
-  description: 'Whether what the server says of its tools is believed. Default false',
+  description: 'Whether what the server says about its tools is believed. Default false',
 })
 const Pin = Type.Enum(['warn', 'block'], {
   description:
@@ -318,7 +318,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
   app.get(
     '/oauth/connectors/callback',
     {
-      // A program that only previews the link must not use its `state` up.
+      // A program that only previews the link must not use up its `state`.
       exposeHeadRoute: false,
       config: { open: true },
       schema: {

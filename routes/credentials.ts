@@ -1,4 +1,4 @@
-/** Keys and logins of providers. Their secrets come in and never go out. */
+/** Keys and logins of providers. Their secrets are taken and never returned. */
 import { Type } from 'typebox'
 import { FACT_FORM } from '../src/credentials/logins/file.ts'
 import { BatonError } from '../src/errors.ts'
@@ -25,7 +25,7 @@ const Workspace = Type.String({
   ...FACT_FORM,
   description: 'Anthropic: the workspace that requests act in, of a key or login that may act in several',
 })
-/** Anthropic: what a workload proves itself with, in place of a refresh token. */
+/** Anthropic: what a workload authenticates with, in place of a refresh token. */
 const Federation = Type.Object(
   {
     assertion: Secret,

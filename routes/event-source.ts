@@ -1,6 +1,6 @@
 /**
- * What a turn's and a session's event streams hold: events of the bus from a cursor on, and the snapshot that stands in
- * for events that are no longer kept.
+ * What a turn's and a session's event streams hold: events of the bus from a cursor on, and the snapshot that replaces
+ * events that are no longer kept.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { gapId, positionOf, type ResumePoint, readId, type SnapshotExtent } from '../src/bus/cursor.ts'
@@ -15,16 +15,16 @@ import { turnView } from './turn-view.ts'
 export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null
 
 /**
- * The turn's first event may be on its way: its owner says it a moment after the store knows that the turn began. The
- * steps tell how old the turn is, since clocks differ.
+ * The turn's first event may still be on its way: its owner publishes it a moment after the store knows that the turn
+ * began. The steps tell how old the turn is, since clocks differ.
  */
 const isYoung = ({ started_at, steps }: Turn): boolean => started_at !== null && steps.length === 0
 
 type Deps = Pick<RouteDeps, 'store' | 'bus'>
 
 /**
- * The header counts before the query; a client that has seen nothing sends an empty one. Throws invalid_cursor, with
- * the name under which the cursor was sent.
+ * The header overrules the query, unless it is empty: a client that has seen nothing sends it so. Throws invalid_cursor
+ * with the name under which the cursor was sent.
  */
 export function resumeAt(
   session: string,
@@ -69,7 +69,7 @@ export function turnEvents(
     async gap(cursor) {
       const found = await store.turns.get(scope, turn.id)
       const now = found ?? turn
-      // A turn that was deleted with its session says nothing more.
+      // A turn that was deleted with its session has no more events.
       const last = found === null || now.ended_at !== null
       return { ...gapAt(cursor, turn.session_id, now, await messages()), last }
     },
@@ -83,8 +83,8 @@ export function sessionEvents(
   session: string,
   place: ResumePoint | null,
 ): StreamSource {
-  // Where there are more messages than can be read at once, only the turn's: without a snapshot the reader would never
-  // get on.
+  // If there are more messages than can be read at once, only the turn's: without a snapshot the reader would never get
+  // on.
   const messages = (turn: { id: string } | null) =>
     store.messages.after(session, 0, 'told').catch((thrown: unknown) => {
       if (!(thrown instanceof BatonError) || thrown.code !== 'context_too_long') throw thrown
@@ -95,13 +95,13 @@ export function sessionEvents(
     known: snapshotAt(place, messages),
     read: (signal) => bus.read(session, { after: place?.after ?? 'now', signal }),
     async gap(cursor) {
-      // Queued turns may stand behind one that runs, or waits for a person: then the newest turn is not the one that
-      // goes on.
+      // Turns may be queued behind one that runs or waits for a person: then the newest turn is not the one that goes
+      // on.
       const found = await store.sessions.get(scope, session)
       const active = found?.active_turn_id ?? null
       const newest = async () => (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
       const turn = active === null ? await newest() : await store.turns.get(scope, active)
-      // The session's deletion may have been said while this reader could not hear.
+      // The session may have been deleted while this reader could not hear of it.
       return { ...gapAt(cursor, session, turn, await messages(turn)), last: found === null }
     },
   }
@@ -126,7 +126,7 @@ function gapAt(cursor: string, session: string, turn: Turn | null, messages: Mes
   }
 }
 
-/** The snapshot of the gap that the place is right after, as far as its messages are still stored. */
+/** The snapshot of the gap right before the place, as far as its messages are still stored. */
 const snapshotAt = (
   place: ResumePoint | null,
   messages: (turn: SnapshotExtent['turn']) => Promise<Message[]>,
@@ -139,7 +139,7 @@ const snapshotAt = (
   })
 }
 
-/** How long the events of a commit may take to reach the log. */
+/** Milliseconds that the events of a commit may take to reach the log. */
 const SOON_MS = 250
 
 /** Whether nothing of the turn follows this place. */
@@ -151,7 +151,7 @@ export async function isOver(
   if (place === null || place.after === 'start' || place.after === 'now') return false
   const { after, ended } = place
   const hasEnded = turn.ended_at !== null
-  // The place itself says so: the log need not be there.
+  // The place itself says so, even if the log is gone.
   if (hasEnded && ended === turn.id) return true
   const isPast = (hasEnded: boolean) => bus.pastEnd(turn.session_id, turn.id, after, hasEnded)
   if (!hasEnded || !isYoung(turn)) return isPast(hasEnded)

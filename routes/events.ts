@@ -11,7 +11,7 @@ const Resume = Type.Object(
     after: Type.Optional(
       Type.String({
         description:
-          'A cursor, or `start`: the oldest event kept. Where `Last-Event-ID` is sent too, that one counts',
+          'A cursor, or `start`: the oldest event kept. If `Last-Event-ID` is sent too, that one counts',
       }),
     ),
   },

@@ -1,4 +1,4 @@
-/** Checks of callers' messages that a schema cannot make: which parts a role may hold, and their media. */
+/** Checks of callers' messages that a schema cannot make: which parts a role may hold, and the media among them. */
 import type { Static } from 'typebox'
 import type { ContextEdit } from '../src/chat/edits.ts'
 import {
@@ -14,7 +14,7 @@ import type { RouteDeps } from './app.ts'
 import type { GivenEdit, GivenMessage, GivenParts, Input } from './schemas.ts'
 
 type GivenPart = Static<typeof GivenParts>[number]
-/** The URLs of a body's media, each with its place there */
+/** The URLs of a body's media, each with its path in the body */
 type Urls = { path: string; url: string }[]
 
 const MEDIA = ['image', 'audio', 'file'] as const
@@ -26,8 +26,8 @@ const HOLDS: Record<Role, readonly Part['type'][]> = {
 }
 
 /**
- * What `read` makes of a body, once the URLs that it has met have passed. They are checked together: names that nobody
- * answers for would else be waited for one after the other. Throws as `read`, and address_not_allowed with `param`.
+ * What `read` makes of a body, once the URLs that it collected have passed. They are checked together, so that lookups
+ * of dead names do not add up. Throws as `read` does, and address_not_allowed with `param`.
  */
 export async function reading<T>(
   { refusals }: Pick<RouteDeps, 'refusals'>,
@@ -49,7 +49,7 @@ export function givenInput(urls: Urls, input: Static<typeof Input>): ContentPart
   return content(urls, parts, 'input')
 }
 
-/** `path` is where the message stands in the body, '' for the body itself. */
+/** `path` is the message's place in the body, '' for the body itself. Throws as `givenParts` does. */
 export function givenMessage(
   urls: Urls,
   { role, parts }: Static<typeof GivenMessage>,
@@ -58,9 +58,9 @@ export function givenMessage(
   return { role, parts: givenParts(urls, role, parts, path === '' ? 'parts' : `${path}.parts`) }
 }
 
-/** Throws invalid_request at the part that its role may not hold, and whatever a part itself is refused for. */
+/** Throws invalid_request for a part that the role may not hold, or that is invalid itself. */
 export function givenParts(urls: Urls, role: Role, parts: readonly GivenPart[], path: string): Part[] {
-  // A provider may answer with nothing, and a message that was read from one session can be given to another.
+  // A provider's answer may be empty, and a message read from one session can be given to another.
   if (parts.length === 0 && role !== 'assistant') throw invalid(path, `${path} must have at least 1 item(s).`)
   return parts.map((part, i) => {
     if (!HOLDS[role].includes(part.type)) {
@@ -71,7 +71,7 @@ export function givenParts(urls: Urls, role: Role, parts: readonly GivenPart[], 
   })
 }
 
-/** Edits of the context with their messages checked; throws as `givenMessage`. */
+/** Edits of the context with their messages checked; throws as `givenMessage` does. */
 export const givenEdits = (urls: Urls, edits: readonly GivenEdit[] = []): ContextEdit[] =>
   edits.map((edit, i) =>
     edit.op === 'delete_at'
@@ -104,7 +104,7 @@ function givenPart(urls: Urls, part: GivenPart, path: string): Part {
 const content = (urls: Urls, parts: readonly ContentPart[], path: string): ContentPart[] =>
   parts.map((part, i) => (part.type === 'text' ? part : givenMedia(urls, part, `${path}[${i}]`)))
 
-/** The medium with its URL as the parser wrote it: some services refuse what a parser is lenient about. */
+/** The medium, its URL normalised by the parser: some services refuse what the parser tolerates. */
 function givenMedia(urls: Urls, part: MediaPart, path: string): MediaPart {
   const { type, data, url } = part
   if ((data === undefined) === (url === undefined)) {

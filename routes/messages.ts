@@ -141,7 +141,7 @@ export function messageRoutes(app: App, { sessions, store, refusals }: RouteDeps
   )
 }
 
-/** The messages of a body, each with its place there ('': the body itself). Throws invalid_request. */
+/** The messages of a body, each with its path in the body ('' for the body itself). Throws invalid_request. */
 function messagesIn(body: Static<typeof GivenMessages>) {
   if (!body.messages) return [{ path: '', message: body }]
   if (body.role || body.parts) throw invalid('messages', 'Give either messages, or role and parts.')

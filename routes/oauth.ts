@@ -1,4 +1,4 @@
-/** Logins at providers: begun, finished, asked about; the page that browsers come back to; login files. */
+/** Logins at providers: begin, finish, status; the page that browsers come back to; import of login files. */
 import { type Static, Type } from 'typebox'
 import { LOGINS } from '../providers/index.ts'
 import { FACT_FORM } from '../src/credentials/logins/file.ts'
@@ -103,7 +103,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
   app.get(
     '/oauth/callback/:provider',
     {
-      // A program that only previews the link must not use its `state` up.
+      // A program that only previews the link must not use up its `state`.
       exposeHeadRoute: false,
       config: { open: true },
       schema: {

@@ -54,7 +54,7 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
 const notReady = (code: 'draining' | 'unavailable', reason: string) =>
   new BatonError(code, `Not ready: ${reason.replace(/\.$/, '')}.`, { retryAfter: 1, details: { reason } })
 
-/** Why a dependency is not ready; null: it is ready. */
+/** Why a dependency is not ready; null if it is. */
 async function failure(name: string, ready: Promise<void>): Promise<string | null> {
   const answer = ready.then(
     () => ({ problem: null }),

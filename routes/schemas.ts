@@ -1,6 +1,6 @@
 /**
- * Shapes that several nouns share. A schema with a title becomes a named component of the OpenAPI
- * document (src/http/openapi.ts); what it says is api.md's contract.
+ * Schemas that several resources share. A schema with a title becomes a named component of the OpenAPI document
+ * (src/http/openapi.ts); what it says is api.md's contract.
  */
 import { type Static, type TObject, type TProperties, type TSchema, Type } from 'typebox'
 import type { Part as StoredPart } from '../src/chat/message.ts'
@@ -12,7 +12,7 @@ export const closed = { additionalProperties: false } as const
 
 // ---------------------------------------------------------------- small ones
 
-/** Text that is stored as text: anything but NUL, which PostgreSQL does not hold. */
+/** Text that is stored as text: anything but NUL, which PostgreSQL cannot store. */
 export const text = (min: number, max: number, description?: string) =>
   Type.String({
     minLength: min,
@@ -35,16 +35,18 @@ export const Provider = Type.Unsafe<string>({
   enum: [...PROVIDER_IDS],
   description: 'Whose model answers',
 })
-/** A name that was read from a file with its line break would be refused by the provider, which shows no line break. */
+/**
+ * A name read from a file with its line break would be refused by the provider, in an error that hides the line break.
+ */
 export const Model = Type.String({
-  ...text(1, 256, 'The model, by the name that its provider gives it, without blanks around it'),
+  ...text(1, 256, 'The model, by the name that its provider gives it, without spaces around it'),
   pattern: '^[^\\s\\u0000]+( [^\\s\\u0000]+)*$',
 })
 export const Instant = Type.String({ format: 'date-time' })
 export const Id = Type.String({ minLength: 1, maxLength: 512 })
 export const Flag = Type.Boolean()
 export const Count = Type.Integer({ minimum: 0 })
-/** Any JSON object. Said outright, since generators of clients would else make a type without fields. */
+/** Any JSON object. Explicit, since client generators would otherwise make a type without fields. */
 const anything = { type: 'object', additionalProperties: true } as const
 export const Json = Type.Unsafe<Record<string, unknown>>(anything)
 export const NoBody = Type.Object({}, closed)
@@ -69,7 +71,7 @@ export const Secret = Type.String(SECRET_FORM)
 
 export const Transport = Type.Enum(['streamable_http', 'sse', 'stdio'])
 
-/** Answers with HTML, for a browser that comes back from a login */
+/** An HTML response, for a browser that comes back from a login */
 export const PAGE = {
   description: 'A page for people',
   content: { 'text/html': { schema: { type: 'string' } } },
@@ -90,7 +92,7 @@ export const LoginReturn = Type.Unsafe<Record<string, string>>(
   ),
 )
 
-/** The fields of a row that the schema shows: everything else that is stored with it stays inside. */
+/** The fields of a row that the schema has; everything else stored in the row stays inside. */
 export const shownBy = <P extends TProperties>(
   { properties }: TObject<P>,
   row: { readonly [Name in keyof P]?: unknown },
@@ -103,7 +105,7 @@ export const listOf = (item: TSchema) =>
 export const Metadata = Type.Unsafe<Record<string, unknown>>({
   ...anything,
   maxProperties: 100,
-  description: 'Whatever the caller likes to keep with it: up to 100 fields and 16 KiB of JSON',
+  description: 'Whatever the caller wants to keep with it: up to 100 fields and 16 KiB of JSON',
 })
 
 export const Usage = Type.Object(
@@ -141,11 +143,11 @@ export const ErrorShape = Type.Object(
 )
 
 export const PAGE_OR_ERROR = {
-  description: 'A page for people; or `invalid_request`, where the call does not come back from a login',
+  description: 'A page for people; or `invalid_request`, if the call does not come back from a login',
   content: { ...PAGE.content, 'application/json': { schema: ErrorShape } },
 }
 
-/** A union told apart by one field: precise errors, and a discriminator in the document. */
+/** A union discriminated by one field: precise errors, and a discriminator in the document. */
 export function taggedBy<const T extends TObject[]>(tag: string, title: string, ...branches: T) {
   return Type.Unsafe<Static<T[number]>>({
     type: 'object',
@@ -182,7 +184,7 @@ const Provenance = Type.Object(
 )
 const provenance = { provenance: Type.Optional(Provenance) }
 
-/** The example is for pages of the document: they would make up their own, and of a pattern they make noise. */
+/** The example is for pages made from the document: they would invent their own, and make noise from a pattern. */
 const part = <const K extends string, P extends TProperties>(type: K, fields: P, example?: object) =>
   Type.Object(
     { type: Type.Literal(type), ...fields },
@@ -196,7 +198,7 @@ const media = <const K extends string>(type: K, family: string, ...known: string
     {
       media_type: Type.String({
         maxLength: 128,
-        // With parameters, as HTTP and browsers name the type of a text.
+        // With parameters, as HTTP and browsers write the type of a text.
         pattern: `^${family}/[A-Za-z0-9][A-Za-z0-9.+-]*( *; *[A-Za-z0-9.+-]+=([A-Za-z0-9.+_-]+|"[^"]*"))*$`,
         description: `Such as ${known.join(' or ')}`,
       }),

@@ -1,4 +1,4 @@
-/** A session's tools and connectors, and their changes in mid-chat. */
+/** A session's tools and connectors, and their changes mid-chat. */
 import { Type } from 'typebox'
 import { CONNECTOR_NAME } from '../src/config/connector-shape.ts'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
@@ -119,8 +119,7 @@ const Bind = Type.Object(
       nullable(
         Type.String({
           pattern: CONNECTOR_NAME.pattern,
-          description:
-            "Stands in for the server's name in the names of its tools: a-z, 0-9 and -, a letter first",
+          description: "Replaces the server's name in the names of its tools: a-z, 0-9 and -, a letter first",
         }),
       ),
     ),

@@ -63,7 +63,7 @@ const NewSession = Type.Object(
     connectors: Type.Optional(
       Type.Array(text(1, 512), {
         maxItems: 100,
-        description: 'Ids or names, beside the connectors that every session binds',
+        description: 'Ids or names, besides the connectors that every session binds',
       }),
     ),
     tool_profile: Type.Optional(Type.Unknown({ description: 'Reserved' })),
@@ -100,7 +100,7 @@ const Rendered = Type.Object(
   { title: 'Rendered' },
 )
 
-/** JSON of a session's metadata may not grow without bound: it travels with every read. */
+/** A session's metadata is bounded, since every read returns it. Throws invalid_request. */
 function assertSmall(metadata: Record<string, unknown> | undefined): void {
   if (metadata === undefined || Buffer.byteLength(JSON.stringify(metadata)) <= 16 * 1024) return
   throw invalid('metadata', 'metadata must be at most 16 KiB of JSON.')
@@ -154,7 +154,7 @@ export function sessionRoutes(app: App, { sessions, store, turns, refusals }: Ro
       schema: {
         operationId: 'updateSession',
         summary: 'Change a session, its provider included',
-        description: 'Holds from the next turn on. `settings` and `metadata` are replaced as a whole.',
+        description: 'Takes effect from the next turn on. `settings` and `metadata` are replaced as a whole.',
         params: IdParam,
         body: SessionPatch,
         response: { 200: SessionView },

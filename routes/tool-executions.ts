@@ -103,8 +103,8 @@ const Stats = Type.Object({
 })
 
 /**
- * The row of a decided call stays `awaiting_approval` until its turn goes on: people who look for calls to decide must
- * not find it.
+ * A decided call's row stays `awaiting_approval` until its turn goes on; people who look for calls to decide must not
+ * find it.
  */
 const shown = (row: ShownExecution) => {
   const isDecided = row.state === 'awaiting_approval' && row.approval !== null

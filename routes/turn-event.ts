@@ -1,4 +1,4 @@
-/** The events of a stream, for the OpenAPI document: streams are written by src/chat/event.ts, and tests hold them to this. */
+/** The events of a stream, for the OpenAPI document; src/chat/event.ts writes them, and tests compare them with this. */
 import { type TProperties, Type } from 'typebox'
 import type { TurnEvent } from '../src/chat/event.ts'
 import {
@@ -24,14 +24,14 @@ const text = Type.String()
 const names = Type.Array(text, { description: 'Canonical names' })
 const call = { call_id: text }
 const execution = { ...call, exec_id: Id }
-/** `nullable` would make another schema of the same name. */
+/** `nullable` would make a second schema of the same name. */
 const TurnOrNone = Type.Union([TurnView, Type.Null()])
 
-/** A failed step leaves no message, and one cut short by a cancellation only its text. */
+/** A failed step leaves no message, and a cancelled one only its text. */
 const OVER =
   'The last event of its turn. Drop what was streamed and no `message` has replaced: it is not kept'
 
-/** The fields of each event beside the head, and what a client does with the event, where that is not obvious. */
+/** The fields of each event besides the common ones, and what a client does with it, if that is not obvious. */
 const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: string]> = {
   'turn.created': [{}, '`GET /v1/turns/{id}` has what was asked: `input`'],
   'turn.started': [{}],
@@ -40,7 +40,7 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   'reasoning.delta': [{ text }, "Append it to the step's reasoning"],
   'tool_call.delta': [
     { ...call, name: text, arguments_delta: text },
-    'A piece of the text that the model writes',
+    'A piece of the arguments as the model writes them',
   ],
   tool_call: [{ ...call, name: text, arguments: Json }, 'The whole call, in place of its deltas'],
   'tool_execution.started': [execution],
@@ -82,7 +82,7 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
     { snapshot: Type.Object({ turn: TurnOrNone, messages: Type.Array(Message) }) },
     "What came after your cursor is no longer kept: start from the snapshot. Its messages are the turn's, or, in a session's stream, the " +
       "session's (the turn's, if those are more than 128 MiB). It lacks what a step under way has streamed: " +
-      'that follows from its `step.started`, or, where this is not kept either, whole with its `message`. If its turn is `awaiting_input`, ask ' +
+      'that follows from its `step.started`, or, if this is not kept either, whole with its `message`. If its turn is `awaiting_input`, ask ' +
       '`GET /v1/tool-executions?turn_id=` which calls wait (`state: awaiting_approval`)',
   ],
 }
@@ -114,7 +114,7 @@ const EXAMPLE: Extract<TurnEvent, { type: 'content.delta' }> = {
   text: 'Hello',
 }
 
-/** Documents an event stream: `contentSchema` is what each frame's data holds. */
+/** Documents an event stream: `contentSchema` describes each frame's data. */
 export const EventStream = {
   description: 'Server-sent events: `id` is a cursor, `event` a type, `data` an Event as JSON',
   content: {

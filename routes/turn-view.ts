@@ -61,7 +61,7 @@ export const TurnView = Type.Object(
   { title: 'Turn' },
 )
 
-/** `messages` are the turn's own; without them the short form, as lists and answers of verbs show it. */
+/** `messages` are the turn's own; without them the short form, for lists and for answers of actions. */
 export const turnView = (turn: Turn, messages?: readonly ChatMessage[]) =>
   shownBy(TurnView, { ...turn, ...(messages && { messages, output_text: outputText(messages) }) })
 

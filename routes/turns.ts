@@ -1,4 +1,4 @@
-/** Turns: begun, waited for, cancelled, restarted; and what people decide about their tool calls. */
+/** Turns: start, wait, cancel, restart; and people's decisions on their tool calls. */
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { canonicalJson, sha256 } from '../src/chat/json.ts'
@@ -41,9 +41,7 @@ const NewTurn = Type.Object(
     provider: Type.Optional(Provider),
     model: Type.Optional(Model),
     stream: Type.Optional(Type.Boolean({ description: 'Default true' })),
-    background: Type.Optional(
-      Type.Boolean({ description: 'Default false. If true, `stream` does not count' }),
-    ),
+    background: Type.Optional(Type.Boolean({ description: 'Default false. If true, `stream` is ignored' })),
   },
   {
     ...closed,
@@ -67,7 +65,7 @@ const StartHeaders = Type.Object({
     }),
   ),
 })
-/** Longest that one request may wait: proxies cut connections that are silent for longer. */
+/** Seconds that one request may wait at most: proxies cut connections that are silent for longer. */
 const LONGEST_WAIT = 600
 const Wait = Type.Object(
   {
@@ -126,7 +124,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
         response: {
           200: {
             ...EventStream,
-            // Clients that are made from the document have the first type alone, and ask with `stream: false`.
+            // Clients generated from the document know the first type alone, and ask with `stream: false`.
             content: { 'application/json': { schema: TurnView }, ...EventStream.content },
           },
           202: TurnView,
@@ -184,7 +182,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
   steeringRoutes(app, deps)
 }
 
-/** Routes that steer a turn which has begun. */
+/** Routes that steer a turn that has begun. */
 function steeringRoutes(app: App, deps: RouteDeps): void {
   const { turns, streams } = deps
   app.post(
@@ -215,7 +213,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
       schema: {
         operationId: 'restartTurn',
         summary: 'Restart the model call in flight',
-        description: '503 when the replica that runs the turn cannot be told.',
+        description: '503 when the replica that runs the turn cannot be reached.',
         params: IdParam,
         body: NoBody,
         errors: ['not_restartable', 'restart_limit'],

@@ -165,7 +165,7 @@ t.test('a turn with a bad field is refused, and the error names the field and th
     [undefined, null, /The body is missing: send a JSON object/],
     [[], null, /The body must be an object/],
     [{ input: [{ role: 'user', content: 'a' }] }, 'input[0].type', /required.*text, image, audio, file/],
-    [{ input: 'a', model: 'm\n' }, 'model', /without blanks around it/],
+    [{ input: 'a', model: 'm\n' }, 'model', /without spaces around it/],
     [{}, 'input', /required/],
     [{ input: '' }, 'input', /not be empty. Text, or a list of parts/],
     [{ input: ' \n' }, 'input', /white space/],
