@@ -1,5 +1,5 @@
-// The second half of `npm run dev`: serves the compiled code, and follows edits. Both commands start a process of their
-// own, which outlives the command if only the command is told to end. So each command is a group, told as a whole.
+// The second half of `npm run dev`: serves the compiled code and follows edits. Each command starts a child process
+// that outlives it if only the command is signalled. So each command is a process group, signalled as a whole.
 import { spawn } from 'node:child_process'
 
 const COMMANDS = [

@@ -1,6 +1,6 @@
-// Runs on `npm ci` and `npm install`; where npm's `ignore-scripts` keeps it from that, commands run it that find no
-// dist/. Builds dist/ when the compiler is there; with --omit=dev or NODE_ENV=production it is not, and an image is
-// expected to have copied dist/ in.
+// Runs on `npm ci` and `npm install`; if npm's `ignore-scripts` prevents that, commands that find no dist/ run it.
+// Builds dist/ if the compiler is there; with --omit=dev or NODE_ENV=production it is not, and an image must have
+// copied dist/ in.
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 
@@ -14,6 +14,6 @@ if (existsSync('node_modules/typescript/package.json')) {
   console.error(`no compiler and no dist/: ${why}, or copy dist/ in`)
   process.exitCode = 1
 } else if (existsSync('src')) {
-  // After `git pull` the former version would run on, and nobody would know.
+  // After `git pull` the old version would keep running unnoticed.
   console.error(`dist/ is left as it was, though src/ may be newer: ${why} to build it`)
 }

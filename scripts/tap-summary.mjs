@@ -1,4 +1,4 @@
-/** The output of `npm test` and `npx tap`: a line for each file, every failure in full, and the sum. */
+/** The output of `npm test` and `npx tap`: a line for each file, every failure in full, and the totals. */
 import { Transform } from 'node:stream'
 import { Parser } from 'tap-parser'
 
@@ -42,7 +42,7 @@ export default class Summary extends Transform {
     this.push(`  x ${path.join(' > ')}\n${details}\n`)
   }
 
-  /** At least one thing was asserted, and everything that was asserted holds. */
+  /** At least one assertion ran, and none failed. */
   isSound() {
     return this.#counts.failed === 0 && this.#counts.passed > 0
   }

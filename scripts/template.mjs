@@ -1,4 +1,4 @@
-// Leaves a fresh embedded database with Baton's schema in dist/, so that a first start need not make one (seconds,
+// Puts a fresh embedded database with Baton's schema into dist/, so that a first start need not create one (seconds,
 // and several hundred MB). Made again only when PGlite's version, the migrations or this script have changed.
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
@@ -29,22 +29,22 @@ if (!isCurrent) {
   }
   const db = { ...queries, transaction: (work) => inTransaction(queries, work) }
   await migrate(db, migrations).catch(({ message }) => {
-    // Not thrown: Node would show the place, a line of PGlite that is 16 kB long.
+    // Not thrown: Node would print the source line, 16 kB of PGlite.
     console.error(message)
     process.exit(1)
   })
-  // No database is ever made from these: they are two thirds of the files that a first start would have to write.
+  // No database is ever created from these, and they are two thirds of the files that a first start would write.
   for (const name of ['template0', 'template1']) {
     await pglite.exec(`alter database ${name} is_template false`)
     await pglite.exec(`drop database ${name}`)
   }
   await pglite.exec('vacuum analyze')
-  // Plans are made while the tables are empty, and kept: for tables known to be empty any index would do. Of a table
-  // that it knows nothing about, the planner expects some pages, and so reads the table by the index that fits.
+  // Plans are made while the tables are empty, and kept: for tables known to be empty any index would do. For a table
+  // without statistics the planner assumes some pages, and so uses the index that fits.
   await pglite.exec(`
     select pg_clear_relation_stats('public', relname) from pg_class
      where relnamespace = 'public'::regnamespace and relkind = 'r'`)
-  // Two thirds of the archive would be the log of how all this was written.
+  // The write-ahead log of all this would be two thirds of the archive.
   for (const sql of ['set wal_recycle = off', 'select pg_switch_wal()', 'checkpoint']) await pglite.exec(sql)
   const dump = await pglite.dumpDataDir('gzip')
   await pglite.close()

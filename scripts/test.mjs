@@ -1,6 +1,6 @@
-// `npm test`: runs each compiled test file in a process of its own, several at a time, and sums them up. `npx tap`
-// runs the same files and measures coverage; the code that it loads for that into every process and thread costs a
-// quarter of all the time.
+// `npm test`: runs each compiled test file in its own process, several at a time, and sums up the results. `npx tap`
+// runs the same files and measures coverage; the code that it loads into every process and thread for that costs a
+// quarter of the time.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync } from 'node:fs'
@@ -9,9 +9,9 @@ import { text } from 'node:stream/consumers'
 import Summary from './tap-summary.mjs'
 
 const ROOT = 'dist/test'
-/** More than there are processors: the long files wait half of their time for leases, servers and deadlines. */
+/** More than there are processors: the long files spend half their time waiting for leases, servers and deadlines. */
 const AT_ONCE = availableParallelism() + 2
-/** Seconds for a file that does not say how long it may take, and milliseconds for one that has stopped counting. */
+/** Time limits: PATIENCE, in seconds, for a file that sets none; LONGEST_MS for one that hangs. */
 const PATIENCE = { TAP_TIMEOUT: '600' }
 const LONGEST_MS = 20 * 60_000
 
@@ -25,9 +25,9 @@ const NO_HOOKS = `data:text/javascript,${encodeURIComponent(`
   hooks.createHook = () => ({ enable() {}, disable() {} })
   syncBuiltinESMExports()`)}`
 
-/** The long files first, those of pure functions last: a long file that starts last costs its whole time. */
+/** Long files first, pure functions last: a long file that starts last costs its whole time. */
 const place = (file) => (/^e2e\//.test(file) ? 0 : /^(chat|config|emulators|providers)\//.test(file) ? 2 : 1)
-// By their sources: the compiled file of a renamed one still lies there.
+// Found by their sources: the compiled file of a renamed test is still in dist/.
 const files = readdirSync('test', { recursive: true })
   .filter((file) => file.endsWith('.test.ts'))
   .map((file) => file.replace(/ts$/, 'js'))
