@@ -13,16 +13,16 @@ export interface BusEvent {
   turn_id: string | null
   data: string
   /**
-   * `data` once more, without the turn, where somebody other than the turn's owner says the event. Where the log does
-   * not know the turn, or has its end already, this is logged in place of `data`, as an event of the session alone:
-   * nothing of a turn may stand before its first event or after its last.
+   * `data` once more, without the turn, if somebody other than the turn's owner says the event. If the log does not
+   * know the turn, or has its end already, this is logged in place of `data`, as an event of the session alone: nothing
+   * of a turn may come before its first event or after its last.
    */
   alone?: string
   /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */
   once?: string | undefined
   /**
    * The lease under which a turn's owner says the event. It is dropped once a later owner has spoken in the turn, or
-   * the turn's end is in the log: a process that was frozen does not know that it owns nothing any more. Where the log
+   * the turn's end is in the log: a process that was frozen does not know that it owns nothing any more. If the log
    * does not know the turn, and this is not its first event, the newest owner that spoke in the session decides.
    */
   epoch?: number
@@ -41,7 +41,7 @@ export interface LoggedEvent {
   turn_id: string | null
   data: string
 }
-/** Where a read begins, and what it is to hand on. */
+/** Where a read begins, and what it passes on. */
 export interface ReadOptions {
   /** Only this turn's events; a turn's stream starts at its first one */
   turn?: string
@@ -52,14 +52,14 @@ export interface ReadOptions {
   maxBuffer?: number
   /** The store says that the turn had events before this read: a log that knows none of them has lost them */
   begun?: boolean
-  /** … and it has committed no step: its first event may be on its way into the log */
+  /** The store says that the turn has committed no step: its first event may be on its way into the log */
   isYoung?: boolean
 }
 /**
  * What a reader gets: batches in order, none missing, none twice. `gap`: the place after which the reader asked, or the
- * turn's first event, is no longer kept; live events follow from `cursor` on. It comes first, or later where the log
- * was lost under the reader. A gap may hide a turn's end: ask the store. After `lagged`, after its turn's terminal
- * event, and when the session is dropped, the read ends.
+ * turn's first event, is no longer kept; live events follow from `cursor` on. It comes first, or later if the log was
+ * lost under the reader. A gap may hide a turn's end: ask the store. After `lagged`, after its turn's terminal event,
+ * and when the session is dropped, the read ends.
  */
 export type ReadItem = { events: LoggedEvent[] } | { gap: true; cursor: string } | { lagged: true }
 
@@ -76,12 +76,12 @@ export interface Bus {
    */
   read(session: string, options: ReadOptions): AsyncIterable<ReadItem>
   /**
-   * Whether the cursor is at or after the turn's terminal event; false where the log no longer knows.
-   * `hasEnded`: the store says that the turn is over. Where the log keeps the cursor's place and knows nothing of
-   * the turn any more, its end was forgotten before that place: the answer is `hasEnded`. Throws `invalid_cursor`.
+   * Whether the cursor is at or after the turn's terminal event; false if the log no longer knows. `hasEnded`: the
+   * store says that the turn is over. If the log keeps the cursor's place and knows nothing of the turn any more, its
+   * end was forgotten before that place: the answer is `hasEnded`. Throws `invalid_cursor`.
    */
   pastEnd(session: string, turn: string, cursor: string, hasEnded: boolean): Promise<boolean>
-  /** A session is deleted: its log goes, its reads end. */
+  /** For a deleted session: drops its log and ends its reads. */
   drop(session: string): Promise<void>
   /** A small message to every replica, this one included; may be lost, never relied on alone. Never rejects. */
   publish(topic: Topic, message: string): Promise<void>
@@ -90,8 +90,8 @@ export interface Bus {
   /** Counted slots that everyone with this scope shares: all replicas, or this process alone. */
   slots(scope: string): Slots
   /**
-   * Adds one to a count that all replicas share and that is forgotten after `seconds`. Answers with the new count.
-   * Throws `unavailable` at once while Redis is away.
+   * Adds one to a count that all replicas share and that is forgotten after `seconds`. Returns the new count. Throws
+   * `unavailable` at once while Redis is away.
    */
   tally(name: string, seconds: number): Promise<number>
   /** Throws `unavailable`. */
@@ -113,7 +113,7 @@ export interface LogLimits {
   maxEvents: number
   /** Results of tools and messages may be large; a log never is. */
   maxBytes: number
-  /** A log nobody used for so long goes: reconnecting is a matter of minutes. */
+  /** A log that nobody has used for this long is dropped: reconnecting is a matter of minutes. */
   idleMs: number
 }
 export const LOG_LIMITS: LogLimits = { maxEvents: 10_000, maxBytes: 16 << 20, idleMs: 3_600_000 }

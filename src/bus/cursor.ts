@@ -1,7 +1,7 @@
 /**
- * Cursors: `<ms>-<n>.<session><generation>`. Milliseconds and a counter order the events of a session,
- * also over a restart; six hex digits name the session, six more the generation of its log. A log that was
- * lost begins a new generation, so that a cursor of the old one is a gap and never a wrong place.
+ * Cursors: `<ms>-<n>.<session><generation>`. Milliseconds and a counter order the events of a session, also across a
+ * restart; six hex digits name the session, six more the generation of its log. A log that was lost begins a new
+ * generation, so that a cursor of the old one is a gap and never a wrong place.
  */
 import { randomBytes } from 'node:crypto'
 import { BoundedMap } from '../bounded-map.ts'
@@ -29,7 +29,7 @@ export const compareIds = (a: string, b: string): number => {
 
 const DIGITS = 6
 
-/** Tags of the sessions met of late: hashing one costs more than all else of a cursor. */
+/** Tags of recent sessions: hashing one costs more than the rest of a cursor. */
 const tags = new BoundedMap<string>(10_000)
 
 /** Six digits that name the session in its cursors. */
@@ -61,13 +61,13 @@ export function parseCursor(cursor: string, session: string): Position {
   return { generation, id: `${Number(ms)}-${Number(n)}` }
 }
 
-/** The position that a read's `after` names; null for its two words. Throws `invalid_cursor`. */
+/** The position that a read's `after` names; null for `start` and `now`. Throws `invalid_cursor`. */
 export const positionOf = (session: string, after: string): Position | null =>
   after === 'start' || after === 'now' ? null : parseCursor(after, session)
 
 /**
- * The id of a turn's last event. A log that was lost does not know the turn's end, so the id must tell of it; and it
- * names the turn, since the cursor is a place in the session's other turns, too. Clients take cursors as they are.
+ * The id of a turn's last event. A log that was lost does not know the turn's end, so the id must state it; and it
+ * names the turn, since the cursor is a place in the session's other turns, too. To clients, cursors are opaque.
  */
 export const endId = (cursor: string, turn: string): string => `${cursor}.${turn}`
 
@@ -78,7 +78,7 @@ export interface SnapshotExtent {
 }
 
 /**
- * The id of a gap. The log has events after the gap that its snapshot tells as well. The id says how far the snapshot
+ * The id of a gap. The log has events after the gap that its snapshot includes, too. The id says how far the snapshot
  * reaches, so that a reader who comes back with it does not get those events.
  */
 export const gapId = (cursor: string, { seq, turn }: SnapshotExtent): string =>
@@ -86,7 +86,7 @@ export const gapId = (cursor: string, { seq, turn }: SnapshotExtent): string =>
 
 /** Where a client goes on. */
 export interface ResumePoint {
-  /** A cursor, or one of a read's two words */
+  /** A cursor, `start` or `now` */
   after: string
   /** The turn that had ended there */
   ended?: string | undefined
@@ -97,7 +97,7 @@ export interface ResumePoint {
 const GIVEN = /^([^.]+\.[^.]+)(?:\.(\d{1,15})([qbe]?))?(?:\.(turn_[0-9a-z]{24}))?$/
 const STATES = { q: 'queued', b: 'begun', e: 'ended' } as const
 
-/** Reads an id that a client sends. An id with a suffix of another form stays as it is, and so is no cursor. */
+/** Reads an id that a client sends. An id with a suffix of another form stays as it is, which no cursor parser takes. */
 export function readId(given: string): ResumePoint {
   const [, after = given, seq, letter, turn] = GIVEN.exec(given) ?? []
   if (seq === undefined) return { after, ended: turn }

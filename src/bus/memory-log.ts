@@ -1,8 +1,8 @@
 /**
  * The rules of one session's log, as the memory of a process keeps it: what is written, what is forgotten, where a
- * reader begins. The same rules stand once more in redis/scripts.ts: APPEND has `append`, `goesOn`, `isStale`, `mark` and
- * `trim`, READ has `startOf`, `gap` and `isOver`, and `pastEnd` is a function there. test/bus/alike.test.ts holds both to one
- * answer.
+ * reader begins. The same rules are repeated in redis/scripts.ts: APPEND has `append`, `goesOn`, `isStale`, `mark` and
+ * `trim`, READ has `startOf`, `gap` and `isOver`, and `pastEnd` is a function there. test/bus/alike.test.ts holds both
+ * to one answer.
  */
 import { FIRST_EVENT, isTerminal, STEP_BEGINS, STEP_ENDS } from '../chat/event.ts'
 import type { BusEvent, LoggedEvent, ReadOptions } from './bus.ts'
@@ -29,7 +29,7 @@ interface KeptEvent extends Omit<LoggedEvent, 'cursor'> {
   ms: number
 }
 
-/** What an event weighs beside its data. */
+/** What an event weighs besides its data. */
 const OVERHEAD = 200
 const weight = (event: KeptEvent): number => event.data.length + OVERHEAD
 
@@ -45,7 +45,7 @@ export class Log {
   /** Numbers of the events with a key */
   readonly #once = new Map<string, number>()
   #events: KeptEvent[] = []
-  /** Bytes ever appended, up to and with the event at the same index */
+  /** Bytes ever appended, up to and including the event at the same index */
   #ends: number[] = []
   #lastMs: number
   /** Of the newest owner that spoke */
@@ -161,7 +161,9 @@ export class Log {
     return { next, cursor: this.#cursorAt(next - 1, ms) }
   }
 
-  /** At most so many events and bytes from number `n` on; that one is kept, and given however large it is. */
+  /**
+   * At most this many events and bytes from number `n` on. Event `n` must be kept, and is returned however large it is.
+   */
   page(n: number, most: number, bytes: number): LoggedEvent[] {
     const from = n - this.base
     const room = this.bytesBefore(n) + bytes
@@ -172,7 +174,7 @@ export class Log {
       .map(({ ms, type, turn_id, data }, i) => ({ cursor: this.#cursorAt(n + i, ms), type, turn_id, data }))
   }
 
-  /** Whether the turn's terminal event stands before this number. */
+  /** Whether the turn's terminal event comes before this number. */
   isOver(turn: string | undefined, n: number): boolean {
     const end = turn === undefined ? null : this.#turns.get(turn)?.end
     return typeof end === 'number' && n > end
@@ -185,7 +187,7 @@ export class Log {
     return this.#turns.has(turn) ? this.isOver(turn, n + 1) : hasEnded
   }
 
-  /** The number of the event that the position is right after; null where what follows it is not kept. */
+  /** The number of the event that the position is right after; null if what follows it is not kept. */
   #keptNumber({ generation, id }: Position): number | null {
     const [ms, n] = numbersOf(id)
     const isReal = generation === this.#generation && n <= this.last && ms <= this.#lastMs

@@ -28,7 +28,7 @@ interface MemoryBusDeps {
   now?(): number
 }
 
-/** All logs together; the least used ones go first. */
+/** All logs together; the least recently used ones go first. */
 const MAX_TOTAL_BYTES = 64 << 20
 const SWEEP_MS = 60_000
 
@@ -107,7 +107,7 @@ class Following implements AsyncIterator<ReadItem> {
     return this.#end()
   }
 
-  /** Null where the read begins as it was asked to; else the place after the gap. */
+  /** Null if the read begins where it was asked to; else the place after the gap. */
   #begin(log: SharedLog): string | null {
     this.#log = log
     log.readers.add(this)
@@ -154,7 +154,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
     log.trim(maxEvents, maxBytes)
     total -= before - log.bytes
   }
-  /** A log that nobody reads goes whole. A log with readers keeps its generation, and the readers their place. */
+  /** A log that nobody reads is dropped whole. A log with readers keeps its generation, and the readers their place. */
   const evict = () => {
     const byUse = [...logs].sort(([, a], [, b]) => a.usedAt - b.usedAt)
     for (const [session, log] of byUse) {
@@ -201,7 +201,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       if (log) forget(session, log)
     },
     async publish(topic, message) {
-      // Later, as over a network: a subscriber never runs inside of the publisher.
+      // Later, as over a network: a subscriber never runs inside the publisher's call.
       for (const fn of topics.get(topic) ?? []) queueMicrotask(() => fn(message))
     },
     subscribe(topic, fn) {

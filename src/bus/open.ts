@@ -1,4 +1,4 @@
-/** Picks the bus: Redis where several replicas share one, else the memory of this process. */
+/** Picks the bus: Redis if replicas share one, else the memory of this process. */
 import type { Logger } from 'pino'
 import type { Metrics } from '../telemetry.ts'
 import type { Bus } from './bus.ts'
@@ -13,7 +13,7 @@ interface OpenBus {
 /** Does not fail while Redis is away: the bus says so (`ready`) until it is there. */
 export async function openBus({ redisUrl, ...deps }: OpenBus): Promise<Bus> {
   if (redisUrl === null) return createMemoryBus(deps)
-  // The driver is loaded where there is a server to talk to.
+  // The driver is loaded only if there is a server to talk to.
   const { openRedisBus } = await import('./redis.ts')
   return openRedisBus({ ...deps, url: redisUrl })
 }

@@ -24,7 +24,7 @@ export interface RedisBusDeps {
   lingerMs?: number
 }
 
-/** Resolves once connected, or after a while without: the bus goes on trying and `ready` tells. */
+/** Resolves once connected, or after a while without: the bus goes on trying, and `ready` says so. */
 export async function openRedisBus({ url, log, metrics, limits, lingerMs }: RedisBusDeps): Promise<Bus> {
   const topics = new Map<Topic, Set<(message: string) => void>>()
   const tell = (topic: Topic, message: string) => {
@@ -83,7 +83,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     subscribe(topic, fn) {
       const known = topics.get(topic)
       topics.set(topic, (known ?? new Set()).add(fn))
-      // Failing that, the next connection subscribes.
+      // If this fails, the next connection subscribes.
       if (!known) link.subscribe(controls + topic).catch(() => {})
     },
     slots(scope) {

@@ -1,7 +1,7 @@
 /**
- * Slots that calls take while they run: each tool has some, all tools together have some. Calls that find none stand
- * in one line and are served in the order of arrival. A call whose tool has a free slot passes calls that wait for
- * other tools, never one of its own. Two implementations, this one and redis/slots.ts.
+ * Slots that calls take while they run: each tool has some, all tools together have some. Calls that find none wait in
+ * one line and are served in the order of arrival. A call whose tool has a free slot passes calls that wait for other
+ * tools, never one of its own. Two implementations, this one and redis/slots.ts.
  */
 
 /** A call that wants a slot. */

@@ -10,11 +10,14 @@ import type { Bus, BusEvent } from './bus.ts'
 
 /** Says the events of one turn. */
 export interface Writer {
-  /** For display only: a loss shows in `close`. The event is the writer's from now on: it may grow. */
+  /** For display only: a loss shows in `close`. The writer owns the event from now on, and may extend it. */
   delta(event: TurnEvent): void
-  /** Resolves once it is in the log. Rejects with `unavailable`; nobody has to listen. `once` and `lost` as of a BusEvent. */
+  /**
+   * Resolves once it is in the log. Rejects with `unavailable`, which may be ignored. `once` and `lost` as of a
+   * BusEvent.
+   */
   emit(event: TurnEvent, once?: string, lost?: boolean): Promise<void>
-  /** Everything so far has been appended, or refused. Never rejects. */
+  /** Resolves once everything so far has been appended, or refused. Never rejects. */
   flush(): Promise<void>
   /** Events were given up, and only this process knows that the log is not whole. */
   isBroken(): boolean
@@ -112,10 +115,10 @@ export function createWriter(
       },
     )
   }
-  /** Sends at the end of this tick; where only later deltas of a part wait, when the pace allows it. */
+  /** Sends at the end of this tick; if only later deltas of a part wait, when the pace allows it. */
   const plan = (): void => {
     if (sending || isPlanned) return
-    // An event that is no delta is not held, nor are the deltas before it.
+    // An event other than a delta is not held, nor are the deltas before it.
     const isUrgent = waiting.some(({ isDelta }) => !isDelta)
     if (flushMs > 0 && !isUrgent) {
       const now = performance.now()
@@ -124,7 +127,7 @@ export function createWriter(
       pace.sentAt = now
     }
     isPlanned = true
-    // Where an append is a round trip, the turn's model request is sent first, and the turn's first events then travel
+    // If an append is a round trip, the turn's model request is sent first, and the turn's first events then travel
     // together. In memory they are in the log at once: a repeat of the request that began the turn finds the turn's
     // beginning there.
     if (flushMs > 0 && isUrgent) setImmediate(send)
@@ -180,7 +183,7 @@ const encoded = (
     return { type, turn_id, data: JSON.stringify(event), once, epoch, again, lost }
   })
 
-/** Makes `a` say what `b` says too; false where they do not belong together. */
+/** Merges `b` into `a`; false if they do not belong together. */
 function join(a: TurnEvent, b: TurnEvent): boolean {
   if (a.step !== b.step) return false
   if (a.type === 'content.delta' && b.type === 'content.delta') a.text += b.text

@@ -44,7 +44,7 @@ export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDep
       else waiting.set(session, [job])
       if (isSending) return
       isSending = true
-      // The other writers of this tick come along.
+      // Other appends of this tick join.
       queueMicrotask(() => void send())
     })
 
@@ -88,7 +88,7 @@ export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDep
   }
 }
 
-/** Whole jobs, sessions in the order in which they came, at least one job. */
+/** Takes whole jobs, at least one, with sessions in the order in which they came. */
 function takeSome(waiting: Map<string, Job[]>, broken: ReadonlySet<string>): Batch[] {
   const batches: Batch[] = []
   let room = MOST_AT_ONCE

@@ -27,7 +27,7 @@ export interface Inbox {
 export interface Inboxes {
   /** Listens for one more reader; `maxBytes`: most bytes that may wait for it. */
   join(session: string, maxBytes: number): Listening
-  /** A message on the channel of this session. */
+  /** Takes a message from the channel of this session. */
   hear(session: string, message: string): void
   /** The connection was gone for a while: every reader has to ask the log. */
   missed(): void
@@ -38,7 +38,7 @@ export interface Inboxes {
 
 interface Listening {
   inbox: Inbox
-  /** Once it resolves, whatever is said is heard. Rejects with `unavailable`. */
+  /** Once it resolves, nothing that is said is missed. Rejects with `unavailable`. */
   begun: Promise<void>
   leave(): void
 }
@@ -46,7 +46,7 @@ interface Listening {
 interface Hub {
   readonly inboxes: Set<Inbox>
   readonly begun: Promise<void>
-  /** Redis has said that it listens */
+  /** Redis has confirmed the subscription */
   isListening: boolean
   /** Runs while the hub has no reader */
   leaving: NodeJS.Timeout | undefined

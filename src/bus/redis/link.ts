@@ -9,18 +9,18 @@ import type { Logger } from 'pino'
 import { BatonError } from '../../errors.ts'
 import { createPresence } from '../../log.ts'
 
-/** How long an operation may be tried. The engine goes on without the bus after that. */
+/** How long an operation may be tried. After that, the engine goes on without the bus. */
 const PERSIST_MS = 2000
 /**
- * … and how often it is tried at least: a process that got no processor for so long, or was frozen, finds its time over
- * and its connection given up. It needs a moment to connect again to a Redis that was never away.
+ * Fewest tries of an operation: a process that got no processor for so long, or was frozen, finds its time over and its
+ * connection closed. It needs a moment to connect again to a Redis that was never away.
  */
 const LEAST_TRIES = 8
 /** Between attempts to find another server behind the name. */
 const LEAVE_EVERY_MS = 1000
-/** A connection on which an answer is due for so long is dead, even if TCP does not know it yet. */
+/** A connection on which an answer is overdue for this long is dead, even if TCP does not know it yet. */
 const SILENCE_MS = 2000
-/** The listening connection may be quiet for hours; only a question shows whether it lives. */
+/** The listening connection may be quiet for hours; only a ping shows whether it is alive. */
 const PING_MS = 5000
 const CHANNELS_AT_ONCE = 500
 
@@ -32,8 +32,8 @@ export interface Script {
 export const script = (lua: string): Script => ({ lua, sha: createHash('sha1').update(lua).digest('hex') })
 
 /**
- * Writes and publishes, with keys of two slots, as appends do. A ping would not do: a server that is a replica, is full,
- * permits no writes or is a cluster's answers pings, too.
+ * Writes and publishes, with keys of two slots, as appends do. A ping would not do: a server that is a replica, is
+ * full, forbids writes or belongs to a cluster answers pings, too.
  */
 const PROBE = script(`
 redis.call('HSET', KEYS[1], 'at', 1)
@@ -54,8 +54,8 @@ redis.call('HSET', KEYS[1], 'run', ARGV[1], 'began', began)
 return began
 `)
 /**
- * The code of a refusal that is about the server, or about this user's rights; undefined where it is about what was asked.
- * Redis 6 puts the script's line in front; from Redis 7 on a right that a script lacks has no code.
+ * The code of a refusal that is about the server, or about this user's rights; undefined if it is about the command.
+ * Redis 6 puts the script's line in front; from Redis 7 on, a right that a script lacks has no code.
  */
 export const refusalOf = (words: string): string | undefined => REFUSAL.exec(words)?.[1]
 const REFUSAL =
@@ -99,10 +99,10 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   let isClosed = false
   let isListening = false
   let leftAt = Number.NEGATIVE_INFINITY
-  /** Why a connection failed last: what is not sent for want of one fails without a reason */
+  /** Why a connection failed last: a command that finds none fails without a reason */
   let lost: Error | null = null
   /** The era; null until somebody needs it on this connection */
-  let learned: Promise<string> | null = null
+  let knownEra: Promise<string> | null = null
   const presence = createPresence(log, 'Redis is away', 'Redis is back')
 
   for (const connection of [commands, listener]) {
@@ -122,7 +122,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     onUp()
   })
   commands.on('close', () => {
-    learned = null
+    knownEra = null
   })
   listener.on('ready', () => {
     resubscribe().then(
@@ -161,7 +161,10 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     for (const old of [commands, listener]) old.disconnect(true)
   }
 
-  /** Tries until an attempt succeeds or the time is over; only once while nothing succeeds. Throws `unavailable`. */
+  /**
+   * Tries until an attempt succeeds or the time is over; only once if the last operation was given up. Throws
+   * `unavailable`.
+   */
   async function persist<T>(attempt: () => Promise<T>): Promise<T> {
     const until = performance.now() + PERSIST_MS
     for (let tries = 1, wait = 10; ; tries++, wait = Math.min(wait * 2, 200)) {
@@ -201,15 +204,15 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
 
   /**
    * Since when the server that answers serves this data, and its name: that of its process and of its history, which
-   * changes as it becomes a primary. Asked once a connection. The era of the connection before does no harm: with it, a
-   * loss is only not noticed.
+   * changes as it becomes a primary. Asked once per connection. The era of an earlier connection does no harm: at
+   * worst, a loss goes unnoticed.
    */
   function era(): Promise<string> {
-    learned ??= learnEra().catch((thrown) => {
-      learned = null
+    knownEra ??= learnEra().catch((thrown) => {
+      knownEra = null
       throw thrown
     })
-    return learned
+    return knownEra
   }
   async function learnEra(): Promise<string> {
     const said = await commands.info().catch((thrown: Error) => {
@@ -235,14 +238,14 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     fields: (key: string, ...names: string[]) => commands.hmget(key, ...names),
     async tally(key: string, seconds: number): Promise<number> {
       const count = await run(TALLY, [key], [seconds]).catch((thrown) => {
-        // Nothing else tells that nobody counts, where this user may do all but this.
+        // If this user may do all but this, nothing else shows that nobody counts.
         presence.away(thrown)
         return away(thrown)
       })
       return count as number
     },
     publish: (channel: string, message: string) => commands.publish(channel, message),
-    /** Remembered until `unsubscribe`, over every reconnection. */
+    /** Remembered until `unsubscribe`, across reconnections. */
     async subscribe(channel: string): Promise<void> {
       channels.add(channel)
       await persist(async () => {
@@ -259,7 +262,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
       await probe().catch(() => {})
     },
     async ready(): Promise<void> {
-      if (!isListening) throw new BatonError('unavailable', 'The event bus does not listen.')
+      if (!isListening) throw new BatonError('unavailable', 'The event bus is not listening.')
       await probe()
     },
     async close(): Promise<void> {

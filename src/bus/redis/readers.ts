@@ -1,7 +1,7 @@
 /**
- * A replica's readers of logs in Redis. A reader listens first, reads the log up to its end, and from then
- * on lives on what is said on the session's channel. Each message names the event before it, so that one
- * that was missed shows; then the log is read again from the last event that the reader has.
+ * A replica's readers of logs in Redis. A reader listens first, reads the log up to its end, and then follows the
+ * session's channel. Each message names the event before it, so that a missed one shows; then the log is read again
+ * from the last event that the reader has.
  */
 import { isTerminal } from '../../chat/event.ts'
 import { BatonError, isUnavailable } from '../../errors.ts'
@@ -14,11 +14,11 @@ import type { Page, Published, ReadFrom, Scripts } from './scripts.ts'
 
 /** Between the tries of a reader while Redis is away: one that has begun waits as long as its client does. */
 const AWAY_MS = 500
-/** So long a reader waits for its first page: the client may find a replica that reaches Redis. */
+/** Longest that a reader waits for its first page: the client may find a replica that reaches Redis. */
 const FIRST_MS = 10_000
 /**
- * Between the tries to find a turn's first event: its owner says it a moment after the store knows that the turn began,
- * and under load up to a second after.
+ * Between the tries to find a turn's first event: its owner says it a moment, under load up to a second, after the
+ * store knows that the turn began.
  */
 const SOON_MS = [10, 40, 200, 750]
 
@@ -39,7 +39,7 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     return page
   }
 
-  /** A page for a reader that has begun: null when it was aborted before Redis was back. */
+  /** A page for a reader that has begun; null if it was aborted before Redis was back. */
   async function askAgain(session: string, from: Position, options: ReadOptions) {
     while (!options.signal.aborted && !inboxes.isClosed()) {
       try {
@@ -53,8 +53,8 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
   }
 
   /**
-   * Throws `unavailable` where Redis is away before the first item, never after. `hasWaited`: it was; what was said
-   * meanwhile may be lost, or in the log already.
+   * Throws `unavailable` if Redis is away before the first item, never after. `hasWaited`: Redis was away; what was
+   * said meanwhile may be lost, or in the log already.
    */
   async function* readOn(
     session: string,
@@ -94,7 +94,7 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     }
   }
 
-  /** A stream that ended at once would be asked for again at once, by all clients for as long as Redis is away. */
+  /** Waits for Redis: a stream that failed at once would be asked for again at once, by all clients while it is away. */
   return async function* read(
     session: string,
     from: Position | null,
@@ -144,7 +144,7 @@ async function* live(
   return null
 }
 
-/** The events that come after `start` without a hole; `end`: why they do not go on. */
+/** The events that follow `start` without a hole; `end`: why they stop. */
 function follow(
   heard: readonly (Published | null)[],
   start: Position,
@@ -171,8 +171,8 @@ function placeOf(published: Published, { generation, id }: Position): 'earlier' 
     if (published.before === id) return 'next'
     return newest && !isNewer ? 'earlier' : 'later'
   }
-  // The log before expired or was flushed, but a reader who listened has missed nothing. A message that is no newer was
-  // heard late: its log may be lost by now, too.
+  // The former log expired or was flushed, but a reader who listened has missed nothing. A message that is not newer
+  // was heard late: its log may be lost by now, too.
   return published.before === 'fresh' && isNewer ? 'next' : 'later'
 }
 

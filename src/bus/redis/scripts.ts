@@ -1,15 +1,15 @@
 /**
- * A session's log in Redis: a stream with the events, and a hash beside it with what a stream cannot tell. Each
+ * A session's log in Redis: a stream with the events, and a hash beside it with what a stream cannot hold. Each
  * operation is one script, so that no other writer comes in between; the scripts need Redis 5 or later.
  *
  * The hash: `gen` generation · `last` id of the newest event · `floor` id of the newest one trimmed away · `added`,
- * `kept`, `bytes` · `touched` when the expiry was put off · `told` set once readers heard of the loss that the log
+ * `kept`, `bytes` · `touched` when the expiry was postponed · `told` set once readers heard of the loss that the log
  * began with · `step` id before the first event of the step under way, and that of the newest event when it was noted
  * (empty: no step is) · `f:<turn>` id of the turn's first event (`?`: lost) · `e:<turn>` id of its terminal event ·
  * `p:<turn>` epoch of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number of the
- * writer's last append · `epoch` of the newest owner that spoke · `era` in which the log began: since when which
- * server serves. A later server may have the log from a disk, or from a copy that lagged behind, without its newest
- * events: then the log begins anew.
+ * writer's last append · `epoch` of the newest owner that spoke · `era` in which the log began: since when which server
+ * serves. A later server may have the log from a disk, or from a copy that lagged behind, without its newest events:
+ * then the log begins anew.
  */
 import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
 import {
@@ -23,7 +23,10 @@ import {
 import { compareIds, formatCursor, type Position, sessionTag } from '../cursor.ts'
 import { type Link, refusalOf, script } from './link.ts'
 
-/** Shared by the scripts, whose last ARGV is the era. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's log as it stands. */
+/**
+ * Shared by the scripts, whose last ARGV is the era. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's
+ * current log.
+ */
 const COMMON = `
 local function split(id)
   local ms, n = string.match(id, '^(%d+)%-(%d+)$')
@@ -72,11 +75,11 @@ end
 const isOneOf = (types: readonly string[]) => types.map((type) => `kind == '${type}'`).join(' or ')
 
 /**
- * Appends to several sessions, each on its own. KEYS: log and meta of each. ARGV: most events, most bytes,
- * idle ms, writer, number; then of each session: channel, past (1: events were given up, 2: these may have been
- * said before, else 0), count of events, and type, turn, data, once, epoch, alone of each event. Answers for each
- * session why its events were refused, or nothing. Publishes lines: generation, id before (`-` after a log that was
- * lost, `!` where readers would miss events or hear some twice), and id, type, turn, data of each event.
+ * Appends to several sessions, each on its own. KEYS: log and meta of each. ARGV: most events, most bytes, idle ms,
+ * writer, number; then of each session: channel, past (1: events were given up, 2: these may have been said before,
+ * else 0), count of events, and type, turn, data, once, epoch, alone of each event. Returns for each session why its
+ * events were refused, or ''. Publishes lines: generation, id before (`-` after a log that was lost, `!` where readers
+ * would miss events or hear some twice), and id, type, turn, data of each event.
  */
 const APPEND = script(`${COMMON}
 local maxEvents, maxBytes, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -208,9 +211,9 @@ return answers
 `)
 
 /**
- * ARGV: idle ms, `at` | `start` | `now`, generation and id to go on after, turn, begun (1 or
- * 0), most events, most bytes. Answers generation, whether there is a gap, the id reached, whether that is
- * the newest, whether the turn's end is reached (each 1 or 0), and id, type, turn, data of each event.
+ * ARGV: idle ms, `at` | `start` | `now`, generation and id to continue after, turn, begun (1 or 0), most events, most
+ * bytes. Returns generation, whether there is a gap, the id reached, whether that is the newest, whether the turn's end
+ * is reached (each 1 or 0), and id, type, turn, data of each event.
  */
 const READ = script(`${COMMON}
 local s = open(KEYS[1], KEYS[2], 'w:')
@@ -277,7 +280,7 @@ export interface Page {
   position: Position
   /** The page reaches up to the newest event */
   isComplete: boolean
-  /** … or to the end of the turn that was asked for */
+  /** The page reaches the end of the turn that was asked for */
   isOver: boolean
   events: LoggedEvent[]
 }
@@ -297,14 +300,14 @@ const keysOf = (session: string) => [`baton:{${session}}:log`, `baton:{${session
 
 export type Scripts = ReturnType<typeof createScripts>
 
-/** `writer` names this replica. By it and the append's number, Redis knows an append that comes again. */
+/** `writer` names this replica. By it and the append's number, Redis recognizes a repeated append. */
 export function createScripts(link: Link, writer: string, limits: LogLimits) {
   const channel = (session: string) => `baton:${link.database}:log:${session}`
   return {
     channel,
     /**
-     * `number` grows with each append of this writer; the same number `again` does nothing where the first call took
-     * effect. An Error stands for a session whose append Redis refused; throws where it refuses any.
+     * `number` grows with each append of this writer; the same number `again` does nothing if the first call took
+     * effect. An Error stands for a session whose append Redis refused; throws if it refuses all appends.
      */
     async append(number: number, groups: readonly Group[], again: boolean): Promise<(Error | null)[]> {
       const keys: string[] = []
@@ -364,7 +367,7 @@ const serverOf = (era: string) => era.split(' ')[1]
 /** A message of the session's channel. Null: the session was dropped. */
 export function readPublished(message: string, tag: string): Published | null {
   if (message === '') return null
-  // Data is JSON, so that no line break stands inside of it.
+  // Data is JSON, so it holds no line break.
   const lines = message.split('\n')
   const [generation = '', before = ''] = lines
   return {

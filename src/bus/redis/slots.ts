@@ -79,7 +79,7 @@ local function keep()
 end
 `
 
-/** ARGV: ticket, most in line. Answers `in` | `line` | `full`, and the arrival. */
+/** ARGV: ticket, most in line. Returns `in` | `line` | `full`, and the arrival. */
 const ENTER = script(`${COMMON}
 local ticket = ARGV[4]
 local _, tool = read(ticket)
@@ -108,7 +108,7 @@ return 1
 `)
 
 /**
- * ARGV: state (`in` | `line`), arrival and ticket of each. Puts back what was lost with Redis' memory. Answers the
+ * ARGV: state (`in` | `line`), arrival and ticket of each. Puts back what was lost with Redis' memory. Returns the
  * tickets that are in.
  */
 const RENEW = script(`${COMMON}
@@ -142,7 +142,7 @@ interface SharedSlotsDeps {
   scope: string
   /** Unique to this process */
   replica: string
-  /** A slot whose replica says nothing for so long is free. Replicas renew theirs after a third of it */
+  /** A slot whose replica says nothing for this long is free. Replicas renew theirs after a third of it */
   leaseMs?: number
   log: Logger
 }
@@ -156,7 +156,7 @@ export interface SharedSlots extends Slots {
 
 export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
   const { link, scope, replica, leaseMs = LEASE_MS, log } = deps
-  // `places`: so do replicas of former versions name them.
+  // `places`: replicas of former versions use this name.
   const keys = ['held', 'line', 'seen', 'count'].map((name) => `baton:{places:${scope}}:${name}`)
   const channel = `baton:${link.database}:places:${scope}`
   /** Counts what runs here, and decides while Redis is away */
@@ -194,7 +194,7 @@ export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
     const found = waiting.get(id)
     if (!found) return
     own.hold(found.ticket)
-    // The grant may be heard before the answer of ENTER: then `enter` tells of it.
+    // The grant may be heard before the answer of ENTER: then `enter` reports it.
     if (found.arrival === null) found.isIn = true
     else if (waiting.delete(id)) tell(id)
   }
@@ -219,7 +219,7 @@ export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
 
   const timer = setInterval(() => void renew(), leaseMs / 3).unref()
   own.onGranted(tell)
-  // Failing that, the next connection subscribes, and renewals tell as well.
+  // If this fails, the next connection subscribes; renewals report grants, too.
   link.subscribe(channel).catch(() => {})
 
   return {
