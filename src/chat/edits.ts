@@ -1,6 +1,6 @@
 /**
- * Per-request context edits (api.md "Turns"): pure list surgery on the history a turn starts from. The
- * guard at the end holds for every provider: no tool call may be parted from its result.
+ * Per-request context edits (api.md "Turns"): pure list surgery on the history a turn starts from. The guard at the end
+ * holds for every provider: no tool call may be separated from its result.
  */
 import { BatonError, invalid } from '../errors.ts'
 import { canonicalJson } from './json.ts'
@@ -12,7 +12,7 @@ export type ContextEdit =
 
 /**
  * Applies the edits in order. Each index counts in the list that the edit before left; a negative one counts from the
- * end. Throws `invalid_request` for an index out of range, `context_splits_tool_exchange` when the result parts a call
+ * end. Throws `invalid_request` for an index out of range, `context_splits_tool_exchange` if the edits separate a call
  * from its result. On an empty list, insert_before 0 and insert_after -1 insert.
  */
 export function applyEdits(history: readonly MessageInput[], edits: readonly ContextEdit[]): MessageInput[] {
@@ -54,8 +54,8 @@ export function afterEdits(
 type Signed = Part & { provenance?: Provenance }
 
 /**
- * Returns a part as it is, or without its token where the token was made for other content: the provider refuses the
- * two together. A token that none of the parts `before` has stays.
+ * Returns a part as it is, or without its token if the token was made for other content: the provider refuses the two
+ * together. A token that none of the parts `before` has stays.
  */
 export function fittingTokens(before: readonly Signed[]): (part: Signed) => Signed {
   // Contents are kept as texts to look up: any number of parts may carry one token, before and after.
@@ -88,19 +88,19 @@ function position(edit: ContextEdit, length: number, i: number): number {
 
 /** Calls and results that were together before must be together after; a history's own gaps are repaired later. */
 function assertWholeExchanges(before: readonly MessageInput[], after: readonly MessageInput[]): void {
-  const [known, now] = [parted(before), parted(after)]
+  const [known, now] = [separated(before), separated(after)]
   // Counted: a history may have given one id to several calls.
   const [split] = [...now].find(([id, count]) => count > (known.get(id) ?? 0)) ?? []
   if (split === undefined) return
   throw new BatonError(
     'context_splits_tool_exchange',
-    `The edits part tool call ${split} from its result; edit or delete both messages together, and insert nothing between them.`,
+    `The edits separate tool call ${split} from its result; edit or delete both messages together, and insert nothing between them.`,
     { param: 'context', details: { call_id: split } },
   )
 }
 
 /** By id: how many calls lack a result in the tool messages right after them, and how many results lack such a call. */
-function parted(list: readonly MessageInput[]): Map<string, number> {
+function separated(list: readonly MessageInput[]): Map<string, number> {
   const found = new Map<string, number>()
   const add = (id: string) => found.set(id, (found.get(id) ?? 0) + 1)
   let open = new Set<string>()

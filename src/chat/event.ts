@@ -28,7 +28,7 @@ export type ModelEvent =
        * Always there with reason `error`: which call could not be made and why (undeclared tool, malformed), in words.
        */
       invalid_call?: string
-      /** Why the vendor refused, in its own words, where the answer's text does not say so. */
+      /** Why the vendor refused, in its own words, if the answer's text does not say so. */
       refusal?: string
       /** The answer has nothing to read or to do, and this vendor's models mean nothing by that. */
       silent?: true
@@ -36,7 +36,7 @@ export type ModelEvent =
       goes_on?: true
     }
 
-/** Fields that every turn event carries beside its own; `step` is null outside of a step. */
+/** Fields that every turn event carries besides its own; `step` is null outside a step. */
 interface EventHead {
   session_id: string
   turn_id: string | null

@@ -14,14 +14,14 @@ export function newId(prefix: IdPrefix): string {
     lastMs = now
     count = 0
   } else if (++count > 1023) {
-    // So many ids in one millisecond, or the clock was set back and will be behind for long.
+    // So many ids in one millisecond, or the clock was set back and will be behind for a while.
     lastMs++
     count = 0
   }
   return `${prefix}_${base32(lastMs, 10)}${base32(count, 2)}${random(12)}`
 }
 
-/** Sorts behind all ids with the prefix that were made before the time, in Unix milliseconds, and ahead of all others. */
+/** Sorts after all ids with the prefix that were made before the time, in Unix milliseconds, and before all others. */
 export const idAt = (prefix: IdPrefix, ms: number): string => `${prefix}_${base32(Math.max(0, ms), 10)}`
 
 function base32(value: number, length: number): string {

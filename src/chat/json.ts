@@ -8,7 +8,7 @@ const [QUOTE, COMMA, OPEN_LIST, ESCAPE, CLOSE_LIST, OPEN, CLOSE] = [0x22, 0x2c, 
 export const isRecord = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** The object that a JSON text holds; null where it holds none. */
+/** The object that a JSON text holds; null if it holds none. */
 export function parseRecord(text: string): Record<string, unknown> | null {
   try {
     const value: unknown = JSON.parse(text)
@@ -42,7 +42,7 @@ function holdsExact(json: string): boolean {
   return true
 }
 
-/** The place behind the string that begins at the quote there. */
+/** The place after the string that begins at this quote. */
 function endOfString(json: string, quote: number): number {
   for (let at = json.indexOf('"', quote + 1); at >= 0; at = json.indexOf('"', at + 1)) {
     let start = at
@@ -68,7 +68,7 @@ export function isJsonOf(value: unknown, json: string): boolean {
   }
 }
 
-/** The value's JSON; null for a value nested some thousands of levels deep, for which the stack does not suffice. */
+/** The value's JSON; null for a value nested some thousands of levels deep, which overflows the stack. */
 export function asJson(value: unknown): string | null {
   try {
     return JSON.stringify(value)
@@ -89,7 +89,7 @@ export function canonicalJson(value: unknown): string {
 }
 
 interface Limits {
-  /** Levels of objects and lists in each other */
+  /** Nesting levels of objects and lists */
   depth: number
   /** Items and fields, all together */
   values?: number

@@ -1,13 +1,13 @@
 /**
- * What a medium is: by its first bytes where they tell, whatever it was declared as. Callers and servers often name
- * another type. A vendor that looks then refuses the request, and every later one of the conversation ("specified using
- * the image/png media type, but the image appears to be a image/jpeg image", vybestack/llxprt-code#2130).
+ * What a medium is: by its first bytes if they tell, whatever it was declared as. Callers and servers often name
+ * another type. A vendor that checks then refuses the request, and every later one of the conversation ("specified
+ * using the image/png media type, but the image appears to be a image/jpeg image", vybestack/llxprt-code#2130).
  */
 import { isUtf8 } from 'node:buffer'
 import { isBlank, type MediaKind, type MediaPart, type TextPart } from './message.ts'
 import { once } from './once.ts'
 
-/** First bytes in hexadecimal, of the types that vendors look into. */
+/** First bytes in hexadecimal, of the types that vendors check. */
 const SIGNS: readonly (readonly [type: string, start: RegExp])[] = [
   ['image/png', /^89504e470d0a1a0a/],
   ['image/jpeg', /^ffd8ff/],
@@ -17,15 +17,15 @@ const SIGNS: readonly (readonly [type: string, start: RegExp])[] = [
 ]
 
 /**
- * The part with its true type and kind; the same object where it declares them right. Null where it declares a type
- * that can be seen from the bytes, and they show another content.
+ * The part with its true type and kind; the same object if it declares them right. Null if it declares a type that can
+ * be seen from the bytes, and they show otherwise.
  */
 export const asItIs = once((part: MediaPart): MediaPart | null => {
   // Vendors compare whole types: `text/plain; charset=utf-8` is none of theirs.
   const [bare = ''] = part.media_type.toLowerCase().split(';', 1)
   const declared = bare.trimEnd().replace(/^image\/jpg$/, 'image/jpeg')
   const found = part.data === undefined ? declared : typeOf(part.data)
-  if (found === undefined && isDenied(declared, part.data ?? '')) return null
+  if (found === undefined && isContradicted(declared, part.data ?? '')) return null
   const media_type = found ?? declared
   const known: MediaPart = { ...part, type: mediaKind(media_type) ?? part.type, media_type }
   if (part.url !== undefined) known.url = parsedUrl(part.url)
@@ -36,11 +36,11 @@ export const asItIs = once((part: MediaPart): MediaPart | null => {
   return fields.every((field) => known[field] === part[field]) ? part : known
 })
 
-/** The URL as parsers write it: it may be given with blanks around it, `HTTPS:` or half a character in it. */
+/** The URL as parsers write it: it may be given with spaces around it, `HTTPS:` or half a character in it. */
 const parsedUrl = (url: string): string => (URL.canParse(url) ? new URL(url).href : url)
 
 /**
- * Base64 in the form that every vendor takes: standard alphabet, padded, one line. Null for a text that is no base64.
+ * Base64 in the form that every vendor takes: standard alphabet, padded, one line. Null for a text that is not base64.
  */
 export function standardBase64(text: string): string | null {
   if (isStandard(text)) return text
@@ -61,15 +61,15 @@ function typeOf(base64: string): string | undefined {
 }
 
 /**
- * Whether the bytes deny the declared type. Readers look for a PDF's first line in its first 1024 bytes: something may
- * stand before it.
+ * Whether the bytes contradict the declared type. Readers look for a PDF's first line in its first 1024 bytes:
+ * something may precede it.
  */
-function isDenied(declared: string, base64: string): boolean {
+function isContradicted(declared: string, base64: string): boolean {
   if (!SIGNS.some(([type]) => type === declared)) return false
   return declared !== 'application/pdf' || !Buffer.from(base64.slice(0, 1368), 'base64').includes('%PDF-')
 }
 
-/** Pixels of an image's longer side, as its first bytes tell; 0 where they do not. */
+/** Pixels of an image's longer side, as its first bytes tell; 0 if they do not. */
 export function longerSide(base64: string): number {
   const sides = SIDES[typeOf(base64) ?? '']?.(base64) ?? []
   return Math.max(0, ...sides)
@@ -112,13 +112,13 @@ function jpegSides(base64: string): number[] {
     if (marker < 0xff00) return []
     const isFrame = marker >= 0xffc0 && marker <= 0xffcf && ![0xffc4, 0xffc8, 0xffcc].includes(marker)
     if (isFrame) return [segment.readUInt16BE(5), segment.readUInt16BE(7)]
-    // Any number of 0xff may stand before a marker.
+    // Any number of 0xff may precede a marker.
     at += marker === 0xffff ? 1 : 2 + segment.readUInt16BE(2)
   }
   return []
 }
 
-/** `length` bytes from `at` on, without decoding those before; past the end stand zeros. */
+/** `length` bytes from `at` on, without decoding those before; zeros past the end. */
 function bytesAt(base64: string, at: number, length: number): Buffer {
   const start = Math.floor(at / 3) * 4
   const bytes = Buffer.alloc(length)
@@ -127,7 +127,7 @@ function bytesAt(base64: string, at: number, length: number): Buffer {
   return bytes
 }
 
-/** Undefined where the type may be of any kind. */
+/** Undefined if the type may be of any kind. */
 export function mediaKind(media_type: string): MediaKind | undefined {
   if (media_type.startsWith('image/')) return 'image'
   if (media_type.startsWith('audio/')) return 'audio'
@@ -149,7 +149,7 @@ export const fileAsText = once(({ media_type, data, name = 'file' }: MediaPart):
   return isBlank(words) ? null : { type: 'text', text: `[${name}]\n${words}` }
 })
 
-/** The text that stands in for a medium which the target is not shown. */
+/** The text in place of a medium that the target is not shown. */
 export const mediaAsText = (part: MediaPart): string => {
   const where = part.url ? `, ${part.url}` : ''
   return `[${part.type}${part.name ? ` ${part.name}` : ''}, ${part.media_type}${where}: not shown to this model]`

@@ -35,7 +35,7 @@ export interface ToolCallPart {
   name: string
   arguments: Record<string, unknown>
   /**
-   * The model's own text, where it is no JSON object that can be passed on; then `arguments` is `{}` and the call is
+   * The model's own text, if it is not a JSON object that can be passed on; then `arguments` is `{}` and the call is
    * not run.
    */
   arguments_text?: string
@@ -117,7 +117,7 @@ export function addUsage(a: Usage, b: Usage): Usage {
 /** More than any provider counts in one call; all calls of a session together stay within what the store can hold. */
 const MOST_TOKENS = 1e12
 
-/** A provider's token counts; whatever is not a sound number was not reported. */
+/** A provider's token counts; whatever is not a sound number counts as not reported. */
 export function soundUsage(told: Usage): Usage {
   const sound = (count: number) => (Number.isInteger(count) && count >= 0 && count <= MOST_TOKENS ? count : 0)
   return {

@@ -1,10 +1,10 @@
 /**
  * `repair(history, target)`: any stored history as a list that the target accepts. Pure; adapters rely on it and never
  * repair again. It guarantees that every tool call is answered by the tool message right after it, one result a call,
- * in call order; no result is without its call; opaque tokens are there only where their provenance fits; ids and names
+ * in call order; no result is without its call; opaque tokens are there only if their provenance fits; ids and names
  * are legal; media are declared as what they are; refused media are texts, and empty parts are gone. A message that
  * needs none of this comes out as the same object. A part that needs some comes out as the object that an earlier
- * repair made of it, where that is alike: adapters remember by object what they rendered.
+ * repair made of it, if that is equal: adapters remember by object what they rendered.
  */
 import { sha256 } from './json.ts'
 import { asItIs, fileAsText, mediaAsText } from './media.ts'
@@ -28,13 +28,13 @@ import { once } from './once.ts'
  * own.
  */
 export interface Capabilities {
-  /** Reasoning tokens are valid only after the very prefix that they were made under */
+  /** Reasoning tokens are valid only after the exact prefix that they were made under */
   boundThinking: boolean
   /** A text's token holds for every model and credential of the provider; absent: only for those that it came from */
   sharedTextTokens?: boolean
   /** The model is shown this medium, from the user as well as in a tool result */
   takesMedia(part: MediaPart): boolean
-  /** Role `system` may stand in mid-conversation; otherwise it is given as a user's text */
+  /** Role `system` may appear in mid-conversation; otherwise it is given as a user's text */
   systemMessages: boolean
 }
 
@@ -129,9 +129,7 @@ class Walk {
     this.#push({ role: 'user', parts: [{ type: 'text', text }, ...media] })
   }
 
-  /**
-   * Parts of a message that is not the assistant's. A result stays, as text, only where its call is nowhere before it.
-   */
+  /** Parts of a message that is not the assistant's. A result stays, as text, only if its call is nowhere before it. */
   #givenPart(part: Part): (ContentPart | ToolResultPart)[] {
     switch (part.type) {
       case 'text':
@@ -200,7 +198,7 @@ class Walk {
   }
 
   /**
-   * A token goes back only to the provider, model and credential it came from, and, where it is bound to one, with its
+   * A token goes back only to the provider, model and credential it came from, and, if it is bound to one, with its
    * prefix; a text's may be shared by all of the provider's.
    */
   #fitting({ type, provenance }: Pick<Part, 'type'> & Pick<TextPart, 'provenance'>): Provenance | undefined {
@@ -245,7 +243,7 @@ class Walk {
 
   #medium(part: MediaPart): ContentPart {
     const known = asItIs(part)
-    if (!known) return this.#named(part, 'is none by its bytes')
+    if (!known) return this.#named(part, 'is of another type by its bytes')
     if (this.#target.takesMedia(known)) return known
     const why = part.url === undefined ? 'is not accepted' : 'by URL is not accepted'
     return fileAsText(known) ?? this.#named(part, why)
@@ -265,12 +263,12 @@ class Walk {
 }
 
 /**
- * Stands before the media of an answer. They are shown as a user's: OpenAI and Anthropic take none from the assistant,
- * and Gemini 3 none without their signatures (vercel/ai#10462).
+ * Precedes the media of an answer. They are shown as a user's: OpenAI and Anthropic take none from the assistant, and
+ * Gemini 3 none without their signatures (vercel/ai#10462).
  */
 const ANSWERED: TextPart = { type: 'text', text: '[From the answer of the assistant:]' }
 
-/** The result with this content, in which texts may stand for some of the result's media. */
+/** The result with this content, in which texts may replace some of the result's media. */
 export function withContent(result: ToolResultPart, content: ContentPart[]): ToolResultPart {
   const { structured, ...plain } = result
   const isNamed = content.some((part) => part.type === 'text' && !result.content.includes(part))
@@ -279,13 +277,13 @@ export function withContent(result: ToolResultPart, content: ContentPart[]): Too
   return { ...plain, content: [...structureOf(result), ...content] }
 }
 
-/** A result's structure as a text, where the result has no text of its own. */
+/** A result's structure as a text, if the result has no text of its own. */
 function structureOf({ content, structured }: ToolResultPart): TextPart[] {
   const hasWords = content.some((part) => part.type === 'text' && !isBlank(part.text))
   return structured === undefined || hasWords ? [] : [{ type: 'text', text: JSON.stringify(structured) }]
 }
 
-/** The message itself where these are all its parts, as they were. */
+/** The message itself if its parts and role are unchanged. */
 export const messageWith = (
   message: MessageInput,
   role: MessageInput['role'],
@@ -296,7 +294,7 @@ export const messageWith = (
 /** The last thing that each part or message became, or the message that a part begins. */
 const made = new WeakMap<object, object>()
 
-/** What was made of `from` last time, where `fresh` is alike: a history is repaired anew for each step. */
+/** What was made of `from` last time, if it equals `fresh`: a history is repaired anew for each step. */
 function again<T extends Part | MessageInput>(from: Part | MessageInput, fresh: T): T {
   const known = made.get(from) as T | undefined
   if (known && isAlike(known, fresh)) return known

@@ -1,9 +1,9 @@
 /**
- * Lone surrogates, halves of a character, are no UTF-8: strict decoders of JSON refuse a request that holds one,
+ * Lone surrogates, halves of a character, are not valid UTF-8: strict decoders of JSON refuse a request that holds one,
  * and every later one of the conversation (wire/anthropic.md 4.3, anomalyco/opencode#17758).
  */
 
-/** The JSON value with U+FFFD for each half in its strings and keys; the value itself where there is none. */
+/** The JSON value with U+FFFD for each half in its strings and keys; the value itself if there is none. */
 export function wellFormedValue<T>(value: T): T
 export function wellFormedValue(value: unknown): unknown {
   return isWellFormed(value) ? value : repaired(value)

@@ -59,7 +59,7 @@ t.test('a medium is shown as what its bytes are, and only named where they belie
     ['application/pdf', Buffer.from('hello').toString('base64')],
   ] as const) {
     const notes = [
-      `messages: a medium of type ${media_type} is none by its bytes; the model is told that it exists`,
+      `messages: a medium of type ${media_type} is of another type by its bytes; the model is told that it exists`,
     ]
     t.match(shown({ media_type, data }), { type: 'text', text: /not shown/, notes }, media_type)
   }
