@@ -20,7 +20,7 @@ const io: Io = {
       })
       lines.once('close', () => {
         resolve(null)
-        // A pipe that stays open is read no further, and keeps no process alive.
+        // A pipe that stays open is not read any further, and must not keep the process alive.
         process.stdin.unref?.()
       })
     }),
@@ -28,7 +28,7 @@ const io: Io = {
   readFile: (path) => readFileSync(path, 'utf8'),
 }
 
-// The MCP SDK writes names there that servers gave their tools: no terminal shall obey strangers' words.
+// The MCP SDK writes names there that servers gave their tools: a terminal must not obey strangers' words.
 console.warn = (...words) => io.note(oneLine(format(...words)))
 // The work goes on without a reader: half a rotation of keys is worth less than a whole one that nobody heard of.
 process.stdout.on('error', ({ code, message }: NodeJS.ErrnoException) => {

@@ -151,7 +151,7 @@ t.test('the command line says so when the server that answers is no Baton gatewa
   keys.length = 0
   t.match(await run({}, `keys list --url ${url} --key k`), {
     code: 1,
-    err: `${url} sends on to https://gateway.test/baton. Name the gateway with --url.`,
+    err: `${url} redirects to https://gateway.test/baton. Name the gateway with --url.`,
   })
   t.equal(keys.length, 1, 'the key does not follow the redirect')
   answer = [502, {}, '{"error":"bad gateway"}']

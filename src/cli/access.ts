@@ -23,7 +23,7 @@ export interface TriedServer {
 export interface Access {
   /** Where the verbs work, in words */
   readonly place: string
-  /** What to write behind `baton login`, so that the login becomes this owner's */
+  /** What to write after `baton login`, so that the login becomes this owner's */
   loginFor(owner: string): string
   createKey(input: NewKey): Promise<ApiKey & { key: string }>
   keys(page: PageRequest): Promise<Page<ApiKey>>
@@ -35,7 +35,7 @@ export interface Access {
   status(provider: string, state: string): Promise<LoginStatus>
   exchange(provider: string, state: string, pasted: string): Promise<CredentialView>
   importFile(provider: string, format: string, content: string): Promise<CredentialView & { warning: string }>
-  /** What hinders the installation from working, each with what to do. */
+  /** What keeps the installation from working, each with what to do. */
   problems(): Promise<string[]>
   /** Connects to each MCP server and lists its tools. */
   connectors(): AsyncIterable<TriedServer>
@@ -47,7 +47,7 @@ export interface Target {
   /** The gateway to ask, whatever the configuration says */
   url: string | undefined
   key: string | undefined
-  /** Whose things are meant; only on the store, since a gateway knows the owner by the key */
+  /** Whose keys and credentials are meant; only on the store, since a gateway knows the owner by the key */
   owner: string | undefined
 }
 

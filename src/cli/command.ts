@@ -13,7 +13,7 @@ export interface Command {
   /** Names of its arguments without dashes, all required */
   takes: readonly string[]
   options: Readonly<Record<string, { type: 'string' | 'boolean' }>>
-  /** Answers with the exit code. Throws UsageError, and whatever the work throws: the message is shown. */
+  /** Resolves with the exit code. Throws UsageError, and whatever the work throws: the message is shown. */
   run(given: Given): Promise<number>
 }
 
@@ -34,7 +34,7 @@ export interface Io {
   say(line: string): void
   /** One line for the person, which is not part of the answer */
   note(line: string): void
-  /** One line from the person; null where nobody answers */
+  /** One line from the person; null if nobody answers */
   ask(question: string): Promise<string | null>
   sleep(ms: number): Promise<unknown>
   readFile(path: string): string
@@ -79,7 +79,7 @@ export function show<T extends object>(
     )
 }
 
-/** Tells what was done: with --json as JSON, else in words. */
+/** Says what was done: with --json as JSON, else in words. */
 export function tell({ io, flag }: Pick<Given, 'io' | 'flag'>, done: object, words: string): void {
   if (flag('json')) io.say(JSON.stringify(done))
   else io.note(words)

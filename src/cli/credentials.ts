@@ -10,10 +10,10 @@ import { type Command, type Given, show, TARGET, tell, UsageError } from './comm
 
 const MODES: readonly LoginMode[] = ['loopback', 'paste', 'device']
 const POLL_MS = 1_000
-/** The page of the browser's own machine would be asked, and the login be waited for in vain. */
+/** Else the browser would call its own machine, and the login would never arrive. */
 const ELSEWHERE =
   'The browser must run on the machine of the gateway. If it does not, stop here and use --mode paste.'
-/** Failures in a row: a gateway that was restarted answers again by then. */
+/** Most failures in a row: a gateway that was restarted answers again by then. */
 const MOST_FAILURES = 10
 
 export const CREDENTIAL_COMMANDS: readonly Command[] = [
@@ -46,7 +46,7 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
     async run(given) {
       const [id = ''] = given.args
       await (await given.access()).deleteCredential(id)
-      const words = `${id} is deleted here. The provider may list its login still: end it there, too.`
+      const words = `${id} is deleted here. The provider may still list its login: end it there, too.`
       tell(given, { id, state: 'deleted' }, words)
       return 0
     },
@@ -63,7 +63,7 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
       const content = given.io.readFile(file)
       const access = await given.access()
       const made = await access.importFile(provider, format, content).catch((failure: unknown) => {
-        throw isOfFormat(failure) ? new UsageError(inFull(failure)) : failure
+        throw isFormatError(failure) ? new UsageError(inFull(failure)) : failure
       })
       given.io.note(made.warning)
       show(given, [made], COLUMNS)
@@ -107,11 +107,11 @@ const modeOf = (text: string | undefined): LoginMode | null =>
   text === undefined ? null : oneOf('--mode', MODES, text)
 
 /** A refused format is wrong usage: only the installation knows which formats a provider has. */
-const isOfFormat = (failure: unknown): boolean =>
+const isFormatError = (failure: unknown): boolean =>
   failure instanceof Error && 'param' in failure && failure.param === 'format'
 
-/** A key that was revoked, or has expired, will not be taken again. */
-const isOfKey = (failure: unknown): boolean =>
+/** A key that was revoked or has expired stays refused: asking again is useless. */
+const isKeyError = (failure: unknown): boolean =>
   failure instanceof Error && 'code' in failure && failure.code === 'unauthenticated'
 
 async function pasted({ io }: Given, access: Access, provider: string, { state }: Login): Promise<string> {
@@ -123,12 +123,12 @@ async function pasted({ io }: Given, access: Access, provider: string, { state }
 
 /**
  * Waits until the answer comes by itself, or the login's time runs out. The login goes on at the gateway even while
- * that cannot be asked.
+ * that cannot be reached.
  */
 async function awaited({ io }: Given, access: Access, provider: string, { state }: Login): Promise<string> {
   for (let failures = 0; ; ) {
     const status = await access.status(provider, state).catch((failure: unknown) => {
-      if (isOfKey(failure) || ++failures === MOST_FAILURES) throw failure
+      if (isKeyError(failure) || ++failures === MOST_FAILURES) throw failure
       return null
     })
     if (status) failures = 0

@@ -25,7 +25,7 @@ import type { Access, TriedServer } from './access.ts'
 
 const QUIET = pino({ level: 'silent' })
 
-/** Throws FolderInUse while a gateway has the embedded store open, BatonError where the store does not open. */
+/** Throws FolderInUse while a gateway has the embedded store open, BatonError if the store does not open. */
 export async function openDirect(config: Config, owner: string | null): Promise<Access> {
   const vault = openVault(config)
   const { databaseUrl, dataDir } = config
@@ -50,7 +50,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
     credentials: (page) => logins.credentials.list(scope, page),
     deleteCredential: (id) => logins.credentials.delete({ ...scope, owner: caller.owner }, id),
     authorize: (provider, mode) =>
-      // A person sits at this machine, so the answer can come here.
+      // The person's browser is on this machine, so it can call back here.
       logins.flows.authorize(caller, provider, mode ?? logins.modeHere(provider)),
     status: (provider, state) => logins.flows.status(caller, provider, state),
     exchange: (provider, state, pasted) => logins.flows.exchange(caller, provider, { state, pasted }),
@@ -94,8 +94,8 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault): Async
   } = config
   const mcp = createMcp({ proxy, allowStdio, sandbox: await sandboxOf(config) })
   const oauth = createMcpOAuth({ proxy })
-  // Renews logins, as a gateway does: where nobody has called a server for an hour, the token is over and the login is
-  // not.
+  // Renews logins, as a gateway does: if nobody has called a server for an hour, its token has expired and its login
+  // has not.
   const logins = createConnectorRenewals({ store, vault, oauth, allowPrivate })
   try {
     for (const connector of await connectorsOf(config, store, vault)) {

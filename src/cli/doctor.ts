@@ -20,7 +20,7 @@ export const DOCTOR: Command = {
   options: { ...TARGET, online: { type: 'boolean' } },
   async run(given) {
     const report = createReport(given)
-    // A gateway that --url names has another configuration than this shell.
+    // A gateway that --url names has its own configuration, not this shell's.
     if (given.text('url') !== undefined) {
       if (given.flag('online')) throw new UsageError(ONLINE_HERE)
       await checkInstallation(given, report)
@@ -83,7 +83,7 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
     for await (const tried of access.connectors()) judgeServer(tried, report)
   } catch (failure) {
     if (failure instanceof UsageError) throw failure
-    // The failure ends the look at the installation, and is a finding like any other.
+    // The failure ends the check of the installation, and is a finding like any other.
     report.bad(inFull(failure))
   }
 }
@@ -99,7 +99,7 @@ function judge(
   if (state === 'active') return report.ok(`credential ${id} for ${provider}`)
   if (state === 'disabled') return report.hint(`credential ${id} for ${provider} is disabled`)
   const command = `baton login ${provider}${loginFor(owner)}`
-  report.bad(`credential ${id} for ${provider} needs its login anew (${reason}): ${command}`)
+  report.bad(`credential ${id} for ${provider} needs a new login (${reason}): ${command}`)
 }
 
 function judgeServer({ name, error, unforeseen }: TriedServer, report: Report): void {

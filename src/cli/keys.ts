@@ -51,7 +51,7 @@ export const KEY_COMMANDS: readonly Command[] = [
   {
     name: 'keys revoke',
     usage: '<id>',
-    summary: 'Take a gateway key back, within a second',
+    summary: 'Revoke a gateway key, within a second',
     takes: ['id'],
     options: TARGET,
     async run(given) {
@@ -95,7 +95,7 @@ const lost = (unopened: readonly string[]): string[] =>
   unopened.length === 0
     ? []
     : [
-        'These do not open and stay as they are. Put their key back behind the first and run this again, or give what they hold anew:',
+        'These do not open and stay as they are. Put their key back after the first and run this again, or enter what they hold again:',
         ...unopened.map((one) => `  ${one}`),
       ]
 

@@ -18,10 +18,10 @@ interface World {
 }
 
 const COMMANDS: readonly Command[] = [...CREDENTIAL_COMMANDS, ...KEY_COMMANDS, DOCTOR]
-/** Of sysexits.h */
+/** From sysexits.h */
 const EX_USAGE = 64
 
-/** Answers with the exit code: 0, 1 for a failure, 64 for a wrong command line, 78 for a wrong configuration. */
+/** Resolves with the exit code: 0, 1 for a failure, 64 for a wrong command line, 78 for a wrong configuration. */
 export async function runCli(argv: readonly string[], world: World): Promise<number> {
   const io = harmless(world.io)
   try {
@@ -42,7 +42,7 @@ export async function runCli(argv: readonly string[], world: World): Promise<num
 }
 
 /**
- * Names and errors may be strangers' words: characters hidden in them must move no cursor, and make no line of the
+ * Names and errors may be strangers' words: characters hidden in them must not move the cursor, or add a line to the
  * answer.
  */
 const harmless = (io: Io): Io => ({
@@ -114,7 +114,7 @@ function parsed({ options, ...command }: Command, args: string[]) {
   }
 }
 
-/** For `keys create` `--owner` is the new key's owner; everywhere else it says whose things are meant. */
+/** For `keys create`, `--owner` is the new key's owner; everywhere else it says whose keys and credentials are meant. */
 const targetOf = ({ name }: Command, text: Given['text']): Target => ({
   url: text('url'),
   key: text('key'),
@@ -143,7 +143,7 @@ const COMMON = [
   '(keys rotate-encryption takes no --owner.) `baton --version` tells the version.',
   '',
   ...RULE.split('\n'),
-  '--owner: whose things are meant, on the store. Default: everybody; what is made then belongs to local or admin.',
+  '--owner: whose keys and credentials to work on, on the store. Default: everybody; what is made then belongs to local or admin.',
   '--json: each line of the answer is one object.',
   'Exit codes: 0 done, 1 failed, 64 wrong command line, 78 wrong configuration.',
 ]

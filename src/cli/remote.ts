@@ -1,4 +1,4 @@
-/** The command line over HTTP: a running gateway does the work, in the name of the key that is given. */
+/** The command line over HTTP: a running gateway does the work, under the key that is given. */
 import { isLoopback } from '../addresses.ts'
 import { isRecord, parseRecord } from '../chat/json.ts'
 import type { Config } from '../config/config.ts'
@@ -30,7 +30,7 @@ const TIMEOUT_MS = 60_000
 /** A rotation reads and writes everything that is sealed; a login may wait until its vendor has set up the account. */
 const LONG_TIMEOUT_MS = 290_000
 
-/** Where the gateway of this configuration is reached from this machine. */
+/** The URL of this configuration's gateway, as this machine reaches it. */
 export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
   const everywhere: Readonly<Record<string, string>> = { '0.0.0.0': '127.0.0.1', '::': '::1' }
   const name = everywhere[host] ?? host
@@ -117,9 +117,7 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
   }
 }
 
-/**
- * The gateway that --url names. Throws UsageError where it names none, or where the key would go there in the clear.
- */
+/** The gateway that --url names. Throws UsageError if it names none, or if the key would go there in the clear. */
 export function rootOf(text: string, key: string | null): string {
   const url = URL.canParse(text) ? new URL(text) : null
   if (!url || !/^https?:$/.test(url.protocol)) {
@@ -135,13 +133,13 @@ function refusal(root: string, { status, headers }: Response, text: string): Rem
   const refused = errorIn(text)
   const { message, code } = refused
   if (status === 401) {
-    const words = `${root}: ${message ?? 'It wants a key.'} Give one with --key or BATON_ADMIN_KEY.`
+    const words = `${root}: ${message ?? 'It requires a key.'} Give one with --key or BATON_ADMIN_KEY.`
     return new RemoteError(words, refused)
   }
-  // No path is unknown to the gateway itself.
+  // Baton knows every path that is asked for here.
   if (status === 404 && (code === undefined || code === 'not_found')) return stranger(root)
   const target = headers.get('location')
-  if (target !== null) return new RemoteError(`${root} sends on to ${target}. Name the gateway with --url.`)
+  if (target !== null) return new RemoteError(`${root} redirects to ${target}. Name the gateway with --url.`)
   return new RemoteError(message ? `${message} (${code})` : `${root} answered HTTP ${status}.`, refused)
 }
 

@@ -205,12 +205,12 @@ t.test('the doctor names the command that makes a login anew for the owner of th
   for (const owner of [key, env.BATON_ADMIN_KEY]) await as(owner, '/v1/credentials', ended)
   const said = async (line: string) => (await run(env, line)).out.slice(-3, -1)
   t.match(await said(`doctor --url ${url}`), [
-    /needs its login anew .*: baton login anthropic --key <a key of admin>$/,
-    /needs its login anew .*: baton login anthropic --key <a key of ann>$/,
+    /needs a new login .*: baton login anthropic --key <a key of admin>$/,
+    /needs a new login .*: baton login anthropic --key <a key of ann>$/,
   ])
   await gateway.close()
   t.match(await said('doctor'), [
-    /needs its login anew .*: baton login anthropic$/,
-    /needs its login anew .*: baton login anthropic --owner ann$/,
+    /needs a new login .*: baton login anthropic$/,
+    /needs a new login .*: baton login anthropic --owner ann$/,
   ])
 })
