@@ -27,12 +27,12 @@ export interface ConnectorInput {
   auth?: {
     type: Connector['auth']['type']
     token?: string
-    /** Of `oauth`: a client that the server knows already, where it lets no client register itself */
+    /** Of `oauth`: a client that the server knows already, if it lets no client register itself */
     client_id?: string
     client_secret?: string
-    /** The login service's own name, where its metadata is found at another address */
+    /** The login service's own name, if its metadata is at another address */
     issuer?: string
-    /** Scopes to ask for, in place of those that the server names; separated by blanks */
+    /** Scopes to ask for, instead of those that the server names; separated by spaces */
     scope?: string
   }
   mode?: Connector['mode']
@@ -44,7 +44,7 @@ export interface ConnectorInput {
   pin?: Connector['pin']
 }
 
-/** A tool's limits where nobody says otherwise (api.md section 1). */
+/** A tool's limits unless somebody says otherwise (api.md section 1). */
 export const DEFAULT_LIMITS = { max_instances: 5, timeout: 'PT30S' }
 
 /** A connector's fields as they were given; at most their types were checked. */

@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 import { inFull } from '../errors.ts'
 import { ConfigError } from './load.ts'
 
-/** Makes the folder where it is not there. Throws ConfigError where nothing can be made in it. */
+/** Makes the folder if it does not exist. Throws ConfigError if nothing can be made in it. */
 export function makeDataDir(folder: string): void {
   try {
     makeFolder(folder)
@@ -23,7 +23,7 @@ export function unusable(path: string, failure: unknown): ConfigError {
 }
 
 /**
- * Makes parents one by one: Node's `recursive` option retries for ever where a folder is refused with ENOENT, as below
+ * Makes parents one by one: Node's `recursive` option retries for ever if a folder is refused with ENOENT, as below
  * /proc.
  */
 function makeFolder(folder: string): void {
@@ -32,7 +32,7 @@ function makeFolder(folder: string): void {
   try {
     mkdirSync(folder, { mode: 0o700 })
   } catch (err) {
-    // Another process was faster.
+    // Another process has made it meanwhile.
     if ((err as NodeJS.ErrnoException).code !== 'EEXIST') throw err
   }
 }

@@ -83,13 +83,13 @@ const ProviderSchema = Type.Object(
   closed,
 )
 
-/** A setting's value in the file: one value, or a list where the variable takes commas. */
+/** A setting's value in the file: one value, or a list if the variable takes commas. */
 const SettingValue = Type.Unsafe<string | number | boolean | (string | number | boolean)[]>({
   type: ['string', 'number', 'boolean', 'array'],
   items: Scalar,
 })
 
-/** The whole file: every setting of the table, and what stands in the file alone. */
+/** The whole file: every setting of the table, and what only the file has. */
 export const FileSchema = Type.Object(
   {
     ...optional(Object.keys(SETTINGS), SettingValue),
@@ -131,15 +131,13 @@ export function parseYaml(name: string, source: string): { value: unknown; probl
     value === undefined
       ? [
           'has an alias (*name) without its anchor, or one that stands for too much or for itself',
-          'A text that begins with * stands in quotes',
+          'Put a text that begins with * in quotes',
         ]
       : ['must be a map of settings', 'Write each as name: value']
   return { value: {}, problems: [{ path: name, problem, remedy }] }
 }
 
-/**
- * Undefined where aliases do not resolve. That shows only here, as a throw, which may be that of an endless recursion.
- */
+/** Undefined if aliases do not resolve. That shows only here, as a throw, which may be a stack overflow. */
 function resolved(document: Document): unknown {
   try {
     return withoutNulls(contentOf(document) ?? {})
@@ -148,7 +146,7 @@ function resolved(document: Document): unknown {
   }
 }
 
-/** Throws where the document is not valid YAML, or its aliases do not resolve. */
+/** Throws if the document is not valid YAML, or its aliases do not resolve. */
 function contentOf(document: Document): unknown {
   const [mistake] = document.errors
   if (mistake) throw mistake
@@ -227,7 +225,7 @@ function member(schema: Schema, map: Record<string, unknown>, step: string): Fou
 const typeNames = (schema: Schema): unknown[] =>
   Array.isArray(schema.type) ? schema.type : [schema.type ?? 'string']
 
-/** Text stays text where text is taken; a list may be written with commas; everything else is YAML. */
+/** Text stays text if the schema takes text; a list may be written with commas; everything else is YAML. */
 function fitted(schema: Schema, text: string): unknown {
   const types = typeNames(schema)
   if (types.includes('string') || Array.isArray(schema.enum)) return text
@@ -235,8 +233,8 @@ function fitted(schema: Schema, text: string): unknown {
   try {
     value = contentOf(loadYaml().parseDocument(text))
   } catch {
-    // `*_delete, old_*` begins like an alias and is none. Brackets and quotes that do not fit stay a mistake, so the
-    // text stays text.
+    // `*_delete, old_*` begins like an alias and is none. Unbalanced brackets and quotes stay a mistake, so the text
+    // stays text.
     if (/^\s*[[{"']/.test(text)) return text
   }
   if (!types.includes('array') || Array.isArray(value)) return value

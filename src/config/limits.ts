@@ -31,7 +31,7 @@ export const LIMITS = {
   ),
   overload_delay: duration(
     'PT0.015S',
-    'A replica whose event loop is late by this much more often than not, for a second or two, takes no more turns than 32.',
+    'A replica whose event loop is late by this much more often than not, for a second or two, takes at most 32 turns.',
   ),
   database_pool: whole(1, 1000, 10, 'PostgreSQL connections per replica.'),
   upstream_connections: whole(1, 100_000, 1024, 'Connections from one replica to one provider.'),

@@ -163,7 +163,7 @@ function fileText(value: unknown): string | null {
   return value === undefined || typeof value === 'object' ? null : String(value)
 }
 
-/** `docker --env-file` hands quotes on. With them a key is another key, which shows only where it is refused. */
+/** `docker --env-file` keeps quotes. With them a key is another key, which shows only once it is refused. */
 const IN_QUOTES = /^(["']).*\1$/s
 const NO_QUOTES = 'Leave them out: unlike a shell, docker --env-file takes them as they are'
 
@@ -221,7 +221,7 @@ function crossRules(values: Partial<SettingValues>): Problem[] {
       remedy: 'Name the origins, or set BATON_AUTH=keys',
     })
   }
-  // Also where the URL itself is unfit (undefined): once it is right, it needs the keys.
+  // Also if the URL itself is unfit (undefined): once it is right, it needs the keys.
   if (database_url !== null && encryption_keys === null) {
     problems.push({
       path: SETTINGS.encryption_keys.name,

@@ -81,7 +81,7 @@ function decodable(url: URL): URL {
   }
 }
 
-/** A root of an upstream: plain http only where it cannot leave this machine. */
+/** A root of an upstream: plain http only if it cannot leave this machine. */
 export const upstream = (value: string): string => {
   const url = parsed(value)
   if (url.protocol !== 'https:' && !(url.protocol === 'http:' && isLoopback(url.hostname))) {
@@ -118,7 +118,7 @@ export const postgresServer = (value: string): string => {
   )
 }
 
-/** A Redis server; the driver takes a path that is no number for database 0. */
+/** A Redis server; the driver takes a path that is not a number for database 0. */
 export const redisServer = (value: string): string => {
   const { pathname } = connection(value, 'redis:', 'rediss:')
   if (/^\/?\d*\/?$/.test(pathname)) return value
@@ -160,7 +160,7 @@ export const openNetworks = (value: string): boolean | string[] => {
   )
 }
 
-/** The id of an encryption key; it stands in everything that is sealed under the key. */
+/** The id of an encryption key; it is in everything that is sealed under the key. */
 export const KEY_ID = /^[\w.-]{1,64}$/
 
 /** `id:base64` of 32 bytes, in the order given; at least one. */
@@ -173,7 +173,7 @@ export const encryptionKeys = (value: string): { id: string; key: Uint8Array }[]
     }
     const key = Buffer.from(base64, 'base64')
     const isWhole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
-    // The message names the key by its place: where id and key are swapped, the id would be the secret.
+    // The message names the key by its place: if id and key are swapped, the id is the secret.
     if (!isWhole) throw new UnfitValue(`key ${i + 1} is not base64 of exactly 32 bytes`, remedy)
     return { id, key: new Uint8Array(key) }
   })

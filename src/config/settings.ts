@@ -275,7 +275,7 @@ export type Base = keyof typeof SETTINGS extends infer Key
     : never
   : never
 
-/** API keys that stand in the environment alone: credentials with origin `env`. */
+/** API keys that only the environment has: credentials with origin `env`. */
 export const ENV_KEYS = {
   openai: optional('OPENAI_API_KEY', headerText, 'Makes an OpenAI credential that every owner may use.'),
   anthropic: optional(
@@ -300,5 +300,5 @@ export const CONFIG_FILE = optional(
   'The YAML file. Default: ./baton.yaml, if it exists.',
 )
 
-/** What the readers of SETTINGS answer with, by key. */
+/** What the readers of SETTINGS return, by key. */
 export type SettingValues = { [K in keyof typeof SETTINGS]: ReturnType<(typeof SETTINGS)[K]['read']> }

@@ -85,7 +85,7 @@ function mcpSetting(file: McpFile): McpSetting {
   }
 }
 
-/** Every timeout is written alike, however the file has it: a connector whose text differs counts as changed. */
+/** Every timeout is written in one form, however the file has it: a connector whose text differs counts as changed. */
 const inSeconds = (timeout: string) => ({ timeout: `PT${durationMs(timeout) / 1000}S` })
 
 /** Pairs as texts: YAML reads 12345 and true as something else. */
