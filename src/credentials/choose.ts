@@ -1,8 +1,7 @@
 /**
- * Which credential serves a turn: the session's, the owner's default or only one, or the environment's key. The rule
- * stands here; the schema finds the rows it is about (preferred_credential), and opens a turn without asking here where
- * the answer is sure to be yes (has_credential). The secret is opened only when it is asked for, at the door that sends
- * it.
+ * Which credential serves a turn: the session's, the owner's default or only one, or the environment's key. The rule is
+ * here; the schema finds the rows that it needs (preferred_credential), and opens a turn without asking here if the
+ * answer is sure to be yes (has_credential). The secret is opened only when it is asked for, at the door that sends it.
  */
 import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
@@ -16,7 +15,7 @@ import { openSecret, type Vault } from './vault.ts'
 export interface ChosenCredential {
   facts: CredentialFacts
   kind: 'api_key' | 'oauth'
-  /** Where a provider's logins have several APIs: which one they are for */
+  /** If a provider's logins have several APIs: which one they are for */
   path?: 'code_assist' | 'public'
   /** A login's secret is fresh. Throws credential_needs_reauth, or what kept the login from being renewed. */
   secret(): Promise<CredentialSecret>
@@ -29,8 +28,8 @@ export interface ChooseCredential {
   /** Providers whose keys the environment holds */
   readonly environment: readonly string[]
   /**
-   * The session's credential where the provider is the session's and the credential is for it, else the owner's default
-   * unless it is disabled, else the owner's only active one, else the environment's. `known`: the rows, where they were
+   * The session's credential if the provider is the session's and the credential is for it, else the owner's default
+   * unless it is disabled, else the owner's only active one, else the environment's. `known`: the rows, if they were
    * read a moment ago. Throws no_credential, credential_needs_reauth.
    */
   resolve(session: Choosing, provider: string, known?: CredentialCandidates): Promise<ChosenCredential>
@@ -67,7 +66,7 @@ export function createChoice({ store, vault, config, renewals }: ChooseDeps): Ch
     }
     const preferred = known ? known.preferred : await store.credentials.preferred(owner, provider)
     if (preferred?.state === 'active') return chosen(preferred)
-    // A default that needs a login must not be passed over in silence.
+    // A default that needs a login must not be skipped silently.
     if (preferred?.is_default) throw needsReauth(preferred)
     if (key !== undefined) return fromEnv(key)
     if (preferred) throw needsReauth(preferred)

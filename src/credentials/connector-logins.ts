@@ -32,16 +32,16 @@ export interface ClientDocument extends ReturnType<typeof clientMetadata> {
 }
 export interface ConnectorLogins extends Pick<ConnectorRenewals, 'authFor' | 'close'> {
   /**
-   * Throws forbidden for anybody but the owner, not_available where no browser can come back or nobody can register, or
+   * Throws forbidden for anybody but the owner, not_available if no browser can come back or nobody can register, or
    * the failure of the server's login service.
    */
   begin(caller: Scope, connector: Connector): Promise<ConnectorLogin>
   /**
-   * The browser's way back; its single-use `state` stands for the caller. Throws invalid_request, or what `begin`
+   * The browser's way back; its single-use `state` identifies the caller. Throws invalid_request, or what `begin`
    * throws.
    */
   finish(query: Readonly<Record<string, string>>): Promise<Connector>
-  /** Throws not_found where the gateway's address is not https: no other address may identify a client. */
+  /** Throws not_found if the gateway's address is not https: no other address may identify a client. */
   clientDocument(): ClientDocument
 }
 

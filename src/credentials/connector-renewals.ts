@@ -1,5 +1,5 @@
 /**
- * Keeps logins at MCP servers alive: a token is renewed ahead of its end and after a refusal (renew-connector.ts), for
+ * Keeps logins at MCP servers alive: a token is renewed before it expires and after a refusal (renew-connector.ts), for
  * the calls that use it. A connector belongs to one owner, so its tokens never serve another.
  */
 import { BoundedMap } from '../bounded-map.ts'
@@ -74,7 +74,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     })
   }
 
-  /** The login, renewed where that is due. While a slow renewal goes on, a token that still lasts serves. */
+  /** The login, renewed if that is due. While a slow renewal goes on, a token that is still valid serves. */
   async function fresh(connector: Connector): Promise<SignedIn> {
     const login = await signedIn(connector)
     if (renewer.isFresh(login, null)) return login
@@ -83,8 +83,8 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
   }
 
   /**
-   * Notes in the row what the server asked for, since the next login may begin on another replica. If that fails, it
-   * asks again.
+   * Notes in the row what the server asked for, since the next login may begin on another replica. If that fails, the
+   * server asks again.
    */
   async function note(connector: Connector, asked: string): Promise<unknown> {
     const { id, owner, config_revision } = connector

@@ -87,7 +87,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
   const { store, vault, config, deployments, vendors } = deps
   const env = envViews(config.envCredentials)
 
-  /** Which of a provider's APIs a login is for, where it has several. */
+  /** Which of a provider's APIs a login is for, if it has several. */
   function pathOf(provider: string, wanted: string | undefined): string | undefined {
     const paths = deployments
       .map(({ deployment }) => deployment)

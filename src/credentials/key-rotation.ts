@@ -6,7 +6,7 @@ import { BatonError } from '../errors.ts'
 import type { SealedPlace, Store } from '../store/store.ts'
 import { confirmKeys, secretContext, type Vault } from './vault.ts'
 
-/** How far a re-encryption came. */
+/** How far a re-encryption got. */
 interface Rotation {
   /** Secrets and documents that were sealed anew */
   resealed: number
@@ -36,7 +36,7 @@ type RotationStore = Pick<Store, 'sealed' | 'settings'>
 
 /** Rows that are looked at together; few hold anything sealed. */
 const PAGE = 500
-/** What was written while a pass went by is found by the next. */
+/** What was written during a pass is found by the next. */
 const MOST_PASSES = 5
 const MOST_NAMED = 100
 
@@ -57,8 +57,8 @@ const PLACES: Readonly<Record<SealedPlace, (document: unknown) => StoredPart[]>>
 const ALL_PLACES = Object.keys(PLACES) as SealedPlace[]
 
 /**
- * Every replica must have the new key first in BATON_ENCRYPTION_KEYS by now: a replica without it still
- * seals under the old key. Logins on their way stay as they are: they end within minutes.
+ * Every replica must have the new key first in BATON_ENCRYPTION_KEYS by now: a replica without it still seals under the
+ * old key. Pending logins stay as they are: they end within minutes.
  */
 export async function rotateKeys(store: RotationStore, vault: Vault): Promise<Rotation> {
   let resealed = 0
@@ -123,7 +123,7 @@ function resealedText(
   const document: unknown = JSON.parse(text)
   let isChanged = false
   for (const part of PLACES[place](document)) {
-    // A model's words may look alike, but stand deeper.
+    // A model's words may look the same, but are nested deeper.
     if (part.type !== 'sealed' || typeof part.sealed !== 'string') continue
     const next = anew(new Uint8Array(Buffer.from(part.sealed, 'base64')))
     if (!next) continue

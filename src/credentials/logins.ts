@@ -42,9 +42,9 @@ type Brought = { state: string } & ({ code: string } | { pasted: string })
 
 /** Every verb throws oauth_not_enabled, and invalid_request for a wrong state or code. */
 export interface Logins {
-  /** `mode` null: the default of the deployment. Throws invalid_request where a client is not configured. */
+  /** `mode` null: the default of the deployment. Throws invalid_request if no client is configured. */
   authorize(caller: Scope, provider: string, mode: LoginMode | null, wish?: LoginWish): Promise<Login>
-  /** The vendor's redirect; its single-use `state` stands for the caller. The page says what came of it. */
+  /** The vendor's redirect; its single-use `state` identifies the caller. The page says what came of it. */
   callback(provider: string, query: Readonly<Record<string, string>>): Promise<LoginPage>
   exchange(caller: Scope, provider: string, answer: Brought): Promise<CredentialView>
   status(caller: Scope, provider: string, state: string): Promise<LoginStatus>
@@ -87,7 +87,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     return login?.provider === provider ? login : null
   }
 
-  /** Uses the login up. Null: somebody else has used it. `granted` reads what the vendor gave, and for which state. */
+  /** Uses the login up. Null if somebody else has used it. `granted` reads what the vendor gave, and for which state. */
   function redeem(
     configured: ConfiguredVendor,
     login: OAuthLogin,
@@ -181,13 +181,13 @@ function openOf(login: OAuthLogin | null): OAuthLogin {
   return login
 }
 
-/** An error of the code is one of the pasted text that it stood in. */
+/** An error about the code becomes one about the pasted text that held it. */
 function ofPasted(thrown: unknown): never {
   if (thrown instanceof BatonError && thrown.param === 'code') refuseAt('pasted')(thrown)
   throw thrown
 }
 
-/** The answer of the login's page. Throws invalid_request where it holds neither code nor error, or is another login's. */
+/** The answer of the login's page. Throws invalid_request if it holds neither code nor error, or is another login's. */
 function broughtBack(configured: ConfiguredVendor, state: string, answer: Brought): URLSearchParams {
   const [field, text] = 'code' in answer ? ['code', answer.code] : ['pasted', answer.pasted]
   const given = readPasted(text)

@@ -8,7 +8,7 @@ export const SHORTEST_PAUSE_MS = 5_000
 const MOST_PAUSES = 1000
 
 interface Pauses {
-  /** Begins a pause of `ms`, or of the shortest time; answers with the error, which is thrown meanwhile. */
+  /** Begins a pause of `ms`, or of the shortest time; returns the error, which `assertOver` throws meanwhile. */
   begin(id: string, error: BatonError, ms?: number): BatonError
   /** Throws the error of the login's last failure during the pause after it. */
   assertOver(id: string): void

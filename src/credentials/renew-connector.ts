@@ -13,13 +13,13 @@ import { insist, SPARE_MS, type Timing, underClaim } from './renew-once.ts'
 import type { Vault } from './vault.ts'
 
 interface ConnectorRenewer {
-  /** Whether the login's token is another than the refused one, and does not end soon. */
+  /** Whether the login's token is not the refused one, and does not expire soon. */
   isFresh(login: McpLogin, refused: string | null): boolean
   /** Whether the login's token serves while its renewal has to wait. */
   isSpare(login: McpLogin, refused: string | null): boolean
   /**
-   * The login, renewed here or by another replica: without tokens where only a person can help, with the refused token
-   * where nothing renews it. Throws McpError, or BatonError, for what may pass.
+   * The login, renewed here or by another replica: without tokens if only a person can help, with the refused token if
+   * nothing renews it. Throws McpError, or BatonError, for failures that may pass.
    */
   renewed(connector: Connector, refused: string | null): Promise<McpLogin>
   /** The login as it is stored now, for the server that the connector was read with; null: the connector is gone. */
@@ -36,7 +36,7 @@ export interface ConnectorRenewerDeps extends Timing {
 /** A renewal takes 40 s at most: a discovery (oauth.ts) and a token request. */
 const CLAIM_SECONDS = 60
 /**
- * A token is renewed so long before its end, or in the second half of a shorter life: a call may take a while to
+ * A token is renewed this long before it expires, or in the second half of a shorter life: a call may take a while to
  * arrive.
  */
 const AHEAD_MS = 60_000
@@ -107,12 +107,15 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
       // A token that still holds will do while the login service is away.
       if (lasts(login, refused, 0)) return login
       // Some services have a code of their own for a dead refresh token, or say `invalid_request`. The token stays, in
-      // case that this was their mistake; but a person can help now.
+      // case it was the service's mistake; but a person can help now.
       throw failure.code === 'upstream_rejected' ? loginNeeded(row, failure.message) : failure
     }
   }
 
-  /** Each call and each list would ask a failing login service again. A connector that was changed is tried at once. */
+  /**
+   * Without the pause, each call and each list would ask a failing login service again. A changed connector is tried at
+   * once.
+   */
   async function renewedUnlessPaused(row: Connector, login: McpLogin, wasTried: boolean) {
     const key = connectorKey(row)
     pauses.assertOver(key)
@@ -125,7 +128,7 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
   }
 
   /**
-   * What is left of a login that cannot be renewed: its token, until that ends. A refusal of the access token alone
+   * What is left of a login that cannot be renewed: its token, until that expires. A refusal of the access token alone
    * ends no login, since servers refuse good tokens while they are in trouble.
    */
   function rest(login: McpLogin, refused: string | null, why: string): McpLogin {
@@ -139,7 +142,7 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
   }
 
   /**
-   * Stores the login. Where the service rotates its tokens, these are the only ones now: a change of the row meanwhile
+   * Stores the login. If the service rotates its tokens, these are the only ones now: a change of the row meanwhile
    * must not cost them, unless it made another login or took this one away. Then the change holds.
    */
   async function kept(
@@ -171,7 +174,7 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
   }
 }
 
-/** How long before its end a token is renewed. One that nothing can renew serves to its end. */
+/** How long before it expires a token is renewed, in ms. One that nothing can renew serves to its end. */
 function aheadMs(tokens: McpTokens | undefined): number {
   if (tokens?.refresh_token === undefined) return 0
   const { expires_in } = tokens

@@ -14,20 +14,23 @@ import { insist, PATIENCE_MS, SPARE_MS, shared, type Timing, underClaim } from '
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
-/** Verbs that answer with a row give it as it is afterwards, and throw credential_needs_reauth or no_credential. */
+/** Verbs that return a row return it as it is afterwards, and throw credential_needs_reauth or no_credential. */
 export interface LoginRenewer {
-  /** Renews the login if its token ends soon. Throws what kept it from being renewed, unless the token still lasts. */
+  /**
+   * Renews the login if its token expires soon. Throws what kept it from being renewed, unless the token is still
+   * valid.
+   */
   renewedIfDue(row: Credential): Promise<Credential>
   /**
-   * The same for a caller who waits to use the token: while a slow renewal goes on, a token that still lasts serves.
+   * The same for a caller who waits to use the token: while a slow renewal goes on, a token that is still valid serves.
    */
   fresh(row: Credential): Promise<Credential>
   /**
-   * Renews a login whose token was refused. The same version: there is no other token. Throws what kept it from being
-   * renewed.
+   * Renews a login whose token was refused. If the version is the same, there is no other token. Throws what kept it
+   * from being renewed.
    */
   renewed(row: Credential): Promise<Credential>
-  /** Throws where the login's token has ended and nothing renews it. Asks no vendor. */
+  /** Throws if the login's token has expired and nothing renews it. Asks no vendor. */
   assertRenewable(row: Credential): Promise<void>
   /** The row as it is stored now. */
   reread(row: Pick<Credential, 'id' | 'owner'>): Promise<Credential>
@@ -59,8 +62,8 @@ interface Occasion {
 /** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
 const CURE_MS = 300_000
 /**
- * Logins. Beyond that, a token that is refused in spite of its renewal may be renewed once too often, and a failure
- * logged again.
+ * Most logins. Beyond that, a token that is refused in spite of its renewal may be renewed once too often, and a
+ * failure logged again.
  */
 const MOST_REMEMBERED = 10_000
 
@@ -164,7 +167,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
   /** Ends the login, unless a sibling has stored new tokens meanwhile: then those hold. */
   async function giveUp(row: Credential, failure: TokenFailure): Promise<Credential> {
     const { code } = failure
-    // Only the clock here says that the token has ended, and it may be ahead: a person would have to log in for that.
+    // Only the clock here says that the token has expired, and it may be ahead: a person would have to log in for that.
     const ended = failure === SPENT ? 'ended' : undefined
     const isOver = await store.credentials.fail(row.id, row.version, reasonOf(failure), ended)
     if (isOver) log.warn({ credential_id: row.id, provider: row.provider, code }, 'login needs a new sign-in')
@@ -196,7 +199,7 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
   }
 }
 
-/** Where the operator has configured no client, that is no mistake of the caller, who only uses the login. */
+/** If the operator has configured no client, that is no mistake of the caller, who only uses the login. */
 function renewalOf({ vendor, settings }: ConfiguredVendor, secret: LoginSecret): OAuthCall | null {
   try {
     return vendor.renew(settings, secret)
@@ -206,14 +209,11 @@ function renewalOf({ vendor, settings }: ConfiguredVendor, secret: LoginSecret):
   }
 }
 
-/** Whether the login's token ends within so many milliseconds. */
+/** Whether the login's token expires within `spareMs`. */
 const isSpent = ({ expires_at }: Pick<Credential, 'expires_at'>, spareMs: number, now: number): boolean =>
   expires_at !== null && Date.parse(expires_at) - now <= spareMs
 
-/**
- * Whether the login's token ends soon; where nothing says when it ends, whether it is as old as its vendor lets one
- * become.
- */
+/** Whether the login's token expires soon; if nothing says when, whether it is as old as its vendor lets one become. */
 function isDue(row: Credential, { vendor }: ConfiguredVendor, now: number): boolean {
   const { renewAheadSeconds, renewAfterSeconds } = vendor
   const updated = Date.parse(row.updated_at)
@@ -230,7 +230,9 @@ const SPENT: TokenFailure = {
   message: 'The access token has ended and there is nothing to renew it with.',
 }
 
-/** Why a login of this secret serves no turn any more: its token has ended and nothing renews it. Null: it may serve. */
+/**
+ * Why a login of this secret serves no turn any more: its token has expired and nothing renews it. Null: it may serve.
+ */
 export function whySpent(
   row: Pick<Credential, 'expires_at'>,
   { vendor, settings }: ConfiguredVendor,
@@ -254,7 +256,7 @@ function reasonOf({ code, message, wasSpent }: TokenFailure): string {
   return `${code}: ${words}.${cause}`
 }
 
-/** The error of a login that only a person can make anew, with the reason in its words where there is one. */
+/** The error of a login that only a person can renew, with the reason if there is one. */
 export const needsReauth = ({ id, reason }: Pick<Credential, 'id' | 'reason'>): BatonError =>
   new BatonError(
     'credential_needs_reauth',

@@ -9,7 +9,7 @@ import timers from 'node:timers/promises'
 import { isUnavailable } from '../errors.ts'
 import type { Claims } from '../store/store.ts'
 
-/** How renewals tell the time, wait, and hear of the end. */
+/** How renewals tell the time, wait, and learn that the process ends. */
 export interface Timing {
   now(): number
   /** Clock of what is kept in memory: a clock that is set back must not make that longer */
@@ -48,7 +48,7 @@ export function shared<T>(
   return work
 }
 
-/** A token that still lasts this long serves while its renewal has to wait. */
+/** A token that is still valid for this long serves while its renewal has to wait. */
 export const SPARE_MS = 10_000
 /** How long somebody who has such a token waits for another. */
 export const PATIENCE_MS = 2_000
@@ -64,17 +64,17 @@ interface Claimed<Row, T> extends Pick<Timing, 'now' | 'sleep' | 'ending'> {
    */
   work(row: Row, wasTried: boolean): Promise<T>
   /**
-   * Called while another has the claim: answers with what came of its work, null to wait on. Throws when that takes too
-   * long.
+   * Called while another has the claim: returns what came of its work, or null to keep waiting. Throws if that takes
+   * too long.
    */
   elsewhere(): Promise<T | null>
 }
 
 const LONGEST_PAUSE_MS = 500
-/** A claim whose answer took longer, as in a process that was suspended, may lapse in the middle of the work. */
+/** A claim that took longer to answer, as in a process that was suspended, may lapse in the middle of the work. */
 const LATE_MS = 5_000
 
-/** Does the work under the row's claim, or answers with what came of it elsewhere. */
+/** Does the work under the row's claim, or returns what came of it elsewhere. */
 export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row, T>): Promise<T> {
   const { id, seconds, work, now, elsewhere, sleep, ending } = claimed
   const by = randomUUID()
@@ -98,8 +98,8 @@ export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row
 const TRIES = 4
 
 /**
- * Writes what nobody could give again, such as rotated tokens: while the store is away the write is tried until the
- * store is back, and once more when the process ends. `sleep` rejects when `ending` is aborted.
+ * Writes what cannot be had again, such as rotated tokens: while the store is away the write is tried until the store
+ * is back, and once more when the process ends. `sleep` rejects when `ending` is aborted.
  */
 export async function insist<T>(
   write: () => Promise<T>,

@@ -1,6 +1,6 @@
 /**
- * Keeps logins at providers alive: each is renewed ahead of its token's end and after a refusal (renew-login.ts), for
- * turns that use it, and on a timer where nobody does.
+ * Keeps logins at providers alive: each is renewed before its token expires and after a refusal (renew-login.ts), for
+ * turns that use it, and on a timer if nobody does.
  */
 import type { Logger } from 'pino'
 import type { LoginSecret } from '../oauth-vendor.ts'
@@ -24,11 +24,11 @@ interface OpenLogin {
 export interface Renewals {
   /** Throws oauth_not_enabled. */
   open(row: Credential): OpenLogin
-  /** Throws credential_needs_reauth where the login's token has ended and nothing renews it; oauth_not_enabled. */
+  /** Throws credential_needs_reauth if the login's token has expired and nothing renews it; oauth_not_enabled. */
   assertRenewable(row: Credential): Promise<void>
-  /** Renews logins that end soon although nobody uses them; answers with their number. The timer's work. */
+  /** Renews idle logins whose tokens expire soon; returns how many. The timer calls it. */
   tend(): Promise<number>
-  /** Begins no renewals on its own any more, and waits for those under way, so that no new token is lost. */
+  /** Stops renewing on its own, and waits for renewals under way, so that no new token is lost. */
   close(): Promise<void>
 }
 
@@ -105,7 +105,7 @@ function repeat(ms: number, work: () => Promise<unknown>, log: Logger): { stop()
   let round: Promise<unknown> | null = null
   const timer = setInterval(() => {
     round ??= work()
-      .catch((err: unknown) => log.warn({ err }, 'logins could not be tended'))
+      .catch((err: unknown) => log.warn({ err }, 'idle logins could not be renewed'))
       .finally(() => {
         round = null
       })

@@ -38,7 +38,7 @@ export function sealParts(vault: Pick<Vault, 'seal' | 'open'>, hasSecret: (text:
   }
 }
 
-/** An operator's edit of a call's arguments, bound to the execution. `open` throws Unreadable where its key is gone. */
+/** An operator's edit of a call's arguments, bound to the execution. `open` throws Unreadable if its key is gone. */
 export const sealArguments = (vault: Pick<Vault, 'seal' | 'open'>) => ({
   seal: (args: Record<string, unknown>, execution: string) => vault.seal(JSON.stringify(args), execution),
   open(sealed: Uint8Array, execution: string): Record<string, unknown> {

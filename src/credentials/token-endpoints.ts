@@ -33,15 +33,15 @@ interface TokenEndpoints {
   /** Throws LoginRefused, or a BatonError: then it may succeed later. */
   renew(configured: ConfiguredVendor, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
   /**
-   * Another process tried to renew the login in vain a moment ago: it is left alone here, too. Answers with the error
-   * to throw.
+   * Another process tried to renew the login in vain a moment ago: it is left alone here, too. Returns the error to
+   * throw.
    */
   failedElsewhere(id: string): BatonError
   /** Whether the login's last renewal failed a moment ago. */
   isPaused(id: string): boolean
 }
 
-/** A vendor may name no longer pause. */
+/** Longest pause that a vendor may ask for. */
 const LONGEST_PAUSE_MS = 300_000
 
 interface TokenEndpointsDeps extends Pick<Timing, 'now' | 'uptime'> {
@@ -69,9 +69,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     )
   }
 
-  /**
-   * The error for the vendor's refusal: LoginRefused where that is final, else one that is kept for the login's pause.
-   */
+  /** The error for the vendor's refusal: LoginRefused if that is final, else one that is kept for the login's pause. */
   function refusal(id: string, { vendor }: ConfiguredVendor, answer: OAuthAnswer): Error {
     const breaker = breakerOf(vendor.provider)
     const isAnswer = answer.status >= 200 && answer.status < 300
@@ -125,8 +123,8 @@ const NO_TOKENS: TokenFailure = {
 }
 
 /**
- * With these a service works, and refuses what was sent: a grant or a client, which may be one login's own (RFC 6749
- * 5.2).
+ * With these statuses a working service refuses what was sent: a grant or a client, which may be one login's own (RFC
+ * 6749 5.2).
  */
 const OF_THE_LOGIN = new Set([400, 401])
 
@@ -141,7 +139,7 @@ const passing = (status: number, { code, message }: TokenFailure, retryMs: numbe
     retryAfter: Math.ceil(Math.max(retryMs, SHORTEST_PAUSE_MS) / 1000),
   })
 
-/** What Retry-After asks for, within a bound; 0 where there is none. */
+/** What Retry-After asks for, within a bound; 0 if there is none. */
 function wantedPauseMs({ headers }: OAuthAnswer, now: number): number {
   const told = retryAfterMs(headers['retry-after'], now)
   return Math.min(told ?? 0, LONGEST_PAUSE_MS)
@@ -163,7 +161,7 @@ interface Breaker {
 
 /** Failures in a row that open the breaker. */
 const MOST_FAILURES = 5
-/** Nobody asks for so long then, or for longer where the endpoint wants it. */
+/** Nobody asks for this long then, or for longer if the endpoint says so. */
 const COOL_MS = 30_000
 
 export function createBreaker({ now }: { now(): number }): Breaker {

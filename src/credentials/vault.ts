@@ -1,7 +1,7 @@
 /**
- * Secrets at rest: AES-256-GCM under named keys. The first key seals, all open, so that keys can be changed
- * one re-encryption at a time. What is sealed is bound to its place (`context`): a row's secret copied to
- * another row does not open. No error tells anything of a secret or a key.
+ * Secrets at rest: AES-256-GCM under named keys. The first key seals, all open, so that keys can be changed one
+ * re-encryption at a time. What is sealed is bound to its place (`context`): a row's secret copied to another row does
+ * not open. No error reveals anything about a secret or a key.
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
 import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
@@ -25,7 +25,7 @@ export interface Vault {
   readonly current: string
   /** The ids of the other keys, which only open. */
   readonly others: readonly string[]
-  /** `context` says whose secret it is and where it stands: see secretContext. */
+  /** `context` says whose secret it is and where it is kept: see secretContext. */
   seal(plain: string, context: string): Uint8Array
   /** Throws BatonError `internal` for an unknown key, another context, or damaged bytes. */
   open(sealed: Uint8Array, context: string): string
@@ -57,7 +57,7 @@ const VERSION = 1
 const IV_BYTES = 12
 const TAG_BYTES = 16
 
-/** The keys were checked where they were read, from the settings or the key file. */
+/** The keys were checked when they were read, from the settings or the key file. */
 export function createVault(keys: readonly VaultKey[]): Vault {
   const byId = new Map(keys.map(({ id, key }) => [id, key]))
   const [first] = keys
@@ -119,7 +119,7 @@ const KEY_FILE = 'encryption.key'
 /**
  * The key of an installation without BATON_ENCRYPTION_KEYS: `<id>:<base64>` in a file of the data folder, the form of
  * that variable, made on the first start with mode 0600. Two processes that make it at once both read the same one.
- * Throws ConfigError where it can be neither read nor made, BatonError `internal` where it holds no key.
+ * Throws ConfigError if it can be neither read nor made, BatonError `internal` if it holds no key.
  */
 export function loadKeyFile(dataDir: string): VaultKey[] {
   makeDataDir(dataDir)

@@ -15,11 +15,11 @@ export function readPasted(text: string): URLSearchParams {
     // Browsers show, and some copy, an address without its scheme.
     if (!URL.canParse(pasted, ANY_PAGE)) return new URLSearchParams()
     const { searchParams, hash } = new URL(pasted, ANY_PAGE)
-    // Some pages put their answer behind the hash.
-    const behind = new URLSearchParams(hash.slice(1))
-    return !searchParams.has('code') && behind.has('code') ? behind : searchParams
+    // Some pages put their answer into the fragment.
+    const fragment = new URLSearchParams(hash.slice(1))
+    return !searchParams.has('code') && fragment.has('code') ? fragment : searchParams
   }
-  // Several words are no code, which is one word; the login stays open for a code.
+  // A code is one word; the login stays open for it.
   if (/\s/.test(pasted)) return new URLSearchParams()
   const [code = '', state] = pasted.split('#', 2)
   return new URLSearchParams({ ...(code === '' ? {} : { code: decoded(code) }), ...(state ? { state } : {}) })
@@ -70,7 +70,7 @@ const plain = (text: string): string =>
     .slice(0, 300)
 
 /**
- * A vendor's refusal of a code or file, by its status: `invalid_request` where another code or file would help, else
+ * A vendor's refusal of a code or file, by its status: `invalid_request` if another code or file would help, else
  * `upstream_…`.
  */
 export function codeRefused({ vendor }: ConfiguredVendor, answer: OAuthAnswer, param: string): BatonError {
@@ -100,7 +100,7 @@ export function merged(secret: LoginSecret, tokens: TokenAnswer): LoginSecret {
   }
 }
 
-/** When the access token ends: the token's own word goes before the answer's, which counts by our clock. */
+/** When the access token expires: the token's own word wins over the answer's, which counts by our clock. */
 export function endOf(
   { vendor }: ConfiguredVendor,
   secret: LoginSecret,

@@ -117,7 +117,7 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
 
   return async (begin) => {
     const { configured, wish } = begin
-    // Throws where the operator has configured no client.
+    // Throws if the operator has configured no client.
     configured.vendor.clientId(configured.settings)
     assertWish(configured, wish)
     const mode = modeFor(configured, begin.mode)
@@ -126,7 +126,7 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
   }
 }
 
-/** Blanks as %20: one vendor does not read a plus (wire/openai.md 1.2). */
+/** Spaces as %20: one vendor does not read a plus (wire/openai.md 1.2). */
 const encoded = (query: Readonly<Record<string, string>>): string =>
   Object.entries(query)
     .map(([name, value]) => `${name}=${encodeURIComponent(value)}`)

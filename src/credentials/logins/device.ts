@@ -56,7 +56,7 @@ export function createDevices({ rows, vendors, http, log, sleep, granted }: Devi
     const { vendor, settings } = vendors.get(login.provider)
     if (!vendor.device) return 'over'
     const answer = await http.send(vendor.device.poll(settings, grant)).catch((err: unknown) => {
-      log.debug({ err, provider: login.provider }, 'device login not asked for')
+      log.debug({ err, provider: login.provider }, 'a device login could not be polled')
       return null
     })
     if (!answer) return 'pending'

@@ -69,7 +69,7 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
     return call ? tokensBy(configured, call, secret, 'content') : { secret, expires_at }
   }
 
-  /** A new login becomes the default where the present default needs a new login. */
+  /** A new login becomes the default if the present default needs a new login. */
   function add(owner: string, login: Omit<AddLogin, 'id' | 'default'>): Promise<CredentialView> {
     const id = newId('cred')
     return stored(async () => {
@@ -114,6 +114,6 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
   }
 }
 
-/** Which of the vendor's APIs the login is for, where it has several. */
+/** Which of the vendor's APIs the login is for, if it has several. */
 const factsOf = ({ vendor }: ConfiguredVendor, { path = 'code_assist', ...rest }: LoginWish): LoginWish =>
   vendor.setup ? { path, ...rest } : {}

@@ -12,7 +12,7 @@ export interface LoginFile {
   project_id?: string
 }
 
-/** Schemas of texts that can stand in an HTTP header: a secret, and a fact that is sent beside it. */
+/** Schemas of texts that can stand in an HTTP header: a secret, and a fact that is sent with it. */
 export const SECRET_FORM = {
   minLength: 1,
   maxLength: 16_384,
@@ -34,7 +34,7 @@ export function readLoginFile({ vendor }: ConfiguredVendor, { format, content }:
   return login
 }
 
-/** Checks the form that POST /v1/credentials wants of the same fields. */
+/** Checks the form that POST /v1/credentials requires of the same fields. */
 function assertForm(texts: object, { maxLength, pattern }: { maxLength: number; pattern: string }): void {
   const form = new RegExp(pattern)
   for (const [name, text] of Object.entries(texts)) {

@@ -18,8 +18,8 @@ type Vendor = Pick<OAuthVendor, 'provider' | 'loopback'>
 type Answer = (query: URLSearchParams) => Promise<LoginPage>
 export interface Loopback {
   /**
-   * Opens the vendor's redirect address, which it returns, for one login and so many seconds. `answer` gets
-   * the query of every request to it. Throws `unavailable` where another program has the vendor's ports.
+   * Opens the vendor's redirect address, which it returns, for one login and for `seconds`. `answer` gets the query of
+   * every request to it. Throws `unavailable` if another program has the vendor's ports.
    */
   hold(login: string, vendor: Vendor, seconds: number, answer: Answer): Promise<string>
   /** Idempotent. A listener closes with the last login that holds it. */
@@ -29,7 +29,7 @@ export interface Loopback {
 }
 
 interface Listener {
-  /** Rejects where no port could be had */
+  /** Rejects if no port could be had */
   bound: Promise<{ server: Server; port: number }>
   holders: number
 }
@@ -112,7 +112,7 @@ async function bind(ports: readonly number[], serving: RequestListener) {
   )
 }
 
-/** The port, or null where another program listens there. The address says localhost; the listener is IPv4. */
+/** The port, or null if another program listens there. The address says localhost; the listener is IPv4. */
 const listen = (server: Server, port: number): Promise<number | null> =>
   new Promise((resolve, reject) => {
     server.once('error', (error: NodeJS.ErrnoException) =>

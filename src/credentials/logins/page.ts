@@ -6,7 +6,7 @@ export interface LoginPage {
   html: string
 }
 /**
- * For pages whose address holds a code: no cache keeps them, no referrer tells their address, and they load nothing.
+ * For pages whose address holds a code: no cache keeps them, no referrer reveals their address, and they load nothing.
  */
 export const PAGE_HEADERS = {
   'content-type': 'text/html; charset=utf-8',
@@ -16,7 +16,7 @@ export const PAGE_HEADERS = {
   'x-content-type-options': 'nosniff',
 }
 
-/** The page for a login that is being finished: 200 when it is done, 400 with the reason where it fails. */
+/** The page for a login that is being finished: 200 when it is done, 400 with the reason if it fails. */
 export async function pageOf(finishing: Promise<unknown>): Promise<LoginPage> {
   try {
     await finishing

@@ -34,7 +34,7 @@ export function createPendingLogins<Kept>(
 
   return {
     stored,
-    /** The process ends: what the store has not taken is tried once more and no longer. */
+    /** The process ends: what the store has not taken is tried once more, and no longer. */
     end: () => ending.abort(),
     /** Deletes logins whose outcome nobody asks for any more. */
     prune: () => logins.prune(KEPT_SECONDS),
@@ -49,7 +49,7 @@ export function createPendingLogins<Kept>(
       })
     },
     find: (state: string): Promise<OAuthLogin | null> => logins.get(sha256(state)),
-    /** The `kept` that `begin` was given. Throws invalid_request where its encryption key was taken out since. */
+    /** The `kept` that `begin` was given. Throws invalid_request if its encryption key was taken out since. */
     kept({ owner, sealed, state_hash }: OAuthLogin): Kept {
       try {
         return JSON.parse(vault.open(sealed, contextOf(owner, state_hash))) as Kept
@@ -72,7 +72,7 @@ export function createPendingLogins<Kept>(
         await stored(() => logins.finish(state_hash, { error: error.slice(0, 1000) })).catch(() => {})
         throw thrown
       })
-      // What `work` made is stored by now: where this note is lost, only the login's status is wrong.
+      // What `work` made is stored by now: if this note is lost, only the login's status is wrong.
       await stored(() => logins.finish(state_hash, { credential_id: made.id })).catch(() => {})
       return made
     },
@@ -83,7 +83,7 @@ export type PendingLogins<Kept> = ReturnType<typeof createPendingLogins<Kept>>
 /** The table has only the state's hash, so that reading the table gives nobody a state to answer with. */
 const contextOf = (owner: string, hash: string): string => `${owner}/login/${hash}`
 
-/** Throws invalid_request where the login is over, or is being finished. */
+/** Throws invalid_request if the login is over, or is being finished. */
 export function assertOpen(login: OAuthLogin): void {
   if (login.state === 'done') throw wrongState('This login is complete already; there is nothing left to do.')
   if (login.state === 'taken' && !login.is_expired) throw wrongState(BUSY)

@@ -11,7 +11,7 @@ export interface ConfiguredVendor {
 export interface Vendors {
   /** Throws invalid_request for an unknown provider, oauth_not_enabled unless the operator switched it on. */
   get(provider: string): ConfiguredVendor
-  /** The providers whose idle logins are renewed, and how far ahead of a token's end. */
+  /** The providers whose idle logins are renewed, and how long before a token expires. */
   keptAlive(): { providers: string[]; aheadSeconds: number }
 }
 
@@ -55,7 +55,7 @@ export function createVendors(
   }
 }
 
-/** Throws invalid_request for a wish where the vendor's logins leave nothing to choose. */
+/** Throws invalid_request for a wish if the vendor's logins leave nothing to choose. */
 export function assertWish({ vendor }: ConfiguredVendor, wish: LoginWish): void {
   const [field] = Object.keys(wish)
   if (field === undefined || vendor.setup) return
