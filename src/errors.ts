@@ -5,7 +5,7 @@
 
 interface Entry {
   status: number
-  /** For callers; where it helps, what to do. Shown in the OpenAPI document. */
+  /** For callers; if it helps, what to do. Shown in the OpenAPI document. */
   meaning: string
   /** The same request may succeed later without a change by the caller. */
   retryable: boolean
@@ -20,7 +20,7 @@ const CATALOGUE = {
     'The request does not fit its schema, or a field in it is wrong: `param` names it.',
   ),
   address_not_allowed: lasting(400, 'The URL leads to an address that callers may not use.'),
-  context_splits_tool_exchange: lasting(400, 'The context edits would part a tool call from its result.'),
+  context_splits_tool_exchange: lasting(400, 'The context edits would separate a tool call from its result.'),
   invalid_cursor: lasting(400, 'The cursor is malformed, or is that of another session.'),
   not_available: lasting(400, 'What is asked for does not exist here yet, or cannot be had in this case.'),
   unauthenticated: lasting(401, 'No key, or one that is not known, revoked or expired.'),
@@ -81,7 +81,7 @@ const CATALOGUE = {
 export type ErrorCode = keyof typeof CATALOGUE
 export const ERROR_CODES = Object.keys(CATALOGUE) as ErrorCode[]
 /** The request is at fault, or something that its caller has stored: an operator has nothing to look into. */
-export const isOfCaller = (code: ErrorCode): boolean =>
+export const isCallersFault = (code: ErrorCode): boolean =>
   CATALOGUE[code].status < 500 && !CATALOGUE[code].retryable
 /** The codes of a provider's failures */
 export const UPSTREAM_CODES = ERROR_CODES.filter((code) => code.startsWith('upstream_'))
@@ -119,7 +119,7 @@ export interface ErrorBody {
  */
 const LONGEST_WAIT = 31 * 86_400
 
-/** The only error type that crosses module borders on purpose; everything else is a defect (500). */
+/** The only error type that crosses module boundaries on purpose; everything else is a defect (500). */
 export class BatonError extends Error {
   readonly code: ErrorCode
   readonly status: number
@@ -177,7 +177,7 @@ export function inFull(thrown: unknown): string {
   if (!(thrown instanceof Error)) return String(thrown)
   let root = thrown
   while (root.cause instanceof Error) root = root.cause
-  // For a name with several addresses: it has one failure for each of them, and no words of its own.
+  // A connection to a name with several addresses has one failure for each, and no message of its own.
   if (root instanceof AggregateError && root.message === '') root = root.errors[0]
   return thrown.message.includes(root.message) ? thrown.message : `${thrown.message} ${root.message}`
 }

@@ -178,8 +178,8 @@ function closeQueued(app: App): void {
 }
 
 /**
- * What a client does not take of its answer is held in memory: a client that takes nothing for so long is let go, as on
- * a stream. The server's own limit will not do, since it counts the silence before an answer, too, which may be long.
+ * What a client does not take of its answer is held in memory: a client that takes nothing for `ms` is dropped, as on a
+ * stream. The server's own limit will not do, since it counts the silence before an answer, too, which may be long.
  */
 function giveUpUnread(app: App, ms: number): void {
   app.server.on('request', ({ socket }, response) => {
@@ -220,7 +220,7 @@ function readableBy({ origin }: IncomingHttpHeaders, { config }: HttpDeps): Reco
 
 /** Computed once: Helmet would compute its headers for each request, and here they never change. */
 function hardeningHeaders(): Record<string, string> {
-  // Chats and running turns are nothing for a cache, and a cache may keep every answer that does not forbid it.
+  // Chats and running turns must not be cached, and a cache may keep every answer that does not forbid it.
   const headers: Record<string, string> = { 'cache-control': 'no-store' }
   const apply = helmet({
     // Nothing here is a page but /docs, which brings its own policy.

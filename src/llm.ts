@@ -49,13 +49,13 @@ export interface ModelCall {
 /** The door to the providers: turns stream through it, previews show what it would send. */
 export interface Llm {
   /**
-   * Hands on the call's events as they come, all of one network read in the same pass of the event loop, and
-   * resolves after the last. Throws the signal's reason, LlmStale, or a BatonError; after a throw the socket is gone.
+   * Passes the call's events on as they come, all of one network read in the same pass of the event loop, and resolves
+   * after the last. Throws the signal's reason, LlmStale, or a BatonError; after a throw the socket is gone.
    */
   stream(call: ModelCall, take: (event: ModelEvent) => void): Promise<void>
   /** What `stream` would send; values of headers that the operator added are `***`, too. */
   preview(deployment: Deployment, request: ModelRequest): Omit<Rendered, 'provider' | 'tools_revision'>
-  /** What the provider told of its models, as far as it is known now */
+  /** What the provider reported about its models, as far as it is known now */
   readonly models: ModelLists
   /** Destroys every connection; calls in flight fail with `draining`. */
   close(): Promise<void>
@@ -72,7 +72,7 @@ export interface LlmDeps extends RequestsDeps {
 
 /** How a call went, without its provider and model. */
 interface Course extends Omit<ModelCallRecord, 'provider' | 'model'> {
-  /** Null where the call is whole, or was cancelled */
+  /** Null if the call is whole, or was cancelled */
   failure: BatonError | null
   attempts: number
 }

@@ -1,14 +1,14 @@
 /**
- * The log: JSON lines without secrets, one line when a server that Baton stands on goes away, and the lines that turns
+ * The log: JSON lines without secrets, one line when a server that Baton depends on goes away, and the lines that turns
  * and their calls leave behind.
  */
 import { type DestinationStream, type Logger, type LoggerOptions, pino } from 'pino'
 import sonicBoom from 'sonic-boom'
 import { isRecord } from './chat/json.ts'
 import type { Outcome, Usage } from './chat/message.ts'
-import { type ErrorBody, type ErrorCode, inFull, isOfCaller, isUnavailable } from './errors.ts'
+import { type ErrorBody, type ErrorCode, inFull, isCallersFault, isUnavailable } from './errors.ts'
 
-/** Names under which a secret may stand: at the top of a line's fields, one level down, or among headers. */
+/** Names under which a secret may appear: at the top of a line's fields, one level down, or among headers. */
 const SECRET_NAMES = [
   'authorization',
   '["x-api-key"]',
@@ -29,13 +29,13 @@ const SECRET_NAMES = [
 const below = (parent: string, name: string) => (name.startsWith('[') ? parent + name : `${parent}.${name}`)
 
 /**
- * A line waits so long at most for others to be written with it: a blocking write for each took a fifth of what a turn
+ * Longest that a line waits for others to be written with it: a blocking write for each took a fifth of what a turn
  * costs this process. A fatal line is written at once.
  */
 const FLUSH_MS = 100
 /** Bytes that wait for a reader, or for room on a disk; lines that do not fit are dropped, and counted */
 const MOST_WAITING = 1 << 20
-/** At the end a pipe that stays full is tried so often, 100 ms apart. */
+/** At exit, a pipe that stays full is tried this often, 100 ms apart. */
 const LAST_TRIES = 20
 
 /**
@@ -94,8 +94,8 @@ const isTold = (thrown: unknown): boolean =>
   thrown instanceof Error && (told.has(thrown) || isTold(thrown.cause))
 
 /**
- * While a server is away, everything that needs it fails, again and again. Its door logs that once; all other lines of
- * it are for debugging.
+ * While a server is away, everything that needs it fails, again and again. Its door logs that once; all other lines
+ * about it go to `debug`.
  */
 const logMethod: LogHook = function (given, method, level) {
   const [line] = given as [{ err?: unknown } | undefined]
@@ -105,21 +105,24 @@ const logMethod: LogHook = function (given, method, level) {
 type LogHook = NonNullable<NonNullable<LoggerOptions['hooks']>['logMethod']>
 const [WARN, ERROR] = [40, 50]
 
-/** What operators hear of something that Baton stands on: one line when it goes away, one when it is back. */
+/** What operators hear of something that Baton depends on: one line when it goes away, one when it is back. */
 interface Presence {
   /** It cannot be used; `thrown` says why */
   away(thrown: unknown): void
-  /** Something went well with it again */
+  /** It has worked again */
   back(): void
-  /** Nothing is said of it any more */
+  /** Nothing is said about it any more */
   close(): void
 }
 
-/** The line is repeated so much later: by then the reason is the lasting one, not what connections met as it went away. */
+/**
+ * The line is repeated after this time: by then the reason is the lasting one, not what connections met as it went
+ * away.
+ */
 const SETTLED_MS = 60_000
 /** … and then at this interval */
 const REMIND_MS = 600_000
-/** The server is back once nothing failed for so long: where connections run out, some fail and others do not. */
+/** The server is back once nothing has failed for this long: if connections run out, some fail and others do not. */
 const CALM_MS = 5_000
 
 /** `isAway`, `isBack`: what the two lines say. */
@@ -179,9 +182,9 @@ interface Lines {
   }>
   'turn ended': OfTurn<{
     state: string
-    /** Of the error, where the turn failed */
+    /** Of the error, if the turn failed */
     code?: ErrorCode
-    /** Where the turn failed; null where no credential had been chosen */
+    /** If the turn failed; null if no credential had been chosen */
     credential_id?: string | null
     steps: number
     ms: number
@@ -191,9 +194,7 @@ interface Lines {
 /** Such lines have no place for a secret. They are not searched for one, since that costs more than writing them. */
 const unsearched = new WeakMap<Logger, Logger>()
 
-/**
- * Logs a failure with what is known of its reason, at `warn` where it is not the caller's doing; all else at `info`.
- */
+/** Logs a failure with what is known of its reason, at `warn` unless it is the caller's doing; all else at `info`. */
 export function logLine<K extends keyof Lines>(
   log: Logger,
   message: K,
@@ -203,7 +204,7 @@ export function logLine<K extends keyof Lines>(
   const plain = unsearched.get(log) ?? log.child({}, { redact: [] })
   unsearched.set(log, plain)
   const line: object = failure ? { ...fields, ...reasonOf(failure) } : fields
-  if (failure && !isOfCaller(failure.code)) plain.warn(line, message)
+  if (failure && !isCallersFault(failure.code)) plain.warn(line, message)
   else plain.info(line, message)
 }
 

@@ -12,16 +12,16 @@ import { asBatonError, BatonError, type ErrorCode } from '../errors.ts'
 
 const ID = /^[A-Za-z0-9._~-]{1,128}$/
 
-/** The caller's own id where it sent a plain one, so that both sides' logs meet. */
+/** The caller's own id if it sent a plain one, so that both sides' logs match. */
 export function requestId(headers: Readonly<Record<string, string | string[] | undefined>>): string {
   const given = headers['x-request-id']
   return typeof given === 'string' && ID.test(given) ? given : newId('req')
 }
 
-/** Seconds to wait where the error itself names none. */
+/** Seconds to wait if the error itself names none. */
 const WAIT_SECONDS = 5
 
-/** Answers with the failure in the one shape; a fault of Baton's own is logged, and goes out as `internal` without its words. */
+/** Sends the failure in the one shape; a fault of Baton's own is logged, and sent as `internal` without its message. */
 export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): FastifyReply {
   const error = toBatonError(thrown)
   if (error.code === 'internal') {
@@ -90,7 +90,7 @@ export function useErrors(app: App): void {
   const notHere = (request: FastifyRequest, reply: FastifyReply): FastifyReply => {
     const path = request.url.split('?', 1)[0] ?? ''
     const methods = methodsAt(path)
-    // Where the method is allowed, the route was found and has nothing here: a file of /docs that does not exist.
+    // If the method is allowed, the route was found and has nothing here: a file of /docs that does not exist.
     if (methods.length === 0 || methods.includes(request.method)) {
       return sendError(
         new BatonError('not_found', `There is nothing at ${path}; /docs shows what there is.`),

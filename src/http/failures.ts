@@ -1,4 +1,4 @@
-/** What the OpenAPI document tells of an operation's failures: by status, with their codes and what these mean. */
+/** What the OpenAPI document says about an operation's failures: by status, with their codes and what these mean. */
 import type { FastifySchema } from 'fastify'
 import { ErrorShape } from '../../routes/schemas.ts'
 import { type ErrorCode, errorList, statusOf } from '../errors.ts'

@@ -58,7 +58,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
     const needsKey = url.startsWith('/v1/') && !config?.open
     schema.security = needsKey ? [{ bearer: [] }, { header: [] }] : []
   })
-  // One text for all requests: no key is needed, and the copies for thousands that came ahead on one connection would
+  // One text for all requests: no key is needed, and copies for thousands of requests pipelined on one connection would
   // fill the memory.
   const asText = once((document: object) => JSON.stringify(document))
   const send = (reply: FastifyReply) =>
@@ -84,7 +84,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
   )
 }
 
-/** The description of a status where the route has none of its own. */
+/** The description of a status if the route has none of its own. */
 const STATUSES: Record<string, string> = {
   200: 'Done',
   201: 'Created',
@@ -169,7 +169,7 @@ function named<D extends object>(document: D): D {
   return { ...rest, components: { ...components, headers, schemas } } as D
 }
 
-/** Says in another way what generators of clients misread. */
+/** Rewrites what generators of clients misread. */
 function readable(schema: Node): Node {
   const { enum: values, anyOf, pattern, ...rest } = schema
   // All enums are of words. A null among them is lost, or becomes the word "null".

@@ -1,4 +1,4 @@
-/** How often a key may call: counted by the minute, over all replicas where they share a bus. */
+/** How often a key may call: counted by the minute, over all replicas if they share a bus. */
 import type { Bus } from '../bus/bus.ts'
 import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
@@ -14,7 +14,7 @@ interface RateLimitDeps {
 const WINDOW_MS = 60_000
 
 /**
- * Returns the function that counts a caller's request. It throws rate_limited where there were too many. The bootstrap
+ * Returns the function that counts a caller's request. It throws rate_limited if there were too many. The bootstrap
  * admin is never refused: somebody must be able to look.
  */
 export function createRateLimit({ config, bus, now = Date.now }: RateLimitDeps) {

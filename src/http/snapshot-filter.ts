@@ -22,11 +22,11 @@ export interface SnapshotFilter {
 }
 
 /**
- * Where the log was lost, a turn's next owner says in the new log again that the turn began. Readers that stayed have
+ * If the log was lost, a turn's next owner says in the new log again that the turn began. Readers that stayed have
  * heard that, or have it from a snapshot.
  */
 const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
-/** Events that a step's message stands for. */
+/** Events that a step's message covers. */
 const OF_ANSWERS: readonly string[] = [
   'step.started',
   'content.delta',
@@ -37,7 +37,7 @@ const OF_ANSWERS: readonly string[] = [
   'step.completed',
   'step.discarded',
 ]
-/** Events that a call's result stands for. */
+/** Events that a call's result covers. */
 const OF_CALLS: readonly string[] = [
   'approval.required',
   'tool_execution.started',
@@ -77,7 +77,7 @@ function shownBy({ turn, messages }: Snapshot): (event: LoggedEvent) => boolean 
     if (turn_id !== null && role === 'assistant') steps.set(turn_id, (steps.get(turn_id) ?? 0) + 1)
   }
   return ({ type, turn_id, data }) => {
-    // No snapshot tells of a change of tools.
+    // No snapshot shows a change of tools.
     if (turn_id === null || type === 'tools.changed') return false
     if (turn_id === turn?.id && turn.state === 'ended') return true
     if (type === 'message') return ids.has(JSON.parse(data).message.id)

@@ -20,7 +20,7 @@ export interface StreamSource {
   read(signal: AbortSignal): AsyncIterable<ReadItem>
   /** What stands in for events that are no longer kept, its `data` as JSON; `last`: nothing follows it */
   gap(cursor: string): Promise<{ id: string; data: string; snapshot: Snapshot; last: boolean }>
-  /** The snapshot that the reader has already, where it comes back with the id of a gap */
+  /** The snapshot that the reader has already, if it comes back with the id of a gap */
   known?: (() => Promise<Snapshot>) | undefined
   /** A turn's stream: closes after the turn's terminal event */
   endsWithTurn: boolean
@@ -167,7 +167,7 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
     .type('text/event-stream; charset=utf-8')
     .hijack()
   raw.writeHead(reply.statusCode, reply.getHeaders() as OutgoingHttpHeaders)
-  // Headers leave with the first byte of the body, which is the first event's where there is one soon.
+  // Headers leave with the first byte of the body, which is the first event's if there is one soon.
   const greeting = setTimeout(() => raw.write(encodeComment('baton')), GREETING_MS)
   let drained: (() => void) | null = null
   let stuck = 0

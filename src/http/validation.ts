@@ -1,6 +1,6 @@
 /**
  * Checks what comes in. Bodies are checked as they are: nothing coerced, nothing removed, no unknown field. Query, path
- * and headers arrive as text and are coerced. A body may be absent where all its fields are optional, whatever content
+ * and headers arrive as text and are coerced. A body may be absent if all its fields are optional, whatever content
  * type was announced.
  */
 
@@ -74,8 +74,8 @@ export function useValidation(app: App): void {
 }
 
 /**
- * A query is refused where none is taken. If it was ignored, `?apply=now` of a call that takes `apply` in its body
- * would do something else than was asked.
+ * A query is refused if none is taken. If it was ignored, `?apply=now` of a call that takes `apply` in its body would
+ * do something else than was asked.
  */
 function closeQuery({ schema, url, config }: RouteOptions): void {
   if (schema && url.startsWith('/v1/') && !config?.open) schema.querystring ??= NO_QUERY
@@ -86,8 +86,8 @@ const NO_QUERY = Type.Object(
 )
 
 /**
- * A body is refused likewise where none is taken. Not by a schema: the document would show a body of its own. Where one
- * is taken that may be absent, an absent one has no fields.
+ * A body is refused likewise if none is taken. Not by a schema: the document would show a body of its own. If one is
+ * taken that may be absent, an absent one has no fields.
  */
 function fitBody(request: FastifyRequest, _: unknown, done: (error?: Error) => void): void {
   const schema = request.routeOptions.schema?.body as Wanting | undefined
@@ -161,7 +161,7 @@ function useBodies(app: App): void {
     if (excess) return done(new BatonError('invalid_request', EXCESS[excess]))
     void parseJson(request, text, (error, value) => {
       if (error) return done(unparsed(text))
-      // It would be stored, and tools be called with it, as another number.
+      // It would be stored, and passed to tools, as another number.
       const rounded = isExact(text) ? null : pathTo(value, isRounded)
       if (rounded !== null) return done(tooLong(rounded))
       done(null, value)
@@ -187,13 +187,13 @@ function unparsed(text: string): BatonError {
 
 /** Not the parser's own words: these quote the body, which may hold a secret. */
 const NO_JSON =
-  'The body is not valid JSON. Names and texts stand in double quotes; a line break in a text is \\n; ' +
+  'The body is not valid JSON. Names and texts need double quotes; a line break in a text is \\n; ' +
   'comments and a comma at the end of a list are not allowed.'
 
 const tooLong = (param: string) =>
   invalid(param, `${param} is a number with more digits than a number here keeps; send it as text.`)
 
-/** Whether this is a member: its value, its key, and the key of the object that it is in. */
+/** Tests a member: its value, its key, and the key of the object that it is in. */
 type Test = (value: unknown, key: string, name: string) => boolean
 const isPrototype: Test = (_, key, name) =>
   key === '__proto__' || (key === 'prototype' && name === 'constructor')
@@ -203,9 +203,7 @@ const isRounded: Test = (value) => typeof value === 'number' && Math.abs(value) 
 const pathTo = (value: unknown, test: Test): string | null =>
   pathBelow(value, test, '')?.replace(/^\./, '') ?? null
 
-/**
- * The path is put together on the way back: most members are no such member, and names may be megabytes long.
- */
+/** The path is put together on the way back: most members do not match, and names may be megabytes long. */
 function pathBelow(value: unknown, test: Test, name: string): string | null {
   if (typeof value !== 'object' || value === null) return null
   const isList = Array.isArray(value)

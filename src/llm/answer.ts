@@ -28,8 +28,9 @@ const STRAY_TEXT = 64 << 10
 const ERROR = /^[[{].*"error"/s
 
 /**
- * Hands on the answer's events as they come and resolves after the last. Throws the adapter's BatonError,
- * `upstream_disconnected` for an answer that is cut, or what ended the exchange; the events before are handed on.
+ * Passes the answer's events on as they come and resolves after the last. Throws the adapter's BatonError,
+ * `upstream_disconnected` for an answer that is cut, or what ended the exchange; earlier events have been passed on by
+ * then.
  */
 export async function readAnswer(
   { exchange, head, parser, classify, scrub }: Answer,

@@ -1,4 +1,4 @@
-/** One model call, made again where that may help, and only while nothing of its answer was handed on. */
+/** One model call, made again if that may help, and only while nothing of its answer was passed on. */
 import type { ModelEvent } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { ModelCall } from '../llm.ts'
@@ -26,11 +26,11 @@ export interface AttemptsDeps {
   random(): number
   /** Told before the wait, with the attempt that failed, counted from 1 */
   onRetry(error: BatonError, attempt: number, waitMs: number): void
-  /** Told what is known of the model now, what this refusal says of it included */
+  /** Told what is now known of the model, including what this refusal says */
   onLearned(model: ReportedModel): void
 }
 
-/** An answer that is no stream of events, with the adapter's reading of it. */
+/** An answer that is not an event stream, with the adapter's reading of it. */
 class Refused extends Error {
   readonly failure: UpstreamFailure
   readonly error: BatonError
@@ -68,8 +68,8 @@ export class Attempts {
   }
 
   /**
-   * Makes attempts until an answer has really begun, and hands it on. Nothing is handed on before an event that a
-   * reader would see, so that an overload told as the first event is still retried (wire/openai.md 7.2).
+   * Makes attempts until an answer has really begun, and passes it on. Nothing is passed on before an event that a
+   * reader would see, so that an overload reported as the first event is still retried (wire/openai.md 7.2).
    */
   async answer(take: Take): Promise<void> {
     while (true) {
@@ -92,7 +92,7 @@ export class Attempts {
     }
   }
 
-  /** One attempt, up to its answer's head. Throws Refused for a response that is no stream. */
+  /** One attempt, up to its answer's head. Throws Refused for a response that is not a stream. */
   async #send(): Promise<Answer> {
     const { deployment, signal, context, beforeSend } = this.#call
     this.count++
@@ -132,7 +132,7 @@ export class Attempts {
     await this.#wait(refused?.error ?? thrown)
   }
 
-  /** The credential was renewed: the same request may be taken now. */
+  /** Renews the credential, once. True: the same request may be accepted now. */
   async #renew({ error, failure }: Refused): Promise<boolean> {
     const { renewOn = [401] } = this.#call.deployment
     const isCurable = error.code === 'upstream_auth' && renewOn.includes(failure.status)
@@ -141,7 +141,7 @@ export class Attempts {
     return unlessAborted(this.#call.signal, this.#call.onUnauthorized())
   }
 
-  /** The deployment has another request to send instead of the refused one. */
+  /** Replaces the refused request if the deployment has another one to send instead. Returns whether it has. */
   #amend(failure: UpstreamFailure): boolean {
     if (failure.status < 400 || failure.status >= 500 || this.#amendments === MOST_AMENDMENTS) return false
     const amended = this.#call.deployment.amend?.(failure, this.#request)
@@ -154,7 +154,7 @@ export class Attempts {
     return true
   }
 
-  /** Resolves when the same request may be sent again; throws the error where it may not. */
+  /** Resolves when the same request may be sent again; throws the error if it may not. */
   async #wait(error: unknown): Promise<void> {
     if (!(error instanceof BatonError)) throw error
     const ms = this.#retry(error, this.#isStreaming)
@@ -166,7 +166,9 @@ export class Attempts {
   }
 }
 
-/** A refusal at a stream's beginning, in the form that it has in place of a stream; OpenAI tells of bad images so. */
+/**
+ * A refusal at a stream's beginning, in the form that it has in place of a stream; OpenAI reports bad images this way.
+ */
 function refusalIn(thrown: unknown): UpstreamFailure | null {
   if (!(thrown instanceof BatonError) || thrown.code !== 'upstream_rejected') return null
   return { status: 400, headers: {}, body: JSON.stringify({ error: thrown.details?.upstream }) }

@@ -22,7 +22,10 @@ const isFrozen = (value: unknown): value is object =>
 /** A frozen value's bytes are made when all pieces are known. */
 type Piece = string | (() => Buffer)
 
-/** How deep frozen values stand at most: in an envelope, its request, the list of contents, a content, its list of parts. */
+/**
+ * How deep frozen values are nested at most: in an envelope, its request, the list of contents, a content, its list of
+ * parts.
+ */
 const DEPTH = 5
 
 /** The result of JSON.stringify, in UTF-8. In slices: a long history that was not sent before takes half a second. */

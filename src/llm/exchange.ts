@@ -1,7 +1,7 @@
 /**
- * One HTTP exchange with an upstream: a request goes out, its response is handed on piece by piece, under three
- * clocks (connect, first byte, silence), a size limit, and a signal that destroys the socket at once. It
- * stands on undici's `dispatch`, the cheapest of its interfaces, and knows nothing of models or events.
+ * One HTTP exchange with an upstream: a request goes out, its response is passed on piece by piece, under three clocks
+ * (connect, first byte, silence), a size limit, and a signal that destroys the socket at once. It is built on undici's
+ * `dispatch`, the cheapest of its interfaces, and knows nothing of models or events.
  */
 import type { Dispatcher } from 'undici'
 import { BatonError } from '../errors.ts'
@@ -101,8 +101,8 @@ export class Exchange implements Dispatcher.DispatchHandler {
   }
 
   /**
-   * Hands on the body as it comes, in the pass of the event loop that reads it. Resolves at its end, or once it is
-   * drained; what came before a failure is handed on first.
+   * Passes the body on as it comes, in the pass of the event loop that reads it. Resolves at its end, or once it is
+   * drained; what came before a failure is passed on first.
    */
   async body(take: (piece: Buffer) => void): Promise<void> {
     this.#handOnEarly(take)
@@ -111,7 +111,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     if (this.#state === 'failed') throw this.#failure
   }
 
-  /** The body as text, cut off after `limit` bytes; where it breaks, the part that had come. */
+  /** The body as text, cut off after `limit` bytes; if it breaks, the part that had come. */
   async text(limit: number): Promise<string> {
     const parts: Buffer[] = []
     let size = 0

@@ -1,6 +1,6 @@
 /**
- * What each provider tells of its models, in its list and by its refusals. It is kept for an hour, by credential; a
- * call never waits for it.
+ * What each provider reports about its models, in its list and by its refusals. It is kept for an hour, by credential;
+ * a call never waits for it.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { BoundedMap } from '../bounded-map.ts'
@@ -28,7 +28,7 @@ export interface ModelLists {
   known(deployment: Deployment, facts: CredentialFacts, model: string): ReportedModel | undefined
   /** Notes what is known of the model after a refusal. False: another call has learned the same before. */
   learn(deployment: Deployment, facts: CredentialFacts, model: ReportedModel): boolean
-  /** Asks in the background where nothing is known, or too long ago. */
+  /** Asks in the background if nothing is known, or the answer is too old. */
   ask(deployment: Deployment, caller: ModelsCaller): void
 }
 
@@ -72,15 +72,14 @@ export function createModels(requests: Requests, now: () => number): ModelLists 
       const key = `${keyOf(deployment, facts)} ${model.id}`
       const before = learned.get(key)
       const isFresh = before !== undefined && before.until > now()
-      // What is added does not prolong the time: vendors begin to take things, and only a request that has them can
-      // tell.
+      // An addition does not extend the time: vendors begin to take things, and only a request that has them can tell.
       learned.put(key, { model, until: isFresh ? before.until : now() + FRESH_MS })
       return !isFresh || !isDeepStrictEqual(before.model, model)
     },
   }
 }
 
-/** Throws for any answer that is no list. Nobody hears of it: without a list the adapter's own table counts. */
+/** Throws for any answer that is not a list. The error is dropped: without a list the adapter's own table counts. */
 async function fetchList(
   requests: Requests,
   deployment: Deployment,

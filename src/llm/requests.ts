@@ -23,14 +23,14 @@ export interface RequestsDeps {
 interface HeadersInput {
   secret: CredentialSecret
   facts: CredentialFacts
-  /** Headers of the request itself; authorization and user agent overrule them */
+  /** Headers of the request itself; authorization and user agent override them */
   headers: Readonly<Record<string, string>>
 }
 
 interface Outgoing extends HeadersInput, Pick<ExchangeRequest, 'body' | 'signal' | 'beforeSend'> {
   /** Joined to the deployment's root */
   path: string
-  /** Longest silence in milliseconds, where it is to be shorter than the configured limits */
+  /** Longest silence in milliseconds, if it is to be shorter than the configured limits */
   silenceMs?: number
 }
 

@@ -1,4 +1,4 @@
-/** When a failed attempt is made again, and after what wait. Pure: the clock and chance are handed in. */
+/** When a failed attempt is made again, and after what wait. Pure: chance is handed in. */
 import { type BatonError, UPSTREAM_CODES } from '../errors.ts'
 
 const RETRIES = 2
@@ -17,7 +17,7 @@ const TOTAL_WAIT_MS = 6000
  */
 export type Retry = (error: BatonError, begun: boolean) => number | null
 
-/** What was made use of, for one request and for those that take its place. */
+/** The retries used so far, for one request and for those that take its place. */
 export interface Tries {
   retries: number
   waited: number

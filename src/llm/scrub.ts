@@ -22,7 +22,7 @@ export function scrubber(secret: CredentialSecret): Scrub {
     words,
     error(error) {
       const details = JSON.stringify(error.details ?? {})
-      // Each text by itself: a secret may be what stands between two of them, such as `","type":"`.
+      // Each text by itself: a secret may be what separates two of them, such as `","type":"`.
       const told = JSON.parse(details, (_, value) => (typeof value === 'string' ? words(value) : value))
       const message = words(error.message)
       if (message === error.message && JSON.stringify(told) === details) return error
