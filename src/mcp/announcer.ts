@@ -7,7 +7,7 @@ interface Announcer {
   stop(): void
 }
 
-/** An announcer that tells of a key at most once in `intervalMs`. */
+/** An announcer that reports a key at most once in `intervalMs`. */
 export function createAnnouncer(intervalMs: number): Announcer {
   const listeners = new Set<(key: string) => void>()
   const pauses = new Map<string, { isDue: boolean }>()

@@ -16,7 +16,7 @@ export function challengeIn(response: Response): McpChallenge | null {
 }
 
 /**
- * The challenge for a token as the SDK reads it: the first one, without blanks around `=` (RFC 9110 11.2 allows them),
+ * The challenge for a token as the SDK reads it: the first one, without spaces around `=` (RFC 9110 11.2 allows them),
  * in double quotes.
  */
 function plainly(told: string): string {

@@ -9,17 +9,17 @@ import { retryAfterOf } from './http.ts'
 
 const FIRST_PAUSE_MS = 1_000
 const LONGEST_PAUSE_MS = 30_000
-/** A channel that lived so long was no failure: the next one starts with the first pause again. */
+/** A channel that lived this long was no failure: the next one starts with the first pause again. */
 const HEALTHY_MS = 60_000
 
 /**
  * After these, asking again on this connection is in vain: 405 means by the specification that there is no channel, 404
  * (400 with some servers) that the session is gone, which the next request finds out. Any other failure may pass: a
- * token that has just ended, a rate limit.
+ * token that has just expired, a rate limit.
  */
 const NO_CHANNEL = new Set([204, 400, 404, 405, 410, 501])
 
-/** How a channel ended. `retryMs` is the server's wish, `lastEventId` where to resume. */
+/** How a channel ended. `retryMs`: the pause that the server asks for; `lastEventId`: where to resume. */
 export interface ChannelEnd {
   /** The server offers no such channel: do not ask again on this connection */
   isUnsupported?: boolean

@@ -57,7 +57,7 @@ export interface Connection {
    * was remembered: it was not run, and a new connection helps.
    */
   isStale(failure: unknown): boolean
-  /** Listens for notifications until the channel ends; stdio and SSE bring them by themselves. */
+  /** Listens for notifications until the channel ends; stdio and SSE deliver them anyway. */
   listen(signal: AbortSignal, previous: ChannelEnd, onOpen: () => void): Promise<ChannelEnd>
   close(): Promise<void>
 }
@@ -82,7 +82,7 @@ export async function openConnection(
   } catch (error) {
     const failure = scrubbedFailure(toMcpError(error, spec), spec)
     if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
-    // The server cannot have run anything before the connection stood.
+    // The server cannot have run anything before it was connected.
     throw failure.but({ kind: failure.kind === 'disconnected' ? 'unavailable' : failure.kind, sent: false })
   }
 }

@@ -1,11 +1,11 @@
 /**
- * What the rest of Baton knows of MCP: servers to reach, the tools that they list, results of calls and
- * how a call can fail. No type of the SDK appears here; mcp.ts is the one door to it.
+ * What the rest of Baton knows about MCP: servers to reach, the tools that they list, results of calls and how a call
+ * can fail. No type of the SDK appears here; mcp.ts is the one door to it.
  */
 import type { ContentPart } from '../chat/message.ts'
 import type { JsonSchema } from '../provider.ts'
 
-/** How a server is spoken to; `sse` is the HTTP transport of 2024-11-05. */
+/** How to talk to a server; `sse` is the HTTP transport of 2024-11-05. */
 type McpTransport = 'streamable_http' | 'sse' | 'stdio'
 
 /** How long a call waits for a connection, and how long a first attempt to connect or to list may take. */
@@ -56,7 +56,7 @@ export interface McpAuth {
 
 /** The server's words, untrusted */
 export interface McpChallenge {
-  /** Separated by blanks */
+  /** Separated by spaces */
   scope?: string
   /** Where the server says whom it trusts (RFC 9728) */
   resource_metadata?: string
@@ -70,7 +70,7 @@ export interface McpAnnotations {
   openWorldHint?: boolean
 }
 
-/** A tool as its server defines it, mended where it was malformed. */
+/** A tool as its server defines it, mended if it was malformed. */
 export interface McpTool {
   name: string
   title?: string
@@ -80,7 +80,7 @@ export interface McpTool {
   annotations?: McpAnnotations
 }
 
-/** What the server says of itself, and the revision that was agreed on. */
+/** What the server says about itself, and the revision that was agreed on. */
 export interface McpServerInfo {
   name: string
   version: string
@@ -104,7 +104,7 @@ export interface ToolList {
   /** Milliseconds since the epoch */
   fetched_at: number
   /**
-   * Until this time of this process's `performance.now()` the list need not be asked for again, by its server's wish,
+   * Until this time of this process's `performance.now()` the list need not be asked for again, as its server says,
    * unless a change is announced before
    */
   fresh_until: number
@@ -137,7 +137,7 @@ export type McpErrorKind =
   /** The answer was larger than the cap; if not `sent`, the server found the request too large */
   | 'too_large'
 
-/** What is known of a failure beside its kind and its words. */
+/** What is known of a failure besides its kind and its words. */
 interface McpErrorFacts {
   sent: boolean
   retryAfterMs?: number | undefined
@@ -239,10 +239,10 @@ export interface Mcp {
    * last one never lost. List again and compare hashes.
    */
   onListChanged(fn: (key: string) => void): void
-  /** Keeps a channel for the server's notifications open for so long from now. */
+  /** Keeps a channel for the server's notifications open for `forMs` from now. */
   interest(spec: McpServerSpec, forMs: number): void
   /** Nobody will ask for this key again: its connection ends with the calls that run on it, whatever interest there was. */
   release(key: string): void
-  /** For good: waits for running calls up to ten seconds, then kills process groups. */
+  /** Closes for good: waits for running calls up to ten seconds, then kills process groups. */
   close(): Promise<void>
 }

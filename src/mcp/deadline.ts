@@ -1,4 +1,4 @@
-/** One caller's patience: a time limit and the wish to leave, over work that others may share. */
+/** One caller's patience: a time limit and a cancellation, over work that others may share. */
 import { unlessAborted } from '../within.ts'
 import { McpError } from './contract.ts'
 

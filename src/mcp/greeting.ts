@@ -1,6 +1,6 @@
 /**
- * Mends what a server says of itself, as it answers `initialize` or the probe: the SDK refuses a whole server for one odd
- * member of it, and Baton needs little of it.
+ * Mends what a server says about itself, as it answers `initialize` or the probe: the SDK refuses a whole server for
+ * one odd member of it, and Baton needs little of it.
  */
 import { isRecord } from '../chat/json.ts'
 
@@ -21,7 +21,7 @@ export function mendGreeting(result: unknown): unknown {
 
 /** Where a server names itself in `_meta` (MCP 2026-07-28) */
 const SERVER_INFO = 'io.modelcontextprotocol/serverInfo'
-/** Characters of a revision's name, and of what a server says of itself */
+/** Most characters of a revision's name, and of what a server says about itself */
 const LONGEST = 1_000
 
 /**

@@ -8,7 +8,7 @@ import type { McpError } from './contract.ts'
 const TOLERATED = 3
 const FIRST_MS = 500
 const LONGEST_MS = 60_000
-/** After so many requests in a row without an answer, the server is taken for stuck. */
+/** After this many requests in a row without an answer, the server counts as stuck. */
 const MAX_TIMEOUTS = 3
 
 /** The code that asks the server reports the outcome here. */

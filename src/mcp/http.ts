@@ -4,7 +4,7 @@
  */
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { setMaxListeners } from 'node:events'
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate as nextPass, setTimeout as sleep } from 'node:timers/promises'
 import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
@@ -143,7 +143,7 @@ function either(lasting: AbortSignal, ending: AbortSignal): AbortSignal {
   return over.signal
 }
 
-/** Bytes of an event stream that are read in one turn of the event loop: short lines may be thousands of messages. */
+/** Bytes of an event stream that are read in one pass of the event loop: short lines may be thousands of messages. */
 const PIECE = 16 * 1024
 
 /**
@@ -159,7 +159,7 @@ function bounded(response: Response, maxBytes: number, onExceeded?: () => void):
         const piece = chunk.subarray(at, at + PIECE)
         controller.enqueue(piece)
         // A piece without a line break is part of one long message, which costs no more if it is read at once.
-        if (piece.includes(10) || piece.includes(13)) await nextTurn()
+        if (piece.includes(10) || piece.includes(13)) await nextPass()
       }
     },
   })
@@ -175,9 +175,9 @@ function bounded(response: Response, maxBytes: number, onExceeded?: () => void):
 const UNTYPED = /^(?:$|text\/plain\b)/i
 
 /**
- * The answer to a request with the status, the type and the members that the SDK wants: it reads JSON with `json` alone,
- * and nothing under a 202. Servers made with mcp-go before 0.33 stream a tool's answer under one once the tool has sent a
- * notification (mcp-go#473).
+ * The answer to a request with the status, the type and the members that the SDK wants: it reads JSON only with `json`,
+ * and nothing under a 202. Servers made with mcp-go before 0.33 stream a tool's answer under one once the tool has sent
+ * a notification (mcp-go#473).
  */
 function readable(response: Response): Response {
   const { statusText, headers, body } = response

@@ -1,7 +1,7 @@
 /**
- * The way to one server over time: connects when needed, once for all who ask, remembers the protocol revision, leaves
- * a server that is down alone (health.ts), and lets an unused connection go. connection.ts is how a connection works;
- * it is loaded with the first server, since the SDK costs half a second of start-up.
+ * The connections to one server over time: connects when needed, once for all who ask, remembers the protocol revision,
+ * leaves a server that is down alone (health.ts), and lets an unused connection go. connection.ts is how a connection
+ * works; it is loaded with the first server, since the SDK costs half a second of start-up.
  */
 import { within } from '../within.ts'
 import { type Channel, type ChannelEnd, keepChannel } from './channel.ts'
@@ -54,7 +54,7 @@ class Held {
   }
 }
 
-/** A connection that lived so long was no failure. */
+/** A connection that lived this long was no failure. */
 const STEADY_MS = 10_000
 
 /** How long a server is taken to speak the revision that it was found to speak. */
@@ -223,7 +223,7 @@ export class Link {
       if (what === 'attempt') this.#remember({ kind: 'legacy' })
     }
     // A server that took another's place may refuse, in any words, what its predecessor agreed to: the next attempt
-    // negotiates anew. Not so a process: it cannot be replaced under its connection, and it may hold what its tools
+    // negotiates anew. A process is kept: it cannot be replaced under its connection, and it may hold what its tools
     // have begun.
     const isRefused = error.kind === 'protocol' || error.kind === 'auth_required'
     if (what === 'attempt' && isRefused && !this.#options.isStdio) {
@@ -249,7 +249,7 @@ export class Link {
     return last ? 'down' : 'idle'
   }
 
-  /** Keeps the connection, and its channel for notifications, for so long, also one that is made later. */
+  /** Keeps the connection, and its channel for notifications, for `forMs`, also one that is made later. */
   interest(forMs: number): void {
     // A caller that looked the link up before its release may still call this.
     if (this.#isReleased) return
@@ -277,7 +277,7 @@ export class Link {
     this.#channel = keepChannel(listen, this.#interestUntil)
   }
 
-  /** One unref'd timer while a connection stands unused; else none. */
+  /** One unref'd timer while a connection is open and unused; else none. */
   #armIdle(): void {
     clearTimeout(this.#idleTimer)
     if (!this.#held || this.#users > 0) return

@@ -52,7 +52,7 @@ export function mendTools(entries: readonly unknown[]): MendedTools {
   }
 }
 
-/** Undefined if no URL of ours could name the tool: nobody could switch it off, accept it or be told of it. */
+/** Undefined if no URL of ours could name the tool: nobody could switch it off, accept it or read about it. */
 function nameOf(entry: unknown): string | undefined {
   if (!isRecord(entry) || typeof entry.name !== 'string') return undefined
   const { name } = entry

@@ -1,6 +1,6 @@
 /**
- * Turns the errors of a login's step into BatonErrors. Their words hold nothing that was sent, and only codes of what a
- * stranger said.
+ * Turns the errors of a login's step into BatonErrors. Their words hold nothing that was sent; of what a stranger said,
+ * only codes.
  */
 import {
   IssuerMismatchError,

@@ -48,7 +48,7 @@ export async function begin(
   { login, challenge, redirect_url, client_metadata_url, state }: BeginLogin,
   context: StepContext,
 ): Promise<{ authorization_url: string; pending: McpPending }> {
-  // Some servers name their metadata to a client without a token, but not where a scope is lacking.
+  // Some servers name their metadata to a client without a token, but not to one that lacks a scope.
   const first = challenge?.resource_metadata === undefined ? await challengeOf(target, context) : null
   const known = (first || challenge) && { ...first, ...challenge }
   const desk = deskOf(givenIn(login), { redirect_url, client_metadata_url, state })

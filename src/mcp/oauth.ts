@@ -24,7 +24,7 @@ export interface McpLogin {
   /** Why nothing renews the login any more, for its owner to read */
   over?: string
   tokens?: McpTokens
-  /** When the access token ends, milliseconds since the epoch */
+  /** When the access token expires, milliseconds since the epoch */
   expires_at?: number
   /** Missing in logins that former versions made */
   metadata?: McpMetadata
@@ -49,7 +49,7 @@ export interface McpTokens {
   refresh_token?: string
   [field: string]: unknown
 }
-/** A login on its way, until the browser comes back. Secret. */
+/** A pending login, until the browser comes back. Secret. */
 export interface McpPending {
   login: McpLogin
   verifier: string
@@ -66,7 +66,7 @@ export type McpLoginTarget = Pick<McpServerSpec, 'name' | 'allowPrivate'> & { ur
 /** Logins at MCP servers, a step at a time: the caller keeps the data that a step hands to the next. */
 export interface McpOAuth {
   /**
-   * Answers where a browser logs in. `login`: what is known from an earlier login. Throws BatonError
+   * Returns where a browser logs in. `login`: what is known from an earlier login. Throws BatonError
    * `address_not_allowed`, `not_available` (no way to register), `upstream_rejected`, `upstream_overloaded` (it may
    * work later).
    */
@@ -114,7 +114,7 @@ interface McpOAuthOptions {
   resolve?: Resolve
 }
 
-/** Who we are: what a registration says, and the document that stands in its place. */
+/** Who we are: what a registration says, and the document that replaces it. */
 export const clientMetadata = (redirect_url: string) => ({
   client_name: 'Baton',
   redirect_uris: [redirect_url],

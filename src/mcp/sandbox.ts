@@ -1,6 +1,6 @@
 /**
- * bubblewrap around stdio servers, where the operator asks for it: namespaces of their own, a read-only file system
- * without the gateway's data, a /tmp that ends with the process, no other process in sight, and no network unless that
+ * bubblewrap around stdio servers, if the operator asks for it: namespaces of their own, a read-only file system
+ * without the gateway's data, a /tmp that ends with the process, no other process visible, and no network unless that
  * is asked for, too. If the isolation that is asked for does not work, Baton does not start: a server must not run more
  * freely than the operator thinks.
  */

@@ -29,7 +29,7 @@ export function scrubbedFailure(failure: McpError, spec: Secretive): McpError {
   return failure.but({ message, lastWords, cause: undefined })
 }
 
-/** Answers with the list itself if nothing is to be taken out, as all functions below do. */
+/** Returns the list itself if nothing is to be taken out; all functions below do the same. */
 export function scrubbedList<T extends Pick<ToolList, 'server' | 'tools'>>(list: T, spec: Secretive): T {
   const clean = cleanerOf(spec)
   if (!clean) return list
@@ -75,7 +75,7 @@ const valuesOf = (spec: Secretive): string[] => [
 const longStepsOf = (url = ''): string[] =>
   URL.canParse(url) ? new URL(url).pathname.split('/').filter((step) => step.length >= 16) : []
 
-/** What stands behind a configured server's host is for admins alone, and a redirection names all of it. */
+/** What follows a configured server's host in its URL is for admins alone, and a redirection names all of it. */
 function placeOf({ url, isConfigured }: Secretive): string[] {
   if (!isConfigured || url === undefined || !URL.canParse(url)) return []
   const { pathname, search } = new URL(url)
@@ -98,7 +98,7 @@ function queryOf(url: string | undefined): Pair[] {
   ]
 }
 
-/** Names of values that authorise Baton. Other values name a tenant or region, say, and stand in many results. */
+/** Names of values that authorise Baton. Other values name a tenant or region, say, and occur in many results. */
 const CREDENTIAL = /auth|cookie|cred|key|pass|pwd|secret|token|(?:^|[_-])pat$/i
 /** Such as a database's address */
 const WITH_PASSWORD = /:\/\/[^/@\s]*:[^/@\s]+@/

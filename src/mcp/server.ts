@@ -25,7 +25,7 @@ export interface Server {
   status(): McpStatus
 }
 
-/** `onListChanged` is also called where the list may have changed unheard, and where a call found the server away. */
+/** `onListChanged` is also called if the list may have changed unheard, and if a call found the server away. */
 export type ServerOptions = Omit<LinkOptions, 'onDoubt'>
 
 /** MCP 2026-07-28: arguments were mirrored into headers by an outdated schema. */
@@ -93,7 +93,7 @@ export function createServer(options: ServerOptions, kept: KeptList): Server {
         const failure = failureOf(deadline.failure(), error)
         // A connection that was let go has a successor by now, and its failure says nothing about that.
         if (failure instanceof McpError && link.isHeld(used)) link.failed(forAll(failure, spec), 'call')
-        if (isOfServerAway(failure, link.status())) tell()
+        if (mayMeanAway(failure, link.status())) tell()
         throw failure
       } finally {
         deadline.clear()
@@ -121,7 +121,7 @@ async function askedForList(link: Link, spec: McpServerSpec, listedOver: WeakSet
       },
     )
     link.health.succeeded()
-    // A list over a standing connection does not tell how long it takes to make one.
+    // A list over an open connection does not tell how long it takes to make one.
     if (!wasConnected) link.health.took(performance.now() - from)
     return scrubbedList(listed, spec)
   } catch (error) {
@@ -138,10 +138,10 @@ const forAll = (failure: McpError, { name, isConfigured }: McpServerSpec): McpEr
   isConfigured ? failure.but({ message: `${name}: a call failed (${failure.kind}).` }) : failure
 
 /** Whether a call may have failed because the server is away: the answer to the next list shows it. */
-const isOfServerAway = (failure: unknown, { state }: McpStatus): boolean =>
+const mayMeanAway = (failure: unknown, { state }: McpStatus): boolean =>
   state === 'down' ||
   state === 'auth_required' ||
-  // HTTP 5xx, as a proxy says it, over a connection that stands. A rate limit is not `sent`, and is no absence.
+  // HTTP 5xx, as a proxy says it, over an open connection. A rate limit is not `sent`, and is no absence.
   (failure instanceof McpError && failure.kind === 'unavailable' && failure.sent)
 
 /**

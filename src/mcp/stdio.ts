@@ -167,7 +167,7 @@ const settles = async (promise: Promise<unknown>, ms: number): Promise<boolean> 
     promise.then(() => true),
   )) !== null
 
-/** Newline-delimited JSON. Lines that are no JSON are a program's chatter and skipped; lines above the cap, too. */
+/** Newline-delimited JSON. Lines that are not JSON are a program's chatter and skipped; lines above the cap, too. */
 function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number): void {
   let parts: Buffer[] = []
   let size = 0
@@ -179,7 +179,7 @@ function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number
       parts = wasAbove ? [parts[0] ?? part, tailOf(parts.slice(1))] : [headOf(parts), tailOf(parts)]
   }
   stdout.on('data', (chunk: Buffer) => {
-    // Otherwise two megabytes are read in one turn of the event loop: a flood of short lines must not hold up everybody
+    // Otherwise two megabytes are read in one pass of the event loop: a flood of short lines must not hold up everybody
     // else.
     if (chunk.includes(10)) {
       stdout.pause()

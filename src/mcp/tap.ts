@@ -33,7 +33,7 @@ export interface Tap {
 }
 
 interface TapOptions {
-  /** Sees each result before the SDK and returns what the SDK shall see. Must not throw. */
+  /** Sees each result before the SDK and returns what the SDK is to see. Must not throw. */
   onResult(request: JSONRPCRequest, result: unknown): unknown
   /** Answers come in the HTTP response to the request itself (Streamable HTTP) */
   answersInResponse: boolean
@@ -41,7 +41,7 @@ interface TapOptions {
 
 /**
  * How many of a server's questions are answered at a time. Over HTTP each answer is a request: with 16, two servers
- * that ask without end held every turn of the event loop for 100 ms; with 4 it is a quarter of that.
+ * that ask without end held every pass of the event loop for 100 ms; with 4 it is a quarter of that.
  */
 const MOST_ASKED = 4
 /** Questions that wait until others are answered; further ones get no answer */

@@ -89,12 +89,12 @@ async function legacyFirst(spec: McpServerSpec, attempt: MakeAttempt): Promise<W
     if (toMcpError(refused, spec).kind !== 'protocol') throw refused
     return attempt({ mode: { pin: MODERN } }).catch((error) => {
       // The server does not speak the new revision either: its refusal in the old one tells what is wrong.
-      throw isOfNoEra(error) ? refused : error
+      throw isEraFailure(error) ? refused : error
     })
   }
 }
 
-const isOfNoEra = ({ cause }: Error): boolean =>
+const isEraFailure = ({ cause }: Error): boolean =>
   cause instanceof SdkError && cause.code === SdkErrorCode.EraNegotiationFailed
 
 /** Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence, 401) instead of refusing it. */
