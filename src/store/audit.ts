@@ -1,10 +1,10 @@
-/** The audit trail: an entry goes with the change that it tells of, or stands alone. */
+/** The audit trail: an entry is written with the change that it records, or alone. */
 import { type Db, type Param, values } from './db.ts'
 import { document } from './json.ts'
 import { readCursor, SEQ, toPage } from './page.ts'
 import type { Audit, AuditEntry, AuditRecord } from './store.ts'
 
-/** Adds the audit's entry to a statement that returns the row that it changes. */
+/** Adds the audit entry to a statement that returns the row that it changes. */
 export function noted(text: string, params: readonly Param[], entry?: AuditEntry): [string, Param[]] {
   if (!entry) return [text, [...params]]
   const [owner, act, subject, details] = [1, 2, 3, 4].map((n) => `$${params.length + n}`)

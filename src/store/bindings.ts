@@ -73,7 +73,9 @@ export function createBindings(db: Db) {
   } satisfies Partial<Connectors>
 }
 
-/** Binds, in turn with others who bind or rename a connector: neither would see the name that the other one takes. */
+/**
+ * Binds, serialized with others who bind or rename a connector: else neither would see the name that the other takes.
+ */
 async function bind(
   queries: Queries,
   session: string,

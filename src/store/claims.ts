@@ -1,4 +1,4 @@
-/** Claims on rows with a login: one process at a time renews it. A claim ends by itself. */
+/** Claims on rows with a login: one process at a time renews it. A claim lapses by itself. */
 import { type Db, value } from './db.ts'
 import type { Claims } from './store.ts'
 

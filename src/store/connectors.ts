@@ -203,8 +203,8 @@ async function meetsAnother(
 }
 
 /**
- * The last list of a connection, which is a cache, and accepted definitions, which are not. The connector is locked before
- * any row of these: whoever deletes it comes to them with the connector locked, and each would wait for the other.
+ * The last list of a connection, which is a cache, and accepted definitions, which are not. The connector is locked
+ * before any row of these: a delete reaches them with the connector locked, and the two would deadlock.
  */
 function toolMemory(db: Db) {
   return {

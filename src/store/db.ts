@@ -1,6 +1,6 @@
 /**
- * The port to SQL: what both stores offer, a PostgreSQL server (postgres.ts) and the embedded one
- * (embedded.ts). Rows come with json columns parsed. Nothing outside of src/store/ sees this.
+ * The port to SQL: what both stores offer, a PostgreSQL server (postgres.ts) and the embedded one (embedded.ts). Rows
+ * come with json columns parsed. Nothing outside src/store/ sees this.
  */
 import { BatonError } from '../errors.ts'
 
@@ -28,7 +28,7 @@ export interface Db extends Querying {
    */
   transaction<T>(work: (queries: Queries) => Promise<T>): Promise<T>
   /**
-   * The embedded database alone has it: resolves with the reason when the database ended and nobody closed it. It does
+   * Only the embedded database has it: resolves with the reason when the database ended and nobody closed it. It does
    * not come back.
    */
   readonly lost?: Promise<Error>
@@ -56,16 +56,18 @@ export const violated = (thrown: unknown): string | null =>
 export const unavailable = (why: string, cause: unknown = new Error(why)): BatonError =>
   new BatonError('unavailable', 'The database is not available.', { retryAfter: 2, cause })
 
-/** SQLSTATE classes that speak of the server, not of the statement: connection, resources (a full disk), shutdown, system. */
+/**
+ * SQLSTATE classes that are about the server, not the statement: connection, resources (a full disk), shutdown, system.
+ */
 const SERVER_CLASSES = new Set(['08', '53', '57', '58', '25', '40'])
 /** Somebody held a lock that the statement wants for longer than `lock_timeout`. */
 export const LOCK_NOT_AVAILABLE = '55P03'
-/** Raised by `history` in the schema, and by the server itself where an answer would have more than 1 GiB. */
+/** Raised by `history` in the schema, and by the server itself if an answer would have more than 1 GiB. */
 const TOO_LONG = new Set(['BT001', '54000'])
 
 /**
- * What a database answered in place of rows: `unavailable` where a later try may succeed, `context_too_long` for a
- * history that no process can hold, else QueryFailure.
+ * What a database answered in place of rows: `unavailable` if a later try may succeed, `context_too_long` for a history
+ * that no process can hold, else QueryFailure.
  */
 export function refusal(
   { message, code, constraint }: { message: string; code: string; constraint: string | null },

@@ -10,7 +10,7 @@ import type { Answer, Question, Report, WorkerData } from './pglite-worker.ts'
 
 /**
  * A new database begins with the contents of the archive that `template` names, else empty. Throws FolderInUse when
- * another process has the folder, ConfigError where nothing can be kept in it.
+ * another process has the folder, ConfigError if nothing can be kept in it.
  */
 export async function openEmbedded(dataDir: string, template: () => string | null = () => null): Promise<Db> {
   makeDataDir(dataDir)
@@ -127,7 +127,7 @@ function createDb(ask: (asked: Asked) => Promise<Record<string, unknown>[]>, clo
     script: async (text) => void (await ask({ op: 'script', text })),
   }
   // One connection serves everyone: while a transaction is open, everyone else waits for its end. Nothing is awaited
-  // between the look and what follows it, so that nobody can open another one in between.
+  // between the check and what follows it, so nobody can open another one in between.
   let transaction: Promise<unknown> | null = null
   return {
     kind: 'embedded',

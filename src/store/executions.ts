@@ -132,7 +132,7 @@ const toShown = ({ result: _, approval, ...row }: StoredExecution): ShownExecuti
   approval: approval && { ...approval, sealed_arguments: bytesOf(approval.sealed_arguments) },
 })
 
-/** The result that a model is told of a call whose own result does not open. */
+/** The result that a model gets for a call whose own result cannot be opened. */
 const lostResult = ({ call_id, tool, outcome, is_error }: StoredExecution): ToolResultPart => ({
   type: 'tool_result',
   call_id,
@@ -163,8 +163,8 @@ const GROUPS = {
 } as const
 
 /**
- * Where a list of calls up to a time begins: it goes by id, and would read all that came later. An id says by the clock of
- * a replica when it was made, which is no later than the start by the database's: a day is left for what they differ by.
+ * Where a list of calls up to a time begins: it goes by id, and would read all that came later. An id has the time when
+ * it was made by a replica's clock, no later than the start by the database's clock: a day allows for their difference.
  */
 function idAfter(until: string | undefined): string | null {
   const ms = Date.parse(until ?? '') + 86_400_000

@@ -17,7 +17,7 @@ const PREFIX = 'lock-'
 const NAME_LENGTH = PREFIX.length + 12 + '.sock'.length
 
 /**
- * Locks the folder; the answer unlocks it. Throws FolderInUse when another process has it.
+ * Locks the folder; returns the function that unlocks it. Throws FolderInUse when another process has it.
  *
  * Every process first listens on a name of its own and then looks for others: of two that come at once, at least one
  * sees the other and steps back. Names are never reused, so a dead one may be removed at any time.
@@ -57,9 +57,9 @@ interface Place {
 }
 
 /**
- * Always the folder itself, where that can be: others may know it by another path, as through a link or in a container,
- * or have another temporary folder. Linux has a short path to every open file. Elsewhere, where the folder's own path
- * is too long for a socket, it is a folder for it in the temporary folder.
+ * Always the folder itself if possible: others may know it by another path, as through a link or in a container, or
+ * have another temporary folder. Linux has a short path to every open file. Elsewhere, if the folder's own path is too
+ * long for a socket, a folder in the temporary folder takes its place.
  */
 function placeFor(folder: string): Place {
   if (Buffer.byteLength(folder) + 1 + NAME_LENGTH <= LONGEST_PATH) return { path: folder, leave() {} }

@@ -1,4 +1,4 @@
-/** Logins on their way to a credential. Their times are by the database's clock, as those of leases. */
+/** Pending logins. Their times are by the database's clock, like those of leases. */
 import { type Db, type Param, value } from './db.ts'
 import { bytesOf } from './json.ts'
 import type { OAuthLogin, OAuthLogins } from './store.ts'

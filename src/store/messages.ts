@@ -121,8 +121,8 @@ export const allAsStored = (session: string, messages: readonly NewMessage[], pl
 
 /**
  * Takes the results of a message's calls out of the messages after it, up to where another call has the same id.
- * Answers with the ids of messages that held nothing else, which are to be deleted. No part is opened: a lost key must
- * not keep anybody from deleting.
+ * Returns the ids of messages that held nothing else, which are to be deleted. No part is opened: a lost key must not
+ * keep anybody from deleting.
  */
 async function dropResults(
   queries: Queries,
@@ -145,7 +145,7 @@ async function dropResults(
       empty.push(body.id)
       continue
     }
-    // A message that holds results holds nothing else: each part stands where its call's id stands in the column.
+    // A message that holds results holds nothing else: each part has the place that its call's id has in the column.
     const rest = (body.parts as unknown[]).filter((_, i) => isKept(results[i] ?? ''))
     await queries.query(
       `update message

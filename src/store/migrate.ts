@@ -40,9 +40,9 @@ const LOCK = 7_220_194_186
 const PATIENCE = { lockMs: 500, pauseMs: 2_500, tries: 30 }
 
 /**
- * Applies what is missing and returns its names. Replicas that start at once take turns. Throws a BatonError
- * `internal` in plain words where the database has a newer schema or another history than this code, is not
- * UTF-8 or too old, refuses a migration, or has a table that something else holds for more than a minute.
+ * Applies what is missing and returns its names. Replicas that start at once take turns. Throws a BatonError `internal`
+ * in plain words if the database has a newer schema or another history than this code, is not UTF-8 or too old, refuses
+ * a migration, or has a table that something else holds for more than a minute.
  */
 export async function migrate(
   db: Db,
@@ -129,8 +129,8 @@ async function pending(queries: Queries, migrations: readonly Migration[]): Prom
 }
 
 /**
- * Throws `internal` if a gateway of an older version has worked on the database: a migration has no way back, so that only
- * the start of a gateway may bring it.
+ * Throws `internal` if a gateway of an older version has worked on the database: a migration cannot be undone, so only
+ * the start of a gateway may apply it.
  */
 export async function assertNotOlder(db: Db, migrations: readonly Migration[]): Promise<void> {
   if ((await value<string>(db, `select to_regclass('schema_migration')::text`)) === null) return

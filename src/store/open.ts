@@ -1,4 +1,4 @@
-/** Opens the store: a PostgreSQL server where there is one, else the embedded one; its schema is the code's. */
+/** Opens the store: a PostgreSQL server if one is configured, else the embedded one; its schema is the code's. */
 import type { Logger } from 'pino'
 import { BatonError, isUnavailable } from '../errors.ts'
 import { createPresence } from '../log.ts'
@@ -23,7 +23,7 @@ import { createTurns } from './turns.ts'
 
 interface DatabaseOptions {
   databaseUrl: string | null
-  /** The embedded database's folder, where there is no server */
+  /** The embedded database's folder, if there is no server */
   dataDir: string
   /** Most connections to a server */
   poolSize: number
@@ -33,7 +33,7 @@ interface StoreOptions extends DatabaseOptions {
   codec?: PartsCodec
   /** Gets a line when the database goes away, and when it is back */
   log?: Logger
-  /** For a process that is no gateway: refuses the schema of an older version, and leaves it as it is */
+  /** For a process that is not a gateway: refuses the schema of an older version, and leaves it as it is */
   keepsSchema?: boolean
 }
 

@@ -1,6 +1,6 @@
 /**
  * The one place where parts of a conversation become what is stored, and back: a codec may seal parts in which a secret
- * was found. SQL never looks inside a part, so what SQL needs to know stands in columns.
+ * was found. SQL never looks inside a part, so what SQL needs to know is in columns.
  */
 import type { ContextEdit } from '../chat/edits.ts'
 import { answeredCalls, type Message, type MessageInput, type Part, toolCalls } from '../chat/message.ts'
@@ -9,8 +9,8 @@ import { document } from './json.ts'
 import { type AnnouncedEvent, type NewMessage, type Turn, Unreadable } from './store.ts'
 
 /**
- * `context` is the session's id: bind what is sealed to it. `open` gets whatever `seal` gave, and throws for a part that
- * does not open, unless `lost` says what stands in its place.
+ * `context` is the session's id: bind what is sealed to it. `open` gets whatever `seal` gave, and throws for a part
+ * that does not open, unless `lost` says what takes its place.
  */
 export interface PartsCodec {
   /** One value for each part, in their order. */
@@ -44,11 +44,11 @@ export interface Parts {
   ): { role: string; parts: string; calls: string[]; results: string[] }
   newMessage(message: NewMessage, session: string): Record<string, unknown>
   message(stored: StoredMessage): Message
-  /** For people: a text stands in place of a part that cannot be opened. */
+  /** For people: a text replaces a part that cannot be opened. */
   shown(stored: StoredMessage): Message
   /** Any parts as a document's text. */
   seal(parts: Part[], session: string): string
-  // Verbs that open parts throw Unreadable, unless `lost` says what stands in place of one. Verbs that show them do not
+  // Verbs that open parts throw Unreadable, unless `lost` says what takes the place of one. Verbs that show them do not
   // throw.
   open(stored: unknown, session: string, lost?: Lost): Part[]
   edits(edits: ContextEdit[], session: string): string
@@ -59,7 +59,7 @@ export interface Parts {
 }
 
 export function createParts(given: PartsCodec): Parts {
-  const codec = telling(given)
+  const codec = withUnreadable(given)
   const seal = (parts: Part[], session: string) => document(codec.seal(parts, session))
   const content: Parts['content'] = (message, session) => ({
     role: message.role,
@@ -105,7 +105,7 @@ const inWords = (cause: unknown): Part => ({
 })
 
 /** The codec, with every failure to open parts turned into Unreadable. */
-const telling = ({ seal, open }: PartsCodec): PartsCodec => ({
+const withUnreadable = ({ seal, open }: PartsCodec): PartsCodec => ({
   seal,
   open(stored, session, lost) {
     try {

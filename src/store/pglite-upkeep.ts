@@ -7,7 +7,7 @@ import { statfsSync } from 'node:fs'
 import type { PGlite } from '@electric-sql/pglite'
 
 /**
- * PostgreSQL panics where it cannot write its log, as on a full disk. PGlite goes on as if nothing had happened, and never
+ * PostgreSQL panics if it cannot write its log, as on a full disk. PGlite goes on as if nothing had happened, and never
  * returns from the next statement.
  */
 export const isTheEnd = ({ severity }: { severity?: string | undefined }): boolean => severity === 'PANIC'
@@ -17,15 +17,15 @@ const LOOK_EVERY = 100
 const MOST_LOG = 32 << 20
 /** Bytes of the disk that a vacuum must leave free */
 const SPARE = 64 << 20
-/** A vacuum begins so long after the last statement: most likely nobody is about to ask */
+/** A vacuum begins this long after the last statement: most likely nobody is about to ask */
 const QUIET_MS = 300
 /** How long a vacuum waits at most for such a moment */
 const PATIENCE_MS = 600_000
 
 /**
  * How long the log is, and the table that needs a vacuum most. It needs one for its dead rows, counted much as a
- * server's autovacuum does, or for rows that are 200 million transactions old: at two billion, old rows would be out of
- * sight. The counts are lost when a process ends, so each process vacuums all tables once.
+ * server's autovacuum does, or for rows that are 200 million transactions old: at two billion, old rows would become
+ * invisible. The counts are lost when a process ends, so each process vacuums all tables once.
  */
 const LOOK = `
   select pg_wal_lsn_diff(pg_current_wal_lsn(), redo_lsn)::float8 as bytes, (

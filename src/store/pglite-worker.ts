@@ -12,7 +12,7 @@ import { unpack } from './template.ts'
 
 export interface WorkerData {
   folder: string
-  /** The archive of a fresh database to begin from, where the folder is not there yet */
+  /** The archive of a fresh database to begin from, if the folder does not exist yet */
   template: string | null
 }
 export type Question =

@@ -13,7 +13,7 @@ const PATIENCE = {
 const GRACE_MS = 2_000
 const NO_LIMIT_MS = 2 ** 31 - 1
 /**
- * There are no more connections: PostgreSQL's code for it, those of poolers, and what the driver says where a pooler lets
+ * There are no more connections: PostgreSQL's code for it, those of poolers, and what the driver says if a pooler lets
  * the first statement wait.
  */
 const FULL = /^(?:53300|08P01|XX000|Query read timeout)$/
@@ -65,7 +65,8 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
   const connect = createConnect(pool, size)
 
   async function withClient<T>(work: (queries: Queries) => Promise<T>): Promise<T> {
-    // Any failure to connect means so: a password was changed, a pooler is full (XX000), a database is being restored.
+    // Any failure to connect counts as unavailable: a password was changed, a pooler is full (XX000), a database is
+    // being restored.
     const client = await connect().catch((err: Error) => {
       throw unavailable(err.message, err)
     })
@@ -104,7 +105,7 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
   }
 }
 
-/** Takes connections from a pool of at most `size`. Where it can get no more, callers wait for those that it has. */
+/** Takes connections from a pool of at most `size`. If it can get no more, callers wait for those that it has. */
 function createConnect(pool: pg.Pool, size: number): () => Promise<pg.PoolClient> {
   const made = new Set<pg.PoolClient>()
   pool.on('connect', (client) => made.add(client))

@@ -1,4 +1,4 @@
-/** All that is sealed, wherever it stands: for re-encryption alone. */
+/** All that is sealed, wherever it is: for re-encryption alone. */
 import { type Db, matched } from './db.ts'
 import { bytesOf } from './json.ts'
 import type { Sealed, SealedPlace, SealedSecret } from './store.ts'

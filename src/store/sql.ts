@@ -11,7 +11,7 @@ export const visibleTo = (scope: Scope): string | null => (scope.admin ? null : 
 export const seenBy = (scope: Scope, n: number): string =>
   scope.admin ? `$${n}::text is null` : `owner = $${n}`
 
-/** An owner's row as the schema's `<table>_json` gives it; null where it is not to be seen. */
+/** An owner's row as the schema's `<table>_json` gives it; null if it is not to be seen. */
 export const ownRow = <Stored>(
   db: Querying,
   table: 'session' | 'turn' | 'execution' | 'credential',

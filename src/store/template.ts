@@ -23,7 +23,7 @@ const CONTENTS = new URL('../../pglite-template.json', import.meta.url)
 
 type Applied = readonly { name: string; sha256: string }[]
 
-/** The archive's path; null where there is none, or where its migrations are not the first ones of the code. */
+/** The archive's path; null if there is none, or if its migrations are not the first ones of the code. */
 export function readTemplate(migrations: Applied): string | null {
   try {
     const { migrations: applied } = JSON.parse(readFileSync(CONTENTS, 'utf8')) as { migrations: Applied }

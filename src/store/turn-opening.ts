@@ -1,4 +1,4 @@
-/** How a turn is opened: what `open_turn` takes and answers, as the code knows it. */
+/** How a turn is opened: what `open_turn` takes and returns, as the code knows it. */
 import { type Message, NO_USAGE } from '../chat/message.ts'
 import { boundOf, type StoredBindings, toBindings } from './bindings.ts'
 import { type StoredCredential, toCredential } from './credentials.ts'
@@ -15,7 +15,7 @@ import {
   Unreadable,
 } from './store.ts'
 
-/** What `open_turn` answers; its functions are in the schema. */
+/** What `open_turn` returns; its functions are in the schema. */
 export type OpenAnswer =
   | {
       kind: 'running'
@@ -47,7 +47,7 @@ export const toGround = ({ session, named, preferred }: StoredGround): TurnGroun
   credentials: { named: named && toCredential(named), preferred: preferred && toCredential(preferred) },
 })
 
-/** With `environment` the turn opens only where a credential is sure (Turns.openSurely). */
+/** With `environment` the turn opens only if a credential is sure (Turns.openSurely). */
 export function openRecord(request: OpenTurn, parts: Parts, environment?: readonly string[]): string {
   const { turn, message, on_busy, queue_limit, lease, known_revision, known_history } = request
   const { id, session_id, max_steps, provider, model, idempotency_key, body_hash } = turn
@@ -74,7 +74,7 @@ export function openRecord(request: OpenTurn, parts: Parts, environment?: readon
   })
 }
 
-/** The statement answers only what the request does not say already. */
+/** The statement returns only what the request does not say already. */
 export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
   if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
   if (answer.kind === 'replayed') return { kind: answer.kind, turn: parts.shownTurn(answer.turn) }
@@ -99,7 +99,7 @@ export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): O
   return { kind: 'running', turn, fence, start }
 }
 
-/** Null where a message cannot be read: the turn is open already, and will say so itself. */
+/** Null if a message cannot be read: the turn is open already, and will say so itself. */
 function readable(stored: StoredMessage[], parts: Parts): Message[] | null {
   try {
     return stored.map(parts.message)

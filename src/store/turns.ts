@@ -1,6 +1,6 @@
 /**
  * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided there,
- * under its locks. Only `open` takes several, where a history is to be looked at, and `commit`, where it is made again.
+ * under its locks. Only `open` takes several, if a history is to be checked, and `commit`, if it is made again.
  */
 import { answeredCalls } from '../chat/message.ts'
 import { BOUND } from './bindings.ts'
@@ -29,7 +29,7 @@ import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } fr
 interface TakenAnswer {
   turn: StoredTurn
   epoch: number
-  /** Where the turn is recovered, or goes on after it waited */
+  /** If the turn is recovered, or goes on after it waited */
   announce?: unknown
 }
 
@@ -37,7 +37,7 @@ export function createTurns(db: Db, parts: Parts): Turns {
   return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
 }
 
-/** A session's messages after a seq, and how far they go. Null: there is no such session to see. */
+/** A session's messages after a seq, and how far they go. Null if there is no such session to see. */
 async function historyAfter(queries: Querying, scope: Scope, session: string, seq: number) {
   const [row] = await queries.query<{ rewrites: number; last_seq: number; messages: StoredMessage[] }>(
     `select rewrites::float8 as rewrites, last_seq::float8 as last_seq, history(id, $3) as messages
@@ -260,8 +260,8 @@ function leftBefore(
 
 function takeovers(db: Db, parts: Parts) {
   /**
-   * Hands the turn back where it cannot be read. That is no failure of the turn: a replica that has its key may take it
-   * at once.
+   * Hands the turn back if it cannot be read. That is no failure of the turn: a replica that has its key may take it at
+   * once.
    */
   async function taken({ turn, epoch, announce = null }: TakenAnswer, owner: string): Promise<Taken> {
     const { id, session_id } = turn

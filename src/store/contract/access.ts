@@ -1,4 +1,4 @@
-/** Credentials, logins on their way to one, the gateway’s own keys, and the record of what was done with them. */
+/** Credentials, pending logins, the gateway's own keys, and the record of what was done with them. */
 import type { Claims, Page, PageRequest, Scope } from './scope.ts'
 
 export interface Credential {
@@ -43,13 +43,11 @@ export interface Credentials extends Claims<Credential> {
   ): Promise<Credential | null>
   delete(scope: Scope, id: string, entry?: AuditEntry): Promise<boolean>
   /**
-   * The owner's default for the provider, active or in need of a new login; else its only active one; else, where none is
+   * The owner's default for the provider, active or in need of a new login; else its only active one; else, if none is
    * active, the newest that needs a new login; else null. Never a disabled one.
    */
   preferred(owner: string, provider: string): Promise<Credential | null>
-  /**
-   * Active logins whose access token ends within so many seconds and that nobody renews now; the first to end first.
-   */
+  /** Active logins whose access token expires within `seconds` and that nobody is renewing; soonest first. */
   due(providers: readonly string[], seconds: number): Promise<{ id: string; owner: string }[]>
   /** Stores a rotated secret; false when the version moved. */
   rotate(
@@ -58,7 +56,7 @@ export interface Credentials extends Claims<Credential> {
     next: { secret: Uint8Array; hint: string; expires_at: string | null; facts: Record<string, string> },
   ): Promise<boolean>
   /**
-   * Sets `needs_reauth`; with `ended`, only where the access token has ended by the store's clock. False: nothing was
+   * Sets `needs_reauth`; with `ended`, only if the access token has expired by the store's clock. False: nothing was
    * written.
    */
   fail(id: string, version: number, reason: string, ended?: 'ended'): Promise<boolean>
@@ -66,7 +64,7 @@ export interface Credentials extends Claims<Credential> {
 
 /** A login for which a person was sent to the vendor. */
 export interface NewOAuthLogin {
-  /** SHA-256 of the state, in hex: the state itself is nowhere stored */
+  /** SHA-256 of the state, in hex: the state itself is never stored */
   state_hash: string
   owner: string
   provider: string
@@ -87,18 +85,17 @@ export interface OAuthLogin extends Omit<NewOAuthLogin, 'seconds'> {
   is_expired: boolean
 }
 export interface OAuthLogins {
-  /** Null where the owner has `most` pending logins already. */
+  /** Null if the owner has `most` pending logins already. */
   create(login: NewOAuthLogin, most: number): Promise<OAuthLogin | null>
   get(stateHash: string): Promise<OAuthLogin | null>
   /** Single use: the first caller gets it; null for everybody else, another provider, or after its time. */
   take(stateHash: string, provider: string): Promise<OAuthLogin | null>
   finish(stateHash: string, result: { credential_id: string } | { error: string }): Promise<void>
   /**
-   * Takes the right to ask the vendor, for some seconds, whether a device login was granted; null while somebody has
-   * it.
+   * Takes the right to ask the vendor, for `seconds`, whether a device login was granted; null while somebody has it.
    */
   poll(stateHash: string, seconds: number): Promise<OAuthLogin | null>
-  /** Forgets logins whose time ended so many seconds ago. */
+  /** Forgets logins whose time ended `seconds` ago or earlier. */
   prune(seconds: number): Promise<void>
 }
 
@@ -125,12 +122,14 @@ export interface Keys {
   list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
   /** Writes the audit's entry, too, with `by` as its owner. False, and no entry, when the key was revoked before. */
   revoke(scope: Scope, id: string, by: string): Promise<boolean | null>
-  /** Notes that the keys were used, some seconds late: a key that has ended since was last used at its end. */
+  /**
+   * Notes that the keys were used, some seconds late: a key that was revoked or has expired since was last used then.
+   */
   used(ids: string[]): Promise<void>
 }
 
 /**
- * An entry is given to the verb that changes something and written with the change: neither is there without the other.
+ * An entry is given to the verb that changes something and written with the change: neither exists without the other.
  */
 export interface AuditEntry {
   /** Who did it */

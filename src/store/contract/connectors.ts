@@ -74,7 +74,7 @@ export interface RegistryRow {
 }
 /** What sessions' registries are made from, all of one moment. */
 export interface RegistryGrounds {
-  /** One for each of the sessions that exist; `registry` is null where the caller has it */
+  /** One for each of the sessions that exist; `registry` is null if the caller has it */
   sessions: { session_id: string; registry: RegistryRow | null; bindings: Binding[] }[]
   /** Accepted definitions of the connectors that they bind */
   pins: { connector_id: string; tool: string; hash: string }[]
@@ -92,8 +92,8 @@ export interface Registry {
   /** `revision`: of the registry that the caller has; -1: none. */
   grounds(known: readonly { session_id: string; revision: number }[]): Promise<RegistryGrounds>
   /**
-   * Compares and swaps by revision; no session may be named twice. Answers with the sessions that were written, when, and
-   * the turn that runs or waits in each; where another change came first, the session is missing.
+   * Compares and swaps by revision; no session may be named twice. Returns the sessions that were written, when, and
+   * the turn that runs or waits in each; if another change came first, the session is missing.
    */
   put(
     changes: readonly RegistryChange[],
@@ -112,9 +112,9 @@ export interface Connectors extends Claims<Connector> {
   find(of: Pick<Scope, 'owner'>, idOrName: string): Promise<Connector | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Connector>>
   /**
-   * Changes a connector as it was read: null where it is gone, or it or its secret was written since. Neither this nor
-   * `delete` touches a connector of the configuration: those change with syncConfig alone. `name_beside`: a session
-   * that binds the connector without an alias has another server of its new name.
+   * Changes a connector as it was read: null if it is gone, or it or its secret was written since. Neither this nor
+   * `delete` touches a connector of the configuration: only syncConfig does. `name_beside`: a session that binds the
+   * connector without an alias has another server of its new name.
    */
   update(
     scope: Scope,
@@ -124,7 +124,7 @@ export interface Connectors extends Claims<Connector> {
   ): Promise<Connector | null | 'name_taken' | 'name_beside'>
   delete(scope: Scope, id: string, entry?: AuditEntry): Promise<boolean>
   /**
-   * Stores a renewed login, which is no change of the connector; false when the connector or its secret was written
+   * Stores a renewed login, which is not a change of the connector; false when the connector or its secret was written
    * since it was read.
    */
   keep(read: Pick<Connector, 'id' | 'config_revision' | 'secret'>, secret: Uint8Array): Promise<boolean>
@@ -138,13 +138,13 @@ export interface Connectors extends Claims<Connector> {
   /** The same bindings for people: newest first, in pages. */
   listBound(session: string, page: PageRequest): Promise<Page<Pick<Binding, 'connector' | 'alias'>>>
   /**
-   * False, and nothing is bound, where another server of the session has the name: the names of their tools would meet.
+   * False, and nothing is bound, if another server of the session has the name: the names of their tools would collide.
    */
   bind(session: string, connector: string, alias: string | null): Promise<boolean>
   unbind(session: string, connector: string): Promise<boolean>
   /** Notes that a tool of a bound connector is switched on or off. */
   switchTool(session: string, connector: string, tool: string, isOn: boolean): Promise<void>
-  /** Sessions that bind a connector, newest use first. */
+  /** Sessions that bind a connector, the most recently used first. */
   sessionsOf(connector: string, limit: number): Promise<string[]>
   /**
    * Keeps the last known tool list of a connection key, so that a cold start has one; deletes lists of the connector's
@@ -153,7 +153,7 @@ export interface Connectors extends Claims<Connector> {
   saveList(key: string, connector: string, list: unknown): Promise<void>
   /** Null: no list is kept. */
   loadList(key: string): Promise<unknown>
-  /** Keeps definitions that are met for the first time; an accepted one stays. Answers with the tools that were new. */
+  /** Keeps definitions that are met for the first time; an accepted one stays. Returns the tools that were new. */
   pinFirst(connector: string, tools: readonly Pin[]): Promise<string[]>
   pins(connector: string): Promise<Pin[]>
   /**

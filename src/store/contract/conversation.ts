@@ -44,7 +44,7 @@ export interface NewMessage extends MessageInput {
 }
 /** Null: the session or message is not there, or not to be seen; `busy`: a turn has not ended. */
 export interface Messages {
-  /** For people, as is `list`: a text stands in place of a part that cannot be opened. */
+  /** For people, as is `list`: a text replaces a part that cannot be opened. */
   get(scope: Scope, session: string, id: string): Promise<Message | null>
   /** Ascending by seq. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Message> | null>
@@ -57,9 +57,6 @@ export interface Messages {
   ofTurn(turn: string, lost?: 'told'): Promise<Message[]>
   append(scope: Scope, session: string, messages: NewMessage[]): Promise<Message[] | 'busy' | null>
   replace(scope: Scope, session: string, id: string, message: MessageInput): Promise<Message | 'busy' | null>
-  /**
-   * Deleting a message that holds tool calls deletes their results with it. Answers with the ids of all messages that
-   * went.
-   */
+  /** Deleting a message that holds tool calls deletes their results with it. Returns the ids of all deleted messages. */
   delete(scope: Scope, session: string, id: string): Promise<string[] | 'busy' | null>
 }

@@ -27,7 +27,7 @@ export interface Settlement {
   outcome: Outcome
   is_error: boolean
   error: string | null
-  /** 0: the call was not made, and counts in no figure of durations */
+  /** 0: the call was not made, and does not count in durations */
   duration_ms: number
   bytes: number
   /** The full output, redacted: text, or JSON text with `structured` true */
@@ -81,7 +81,7 @@ export interface Executions {
   ): Promise<
     { key: string; count: number; failures: number; p50_ms: number; p95_ms: number; max_ms: number }[]
   >
-  /** Null where the call is not to be seen, or has not ended. */
+  /** Null if the call is not to be seen, or has not ended. */
   output(scope: Scope, id: string): Promise<{ output: string; structured: boolean } | null>
   /**
    * In the order of their ids. Throws Unreadable for a result that does not open; with `told`, a text says so in its
@@ -92,9 +92,9 @@ export interface Executions {
   begin(fence: Fence, id: string): Promise<void>
   settle(fence: Fence, settlement: Settlement): Promise<void>
   /**
-   * Notes the decision on a waiting call: a person's, or `expired` where its time is over or its tool is gone.
-   * `not_awaiting`: the call does not wait, was decided before, or has lapsed for people; null: there is no such call,
-   * or it is not to be seen.
+   * Notes the decision on a waiting call: a person's, or `expired` if its time is over or its tool is gone.
+   * `not_awaiting`: the call does not wait, was decided before, or has lapsed for people; null if there is no such
+   * call, or it is not to be seen.
    */
   decide(
     scope: Scope,
@@ -110,8 +110,8 @@ export interface Executions {
     },
   ): Promise<'decided' | 'not_awaiting' | null>
   /**
-   * Deletes settled rows that ended so many seconds ago; answers with their number. Rows of a turn that has not ended
-   * stay: a call without its row would be made again.
+   * Deletes settled rows that ended `seconds` ago or earlier; returns how many. Rows of a turn that has not ended stay:
+   * a call without its row would be made again.
    */
   prune(seconds: number): Promise<number>
 }

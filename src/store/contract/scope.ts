@@ -12,7 +12,7 @@ export interface PageRequest {
   limit: number
   /** Opaque, from the page before */
   cursor?: string
-  /** Most bytes of rows that may be large: a page ends before it has more, but has at least one; 32 MiB where absent */
+  /** Most bytes of rows that may be large: a page ends before it has more, but has at least one. Default 32 MiB */
   bytes?: number
 }
 export interface Page<T> {
@@ -22,7 +22,7 @@ export interface Page<T> {
 
 /** Claims on rows with a login: one process at a time renews it. */
 export interface Claims<Row> {
-  /** Claims the renewal until a time; null when anybody holds it, the same caller included, or the row is gone. */
+  /** Claims the renewal for `seconds`; null if anybody holds it, the same caller included, or the row is gone. */
   claim(id: string, by: string, seconds: number): Promise<Claim<Row> | null>
   release(id: string, by: string): Promise<void>
 }

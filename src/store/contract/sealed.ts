@@ -1,4 +1,4 @@
-/** What is sealed at rest, and the installation’s own values. */
+/** What is sealed at rest, and the installation's own values. */
 
 /** Where conversations hold sealed parts. */
 export type SealedPlace =
@@ -41,6 +41,6 @@ export interface Sealed {
 /** Single values of the whole installation. */
 export interface Settings {
   set(name: string, value: string): Promise<void>
-  /** Sets the value unless there is one. Answers with the present one. */
+  /** Sets the value unless there is one. Returns the present one. */
   init(name: string, value: string): Promise<string>
 }

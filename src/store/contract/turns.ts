@@ -107,7 +107,7 @@ export interface OpenTurn {
 }
 /** What a running turn begins with, read by the statement that opened it. */
 export interface TurnStart extends TurnGround {
-  /** All of the session, the turn's input included, ascending; after `known_history` where that still holds */
+  /** All of the session, the turn's input included, ascending; after `known_history` if that still holds */
   history: Message[]
   /** How often messages of the session were replaced or deleted */
   rewrites: number
@@ -118,7 +118,7 @@ export interface TurnStart extends TurnGround {
   bound: string
 }
 export type Opened =
-  /** `start`: null where earlier messages cannot be read */
+  /** `start`: null if earlier messages cannot be read */
   | { kind: 'running'; turn: Turn; fence: Fence; start: TurnStart | null }
   /** `interrupted`: the turn that was marked as to be cancelled; its owner must be told */
   | { kind: 'queued'; turn: Turn; interrupted: string | null }
@@ -167,7 +167,7 @@ export interface Unannounced {
   turn_id: string
   /** As forgetAnnouncements takes it */
   epoch: number | null
-  /** Opened for each turn by itself: throws Unreadable where its events cannot be read. */
+  /** Opened for each turn by itself: throws Unreadable if its events cannot be read. */
   events(): AnnouncedEvent[]
 }
 
@@ -199,7 +199,7 @@ interface Committed {
   messages: Message[]
   /** The turn has ended and another one of its session waits */
   has_queued: boolean
-  /** Beside calls: the revision of the session's registry as they begin */
+  /** With calls: the revision of the session's registry as they begin */
   tools_revision?: number
 }
 
@@ -207,29 +207,29 @@ export interface Turns {
   /** Null for an unknown session and another owner's. `provider` null: the session's. */
   ground(scope: Scope, session: string, provider: string | null): Promise<TurnGround | null>
   /**
-   * Null as `ground`. `fits` is shown the very history that the turn is accepted on. If it throws, nothing is opened,
-   * and this throws the same.
+   * Null as `ground`. `fits` is shown the exact history that the turn is accepted on. If it throws, nothing is opened,
+   * and `open` throws the same.
    */
   open(scope: Scope, open: OpenTurn, fits?: (history: Message[]) => void): Promise<Opened | null>
   /**
-   * Opens the turn where an active credential is there, in the store or for one of the providers in `environment`; else
-   * answers `unsure`, and nothing is written.
+   * Opens the turn if there is an active credential, in the store or for one of the providers in `environment`; else
+   * returns `unsure`, and nothing is written.
    */
   openSurely(
     scope: Scope,
     open: OpenTurn,
     environment: readonly string[],
   ): Promise<Opened | { kind: 'unsure'; ground: TurnGround } | null>
-  /** For people, as are `ofKey` and `list`: a text stands in place of a part that cannot be opened. */
+  /** For people, as are `ofKey` and `list`: a text replaces a part that cannot be opened. */
   get(scope: Scope, id: string): Promise<Turn | null>
   /** The session's turn of this Idempotency-Key, while the key is kept. */
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
   /** Newest first; null as `ground`. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
   /**
-   * How many turns of the owner run or are queued, counted up to `most`, before one more is opened in a session. 0
-   * where that session has a turn of this key already, since a repeat adds none. With `interrupts` the turn that runs
-   * in the session does not count: it makes room.
+   * How many turns of the owner run or are queued, counted up to `most`, before one more is opened in a session. 0 if
+   * that session has a turn of this key already, since a repeat adds none. With `interrupts` the turn that runs in the
+   * session does not count: it makes room.
    */
   countOpen(
     owner: string,
@@ -237,8 +237,8 @@ export interface Turns {
     most: number,
   ): Promise<number>
   /**
-   * Marks the turn; its owner acts on that. Answers with the epoch of the session's lease; null where the turn has
-   * ended, or is not to be seen.
+   * Marks the turn; its owner acts on that. Returns the epoch of the session's lease; null if the turn has ended, or is
+   * not to be seen.
    */
   requestCancel(scope: Scope, id: string): Promise<number | null>
   /** Ends a queued turn that is cancelled; `announce` is kept as in a commit. */
@@ -260,8 +260,8 @@ export interface Turns {
    */
   resumeAwaiting(turn: string, lease: OpenTurn['lease']): Promise<Taken | null>
   /**
-   * Prolongs the leases; returns the sessions that are still the owner's, each with its running turn where that is to
-   * be cancelled.
+   * Renews the leases; returns the sessions that are still the owner's, each with its running turn if that is to be
+   * cancelled.
    */
   heartbeat(
     owner: string,
@@ -269,8 +269,8 @@ export interface Turns {
     seconds: number,
   ): Promise<{ session_id: string; cancelled_turn: string | null }[]>
   /**
-   * Takes over a session whose running turn has a lapsed lease, or was handed over; not where the turn is in `except`.
-   * Null: there is none. One session at a time, since a turn that cannot be read must not take others along. Throws
+   * Takes over a session whose running turn has a lapsed lease, or was handed over, unless the turn is in `except`.
+   * Null: there is none. One session at a time, since a turn that cannot be read must not fail others. Throws
    * Unreadable.
    */
   recover(
@@ -282,14 +282,14 @@ export interface Turns {
   /** Turns in `awaiting_input` with an approval that has lapsed. */
   lapsedApprovals(limit: number): Promise<{ turn_id: string; call_id: string }[]>
   /**
-   * Turns in `awaiting_input` that nothing holds up any more (every call is decided, or a cancel was requested): the
+   * Turns in `awaiting_input` that nothing blocks any more (every call is decided, or a cancel was requested): the
    * replica that took the decision may have died before it could resume them.
    */
   resumable(limit: number): Promise<string[]>
   /** Gives the lease back without ending the turn: another replica takes it at once. */
   handOver(fence: Fence): Promise<void>
   /**
-   * Takes the lease of a running turn that is to be cancelled from its owner, who may live and not act. The turn is
+   * Takes the lease of a running turn that is to be cancelled from its owner, who may be alive and not act. The turn is
    * then recovered as if it was handed over. False when there is nothing to break, or the lease has another epoch by
    * now.
    */
