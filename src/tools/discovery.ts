@@ -45,7 +45,7 @@ export interface Discovery {
   awaitExpected(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
    * For each binding, which list its server shows now, over which connection, under which alias and since which
-   * acceptance; null where there is no list, or an old one. If all marks are as before, there is nothing to take over.
+   * acceptance; null if there is no list, or an old one. If all marks are as before, there is nothing to take over.
    */
   marks(bindings: readonly Bound[]): (string | null)[]
   /** When its server listed the tool last, as far as this process knows: RFC 3339. */

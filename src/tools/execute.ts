@@ -17,7 +17,7 @@ import { shapeResult } from './results.ts'
 import { ownNames, type Rename, sentByOwn } from './schema/adapt.ts'
 import { createValidator, type Misfit } from './schema/validate.ts'
 
-/** A tool as the model was told of it. */
+/** A tool as the model knows it. */
 export interface DeclaredTool {
   tool: RegistryTool
   /** Of properties whose names the model's provider could not take */
@@ -71,7 +71,7 @@ export interface Executor {
     outcome: Exclude<Outcome, 'ok'>,
     text: string,
   ): Promise<Settlement>
-  /** Why these arguments do not fit the tool; null where they do. Names are the server's own. */
+  /** Why these arguments do not fit the tool; null if they do. Names are the server's own. */
   misfits(tool: RegistryTool, args: Record<string, unknown>): Promise<string | null>
   close(): Promise<void>
 }

@@ -30,7 +30,7 @@ const overlays = new WeakMap<RegistryRow, Map<Deployment, Promise<Overlay>>>()
 const adapted = new WeakMap<SchemaProfile, BoundedMap<Adapted>>()
 /** Most characters of JSON for one profile */
 const MOST_ADAPTED = 32 << 20
-/** What an adaptation takes beside its schema */
+/** What an adaptation takes besides its schema */
 const OVERHEAD = 500
 const sizeOf = (one: Adapted): number => OVERHEAD + ('schema' in one ? JSON.stringify(one.schema).length : 0)
 

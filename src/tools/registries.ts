@@ -214,5 +214,5 @@ const sizeOf = once(({ tools }: RegistryRow): number =>
 const lengthOfSchema = once((schema: object) => JSON.stringify(schema).length)
 const lengthOf = (value: unknown): number =>
   typeof value === 'string' ? value.length : isRecord(value) ? lengthOfSchema(value) : 0
-/** What a tool takes beside its schemas and its description */
+/** What a tool takes besides its schemas and its description */
 const OVERHEAD = 500

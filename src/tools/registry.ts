@@ -50,7 +50,7 @@ export interface NextRegistry extends Difference {
  * "Names").
  */
 const MOST_LIST_BYTES = 512 * 1024
-/** … and for all servers of a session: no model reads so much, and each revision is written as a whole. */
+/** … and for all servers of a session: no model reads more, and each revision is written as a whole. */
 const MOST_BYTES = 4 * 1024 * 1024
 const MOST_LEFT_OUT = 256
 

@@ -37,7 +37,7 @@ interface SessionToolsDeps extends RegistriesDeps, Pick<CallerChangesDeps, 'view
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
 }
 
-/** What the engine needs beside what routes call. */
+/** What the engine needs besides what routes call. */
 export interface EngineTools
   extends SessionTools,
     Pick<

@@ -28,7 +28,7 @@ export class StartupError extends Error {
   }
 }
 
-/** The sandbox around stdio servers. Throws StartupError where it is wanted and cannot be had. */
+/** The sandbox around stdio servers. Throws StartupError if it is wanted and cannot be had. */
 export function sandboxOf({ stdioIsolation, dataDir, file }: Config): Promise<Sandbox | null> {
   return openSandbox({ isolation: stdioIsolation, hidden: [dataDir, file] }).catch((failure: Error) => {
     throw new StartupError([failure.message], EX_CONFIG)

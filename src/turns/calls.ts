@@ -102,12 +102,12 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
   return true
 }
 
-/** The calls of the turn's last committed step that have no results yet; null where there are none. */
+/** The calls of the turn's last committed step that have no results yet; null if there are none. */
 function openCalls({ history, active }: Pick<Run, 'history' | 'active'>) {
   const last = history.at(-1)
   if (last?.role !== 'assistant' || last.turn_id !== active.turn.id) return null
   const calls = toolCalls(last)
-  // `run.index` may be that step's or the next one's: it depends on where the turn stands.
+  // `run.index` may be that step's or the next one's: it depends on how far the turn is.
   const index = committedSteps(active.turn) - 1
   return calls.length === 0 ? null : { calls, index, asked_at: last.created_at }
 }

@@ -76,7 +76,7 @@ export async function sayAll(
   await Promise.all(said)
 }
 
-/** Puts the stored message into an announcement that named it; null where it has been deleted since. */
+/** Puts the stored message into an announcement that named it; null if it has been deleted since. */
 export function hydrate(announced: TurnEvent, stored: readonly Message[]): TurnEvent | null {
   if (announced.type !== 'message') return announced
   const message = stored.find((candidate) => candidate.id === announced.message.id)

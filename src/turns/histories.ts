@@ -52,7 +52,7 @@ function sizeOf(messages: readonly Message[], before: KeptHistory | undefined): 
   )
 }
 
-/** What a message takes beside its parts. */
+/** What a message takes besides its parts. */
 const OVERHEAD = 300
 
 /** All messages of a session whose turn begins, in a list of its own. */

@@ -37,8 +37,7 @@ export interface Prepared {
 }
 
 /**
- * The request of a turn's step, as the turn stands. Asks for the provider's list of models without waiting: later steps
- * have it.
+ * The request for the turn's current step. Asks for the provider's list of models without waiting: later steps have it.
  */
 export async function prepareStep(run: Run, registry: RegistryRow): Promise<Prepared> {
   const prepared = await prepare(run.deps, {
@@ -55,7 +54,7 @@ export async function prepareStep(run: Run, registry: RegistryRow): Promise<Prep
   return prepared
 }
 
-/** Throws invalid_request where no deployment serves the credential. */
+/** Throws invalid_request if no deployment serves the credential. */
 export async function prepare(
   deps: Pick<EngineDeps, 'deploymentFor' | 'optionsFor' | 'tools' | 'llm'>,
   from: Preparation,

@@ -35,7 +35,7 @@ export type Adapted = { schema: JsonSchema; rename: Rename | null } | { undeclar
 const INLINE_DEPTHS = [3, 2, 1, 0]
 /** Most references that are written out in one schema. */
 const MAX_INLINED = 300
-/** Subschemas of one schema; after so many no more references are written out. */
+/** Subschemas of one schema; after this many no more references are written out. */
 const MAX_WRITTEN = 5_000
 
 /** Equal schemas and profiles give equal bytes. */

@@ -90,7 +90,7 @@ function sharedTypes(a: unknown, b: unknown): unknown {
 
 /**
  * One object that takes the arguments of every branch: the union of their properties, with only those required that all
- * branches require (wire/anthropic.md 5, wire/openai.md 5). A branch that is no object is left out.
+ * branches require (wire/anthropic.md 5, wire/openai.md 5). A branch that is not an object is left out.
  */
 export function unite(branches: readonly JsonSchema[]): JsonSchema {
   const objects = branches.filter((branch) => {

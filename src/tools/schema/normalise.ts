@@ -45,7 +45,7 @@ const MAX_NODES = 5_000
  * again and again: without this bound a schema of 135 kB took seconds.
  */
 const MAX_WORK = 100_000
-/** Most references in a chain, each with more keywords beside it: the stack holds only so many. */
+/** Most references in a chain, each with more keywords beside it: the stack holds no more. */
 const MAX_CHAIN = 100
 
 class Undeclarable extends Error {}
@@ -366,7 +366,7 @@ class Cleaner {
       const clean = list.map((sub) => this.#schema(sub, depth)).filter((sub) => sub !== false)
       const known = clean.filter((sub) => !this.#unknown.has(sub))
       const kept = known.length > 0 ? known : clean
-      // A choice with a member that allows anything is no constraint, and one without members is a mistake.
+      // A choice with a member that allows anything constrains nothing, and one without members is a mistake.
       if (kept.length > 0 && kept.every((sub) => Object.keys(sub).length > 0)) schema[keyword] = kept
     }
     for (const keyword of ['not', 'if', 'then', 'else']) {

@@ -18,7 +18,7 @@ interface Validator {
 
 /** Generous; a schema that is slower is slow on purpose. */
 const BUDGET_MS = 1_000
-/** All owners share the thread: a call for which it had no time in so many budgets is let through unchecked. */
+/** All owners share the thread: a call for which it had no time in this many budgets is let through unchecked. */
 const MOST_BUDGETS = 3
 /** A schema is blamed only if the process had a processor for this share of the budget. */
 const OWN_SHARE = 0.5

@@ -27,7 +27,7 @@ export class Words {
     return this.#profile.takes?.(keyword) ?? true
   }
 
-  /** For a target without `title`, a title of several words is the description where there is no other. */
+  /** For a target without `title`, a title of several words is the description if there is no other. */
   #titled(node: JsonSchema): JsonSchema {
     if (node.title === undefined || this.#has('title')) return node
     const { title, ...rest } = node
