@@ -25,7 +25,7 @@ const GLOBAL_IPV6 = blockList(['2000::/3'])
 /** Teredo, ORCHID and other protocol assignments; documentation. 6to4 is judged by the IPv4 inside. */
 const SPECIAL_IPV6 = blockList(['2001::/23', '2001:db8::/32', '3fff::/20'])
 
-/** Prefixes of IPv6 forms that carry an IPv4 address right behind the prefix. */
+/** Prefixes of IPv6 forms that carry an IPv4 address right after the prefix. */
 const CARRIERS = [
   '0:0:0:0:0:ffff', // IPv4-mapped
   '64:ff9b:0:0:0:0', // NAT64 (RFC 6052)
@@ -40,7 +40,7 @@ export function isPublicAddress(address: string): boolean {
   return GLOBAL_IPV6.check(plain, 'ipv6') && !SPECIAL_IPV6.check(plain, 'ipv6')
 }
 
-/** The IPv4 address inside a carrier form, any other address as it is, null for what is no address. */
+/** The IPv4 address inside a carrier form, any other address as it is, null for anything that is not an address. */
 function plainAddress(address: string): string | null {
   const family = isIP(address)
   if (family === 4) return address

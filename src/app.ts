@@ -50,7 +50,7 @@ interface Gateway {
   http: Awaited<ReturnType<typeof buildHttp>>
   /** How many turns its drain has given away */
   handedOver(): number
-  /** Running turns leave at a step's border, readers get a clean end, then every part closes. */
+  /** Running turns leave at a step boundary, readers get a clean end, then every part closes. */
   close(): Promise<void>
 }
 
@@ -68,8 +68,8 @@ interface Given {
 }
 
 /**
- * Builds every part and opens the store and the bus. Where a part cannot start, closes those that are open and throws
- * the reason.
+ * Builds every part and opens the store and the bus. If a part cannot start, closes those that are open and throws the
+ * reason.
  */
 export async function createApp(config: Config, given: Given): Promise<Gateway> {
   const { log } = given
@@ -113,10 +113,10 @@ export async function createApp(config: Config, given: Given): Promise<Gateway> 
   }
 }
 
-/** Notes a part. The app closes it before the parts that were noted earlier. */
+/** Registers a part. The app closes it before the parts that were registered earlier. */
 type Owned = <T extends { close(): Promise<unknown> }>(part: T) => T
 
-/** What the other parts stand on. */
+/** What the other parts are built on. */
 type Base = Awaited<ReturnType<typeof openBase>>
 
 async function openBase(config: Config, log: Logger, owned: Owned, database?: Given['database']) {
@@ -310,14 +310,14 @@ function httpOf(
   })
 }
 
-/** One after the other: turns first, then readers, then what both stand on. A part that fails stops no other. */
+/** One after the other: turns first, then readers, then what both depend on. A part that fails stops no other. */
 async function closeAll(closers: (() => Promise<unknown>)[], log: Logger): Promise<void> {
   for (const close of closers.splice(0)) {
     await close().catch((err: unknown) => log.warn({ err }, 'a part did not close cleanly'))
   }
 }
 
-/** Where a browser on this machine reaches the gateway; null where it serves other machines, or has no port. */
+/** Where a browser on this machine reaches the gateway; null if it serves other machines, or has no port. */
 function ownUrl(host: string, address: AddressInfo | string | null): string | null {
   if (!isLoopback(host) || typeof address === 'string') return null
   return address && `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`

@@ -44,7 +44,7 @@ export async function createKey(
   return { ...row, key }
 }
 
-/** Takes a key back; one that was taken back before stays as it is. */
+/** Revokes a key; one that was revoked before stays as it is. Throws key_not_found. */
 export async function revokeKey(
   store: Pick<Store, 'keys'>,
   by: string,
@@ -52,7 +52,7 @@ export async function revokeKey(
   id: string,
 ): Promise<void> {
   if ((await store.keys.revoke(scope, id, by)) === null)
-    // What was given may be the key itself.
+    // The message does not repeat the id: it may be the key itself.
     throw new BatonError('key_not_found', 'No key has this id. The list of keys shows the ids: key_….')
 }
 
@@ -60,12 +60,12 @@ export interface Auth {
   /** Throws unauthenticated; with auth off the caller is the admin `local`. */
   authenticate(headers: IncomingHttpHeaders): Promise<Caller>
   /**
-   * With auth off, refuses what no local program sends: a foreign Host (DNS rebinding) or Origin (a page that drives
-   * by). Throws forbidden.
+   * With auth off, refuses what no local program sends: a foreign Host (DNS rebinding) or Origin (a drive-by page).
+   * Throws forbidden.
    */
   assertLocal(headers: IncomingHttpHeaders): void
   create(caller: Caller, input: NewKey): Promise<ApiKey & { key: string }>
-  /** Every replica forgets the key at once, and in a second at most. Throws key_not_found. */
+  /** Every replica forgets the key at once, or within a second at most. Throws key_not_found. */
   revoke(caller: Caller, id: string): Promise<void>
   /** Writes the last uses that are not stored yet. */
   close(): Promise<void>
@@ -96,7 +96,7 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
   async function flushUses(): Promise<void> {
     const ids = [...uses]
     uses.clear()
-    // The loss of a last-used time is no reason to fail.
+    // Losing a last-used time is no reason to fail.
     if (ids.length > 0) await store.keys.used(ids).catch(() => {})
   }
 
@@ -135,8 +135,8 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
         await revokeKey(store, caller.owner, caller, id)
       } finally {
         forget(id)
-        // Also after a failure: perhaps only the store's answer was lost. Where this message is lost, the key lives on
-        // for the short time of a cache.
+        // Also after a failure: perhaps only the store's answer was lost. If this message is lost, the key works until
+        // the caches expire.
         await bus.publish('keys', id)
       }
     },
@@ -160,7 +160,7 @@ function assertLocal(headers: IncomingHttpHeaders, allowed: readonly string[]): 
   const { host } = headers
   if (host === undefined)
     throw forbidden('A Host header is required: while auth is off only loopback names are served.')
-  // In a URL these characters end the host, or stand before it: the name that is checked would not be the one that was
+  // In a URL these characters end the host, or come before it: the name that is checked would not be the one that was
   // sent.
   const isPlain = !/[/?#@\\\s]/.test(host) && URL.canParse(`http://${host}`)
   const url = isPlain ? new URL(`http://${host}`) : null

@@ -1,4 +1,4 @@
-/** A map with a bound: what was put in first gives way. */
+/** A map with a bound: the oldest entries give way. */
 
 export class BoundedMap<Value> {
   readonly #entries = new Map<string, Value>()
@@ -6,7 +6,7 @@ export class BoundedMap<Value> {
   readonly #weightOf: (value: Value) => number
   #held = 0
 
-  /** `most`: of the weights of all values together. A value's weight never changes; without `weightOf` it is 1. */
+  /** `most`: the largest sum of all values' weights. A value's weight never changes; without `weightOf` it is 1. */
   constructor(most: number, weightOf: (value: Value) => number = () => 1) {
     this.#most = most
     this.#weightOf = weightOf

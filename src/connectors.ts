@@ -26,7 +26,7 @@ import type {
 } from './store/store.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
 
-/** What came of connecting and listing now; where it failed, `error` says why and the rest is empty. */
+/** The result of connecting and listing now; if it failed, `error` says why and the rest is empty. */
 interface ConnectorTest {
   ok: boolean
   latency_ms: number
@@ -51,7 +51,7 @@ export interface Connectors {
   login(caller: Caller, id: string): Promise<ConnectorLogin>
   /** Ends a login with what the browser brings back. */
   loginPage(query: Readonly<Record<string, string>>): Promise<LoginPage>
-  /** Who Baton is to login services. Throws not_found where the gateway has no https address. */
+  /** Who Baton is to login services. Throws not_found if the gateway has no https address. */
   clientDocument(): ClientDocument
   /**
    * Takes a tool's changed definition. Throws tool_not_found, and forbidden for a connector of the configuration: it
@@ -155,7 +155,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
       return { ok: true, latency_ms: took(), server: found.server, tools: found.tools }
     } catch (error) {
       if (!(error instanceof McpError) && !(error instanceof BatonError)) throw error
-      // If Baton's own store is away, that says nothing of the server.
+      // If Baton's own store is away, that says nothing about the server.
       if (isUnavailable(error.cause)) throw error.cause
       if (isUnavailable(error)) throw error
       return { ok: false, latency_ms: took(), server: null, tools: [], error: error.message }

@@ -13,7 +13,7 @@ type Served = Deployment['credential']
 interface Deployments {
   /** The ids of the providers, each once */
   readonly providers: readonly string[]
-  /** Throws invalid_request where no deployment serves the credential. */
+  /** Throws invalid_request if no deployment serves the credential. */
   deploymentFor(provider: string, credential: Served): Deployment
   /** As `deploymentFor`; without a credential, the provider's first deployment. */
   viewFor(provider: string, credential: Served | null): { deployment: Deployment; options: DeploymentOptions }

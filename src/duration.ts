@@ -13,8 +13,8 @@ const MS = [7 * 86_400_000, 86_400_000, 3_600_000, 60_000, 1000]
 export const LONGEST_MS = 2 ** 31 - 1
 
 /**
- * Milliseconds of a duration, or in words why it is none. Years and months are refused: they have no fixed length. Zero
- * is refused too, and so is more than `longestMs`: by default, the longest that a timer takes.
+ * Milliseconds of a duration, or why it is none, in words. Years and months are refused: they have no fixed length.
+ * Zero is refused too, and so is more than `longestMs`: by default, the longest that a timer takes.
  */
 export function parseDuration(text: string, longestMs = LONGEST_MS): { ms: number } | { problem: string } {
   if (/^P[^T]*[YM]/.test(text)) {

@@ -40,7 +40,7 @@ export const flatHeaders = (
     ),
   )
 
-/** A service's word keeps nobody away for longer. */
+/** Longest wait that a service's answer may ask for. */
 const LONGEST_MS = 86_400_000
 
 /** Seconds or an HTTP date (RFC 9110 10.2.3) in milliseconds from `now`, a day at most. */

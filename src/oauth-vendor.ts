@@ -76,7 +76,7 @@ export const shortened = ({ code, message, ...failure }: TokenFailure): TokenFai
   message: message.slice(0, 1000),
 })
 
-/** What the tokens say of their account and of their own end. */
+/** What the tokens say about their account and their own expiry. */
 export interface LoginIdentity {
   /** What requests may show: `account_id`, … */
   facts: Readonly<Record<string, string>>
@@ -92,7 +92,7 @@ export interface ImportedLogin extends LoginIdentity {
   warning: string
 }
 
-/** What the caller chose for a login beside its mode. */
+/** What the caller chose for a login besides its mode. */
 export interface LoginWish {
   path?: 'code_assist' | 'public'
   project_id?: string
@@ -103,11 +103,11 @@ export interface OAuthVendor {
   /** The public provider id */
   provider: string
   modes: readonly LoginMode[]
-  /** The mode where nothing can listen for the browser */
+  /** The mode if nothing can listen for the browser */
   remoteMode: LoginMode
-  /** Where the operator has configured no client, throws `invalid_request` that names the setting. */
+  /** If the operator has configured no client, throws `invalid_request` that names the setting. */
   clientId(settings: OAuthSettings): string
-  /** What an `iss` beside a code must be (RFC 9207). */
+  /** What an `iss` that comes with a code must be (RFC 9207). */
   issuer(settings: OAuthSettings): string
   /**
    * Redirect addresses that the vendor takes on this machine: `http://<host>:<port><path>`. No ports: any.
@@ -117,8 +117,8 @@ export interface OAuthVendor {
   /** The redirect address of a login whose answer a person carries over. */
   pasteRedirect: string
   /**
-   * Where the login begins, and its parameters beside the standard ones (response_type, client_id,
-   * redirect_uri, state, code_challenge and its method).
+   * Where the login begins, and its parameters besides the standard ones (response_type, client_id, redirect_uri,
+   * state, code_challenge and its method).
    */
   authorization(
     settings: OAuthSettings,
@@ -132,13 +132,13 @@ export interface OAuthVendor {
   ): OAuthCall
   /** Null: nothing in the secret can renew it. Throws as `clientId` does. */
   renew(settings: OAuthSettings, secret: LoginSecret): OAuthCall | null
-  /** Null: the body is no token answer. */
+  /** Null if the body is not a token answer. */
   readTokens(body: string): TokenAnswer | null
   readFailure(answer: OAuthAnswer): TokenFailure
   identify(secret: LoginSecret): LoginIdentity
-  /** A login is renewed this many seconds before its access token ends. */
+  /** A login is renewed this many seconds before its access token expires. */
   renewAheadSeconds: number
-  /** A token that does not say when it ends is renewed at this age. Null: only after a refusal. */
+  /** A token that does not say when it expires is renewed at this age. Null: only after a refusal. */
   renewAfterSeconds: number | null
   /** Logins that nobody uses are renewed too, since they die otherwise. */
   keepAlive: boolean
@@ -181,7 +181,7 @@ export interface DeviceFlow {
   verificationUrl(settings: OAuthSettings): string
   redirectUri(settings: OAuthSettings): string
   start(settings: OAuthSettings): OAuthCall
-  /** Throws a BatonError where the vendor does not offer it. */
+  /** Throws a BatonError if the vendor does not offer it. */
   readStart(answer: OAuthAnswer): DeviceGrant
   poll(settings: OAuthSettings, grant: DeviceGrant): OAuthCall
   /** Throws a BatonError for a refusal that is final. */

@@ -1,4 +1,7 @@
-/** Connections outwards: how patiently an address is dialled, and the forward proxy of a network that has no other way out. */
+/**
+ * Outbound connections: how patiently an address is dialled, and the forward proxy of a network that has no other way
+ * out.
+ */
 import type { Socket } from 'node:net'
 import { Agent, type Dispatcher, EnvHttpProxyAgent, Pool } from 'undici'
 import { lookupBy, remembering } from './resolve.ts'
@@ -20,7 +23,7 @@ export const PATIENT = { autoSelectFamily: true, autoSelectFamilyAttemptTimeout:
 const LOOPBACK = 'localhost,127.0.0.1,[::1]'
 
 /**
- * An agent for addresses out of the settings. `options.connectTimeout` bounds each part of the way: to the proxy, its
+ * An agent for addresses from the settings. `options.connectTimeout` bounds each part of the way: to the proxy, its
  * answer, and TLS behind it.
  */
 export function upstreamAgent(proxy: ForwardProxy | null, options: Agent.Options): Dispatcher {
@@ -67,7 +70,7 @@ export function createTunnels(proxy: ForwardProxy, timeout: number): Tunnels {
   }
 }
 
-/** As EnvHttpProxyAgent reads them: `host`, `.domain` and `*.domain` alike, a port behind a colon, `*` for all. */
+/** As EnvHttpProxyAgent reads them: `host`, `.domain` and `*.domain` alike, a port after a colon, `*` for all. */
 const exceptions = (list: string): ((host: string, port: number) => boolean)[] =>
   list
     .toLowerCase()

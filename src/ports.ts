@@ -45,9 +45,9 @@ export interface Rendered {
 
 export interface Turns {
   /**
-   * Returns once the turn is stored, before any upstream call. Throws session_not_found,
-   * turn_in_progress (`details.active_turn_id`), queue_full, idempotency_mismatch, no_credential,
-   * credential_needs_reauth, context errors, rate_limited, draining, and unavailable where there is too much to do.
+   * Returns once the turn is stored, before any upstream call. Throws session_not_found, turn_in_progress
+   * (`details.active_turn_id`), queue_full, idempotency_mismatch, no_credential, credential_needs_reauth, context
+   * errors, rate_limited, draining, and unavailable if there is too much to do.
    */
   start(caller: Caller, session: string, request: StartTurn): Promise<StartedTurn>
   /**
@@ -55,7 +55,7 @@ export interface Turns {
    * signal. Throws turn_not_found.
    */
   wait(caller: Caller, turn: string, seconds: number | null, signal: AbortSignal): Promise<Turn>
-  /** Idempotent; with a signal it answers after the end, or when the signal fires. Throws turn_not_found. */
+  /** Idempotent; with a signal it resolves after the end, or when the signal fires. Throws turn_not_found. */
   cancel(caller: Caller, turn: string, waits: AbortSignal | null): Promise<Turn>
   /** Throws turn_not_found, not_restartable, restart_limit. */
   restart(caller: Caller, turn: string): Promise<Turn>
@@ -77,7 +77,7 @@ export interface ToolsEffect {
   restarted_turn_id: string | null
 }
 
-/** What each change of a session's tools answers (api.md "Session tools"). */
+/** What each change of a session's tools returns (api.md "Session tools"). */
 export interface ToolsChange extends ToolsDelta, ToolsEffect {
   prompt_cache: 'kept' | 'invalidated'
 }
@@ -85,9 +85,9 @@ export interface ToolsChange extends ToolsDelta, ToolsEffect {
 /** What the turn under way has to know of a change of tools. */
 export interface ToolsMove {
   tools_revision: number
-  /** Calls of these tools are stopped, where the change is to hold now */
+  /** Calls of these tools are stopped if the change takes effect now */
   removed: string[]
-  /** False where everything was so before */
+  /** False if nothing changed */
   isMoved: boolean
 }
 
@@ -114,7 +114,7 @@ export interface SessionToolList {
   revision: number
   updated_at: string
   tools: SessionTool[]
-  /** In the provider's own shape; only where a provider was asked for */
+  /** In the provider's own shape; only if a provider was asked for */
   declarations?: unknown[]
 }
 
@@ -131,14 +131,14 @@ export interface SessionTools {
   list(session: Session, provider: string | null): Promise<SessionToolList>
   /** Throws connector_not_found, name_taken (another server of the session has the name). */
   bind(session: Session, idOrName: string, apply: Apply, alias: string | null): Promise<ToolsChange>
-  /** Throws connector_not_found, also where it is not bound. */
+  /** Throws connector_not_found, also if it is not bound. */
   unbind(session: Session, idOrName: string, apply: Apply): Promise<ToolsChange>
   /** Throws tool_not_found. */
   setEnabled(session: Session, tool: string, enabled: boolean, apply: Apply): Promise<ToolsChange>
   refresh(session: Session, apply: Apply): Promise<ToolsChange>
   /**
-   * Takes a tool's changed definition for good; with a hash, only the definition of that hash. Throws tool_not_found,
-   * invalid_request for another hash, unavailable where none of its lists is known.
+   * Accepts a tool's changed definition; with a hash, only the definition of that hash. Throws tool_not_found,
+   * invalid_request for another hash, unavailable if none of its lists is known.
    */
   accept(
     caller: Caller,
@@ -148,7 +148,7 @@ export interface SessionTools {
   ): Promise<{ tool: string; hash: string }>
   /**
    * Resolves once the change is noted; the sessions that bind the connector follow soon. `sessions`: those that bound
-   * it, where it was deleted.
+   * it, if it was deleted.
    */
   connectorChanged(connector: Connector, sessions?: string[]): Promise<void>
 }

@@ -34,11 +34,11 @@ export interface ToolDeclaration {
   parameters: JsonSchema
 }
 
-/** What a deployment accepts of JSON Schema; src/tools/schema/adapt.ts adapts every tool to it. */
+/** The part of JSON Schema that a deployment accepts; src/tools/schema/adapt.ts adapts every tool to it. */
 export interface SchemaProfile {
   /** `$ref` into local `$defs`; otherwise references are inlined to a bounded depth */
   refs: boolean
-  /** Each argument says of which types it may be; one that may be anything names all of them */
+  /** Each argument names the types that it may have; one that may be anything names all of them */
   typedArguments?: true
   /** Below the root, an object that names no property says that it may have any */
   openObjects?: true
@@ -73,7 +73,7 @@ export interface ReportedModel {
   instructions?: false
   /** Gemini. True: it refuses calls that are not signed, as Gemini 3 does. */
   signed_calls?: true
-  /** Anthropic. False: it is not said what becomes of thinking whose prefix has changed. */
+  /** Anthropic. False: requests do not say what becomes of thinking whose prefix has changed. */
   block_binding?: false
   /** Anthropic. Accepted `thinking.type` values */
   thinking_types?: string[]
@@ -111,12 +111,12 @@ export interface DeploymentOptions {
 }
 
 /**
- * Everything one model call needs. `messages` is repaired for this target (src/chat/repair.ts): every
- * tool call is answered by the `tool` message right after it, one result per call, in call order; names
- * are exposed names; ids are legal; `provenance.opaque` is present only where it may go back; media that the target
- * refuses are text already, the types of others are in lower case and without parameters; no notice, no empty part, no
- * empty message. The adapter sees to it that a result says what became of its call, in words where the wire has no field
- * for it, that its structure is shown if it has no text, and that its media are shown, beside it if not in it.
+ * Everything one model call needs. `messages` is repaired for this target (src/chat/repair.ts): every tool call is
+ * answered by the `tool` message right after it, one result per call, in call order; names are exposed names; ids are
+ * legal; `provenance.opaque` is present only where it may go back; media that the target refuses are text already, the
+ * types of others are in lower case and without parameters; no notice, no empty part, no empty message. The adapter
+ * sees to it that a result says what became of its call, in words if the wire has no field for it, that its structure
+ * is shown if it has no text, and that its media are shown, beside it if not in it.
  */
 export interface ModelRequest {
   model: string
@@ -125,7 +125,7 @@ export interface ModelRequest {
   tools: ToolDeclaration[]
   settings: ModelSettings
   session_id: string
-  /** This step goes on with a turn: after tool results, or where the model was not done */
+  /** This step continues a turn: after tool results, or because the model was not done */
   follow_up: boolean
   reported?: ReportedModel
   credential: CredentialFacts
@@ -145,11 +145,11 @@ export interface RenderedRequest {
 }
 
 export interface ParseContext {
-  /** The canonical id for a call: unique in the session, made from the vendor's own where that is legal. */
+  /** The canonical id for a call: unique in the session, made from the vendor's own if that is legal. */
   callId(vendorId?: string): string
   /** The canonical name behind an exposed one; a name that was not declared comes back as it is. */
   toolName(exposed: string): string
-  /** Goes on every part of the message, with `opaque` added by the adapter where there is one. */
+  /** Goes on every part of the message, with `opaque` added by the adapter if there is one. */
   provenance: Provenance
 }
 
@@ -161,7 +161,7 @@ export interface ModelParser {
   end(): ModelEvent[]
 }
 
-/** A response that is no stream of events: an HTTP error, or a JSON body in place of a stream. */
+/** A response other than a stream of events: an HTTP error, or a JSON body in place of a stream. */
 export interface UpstreamFailure {
   status: number
   headers: Readonly<Record<string, string>>
@@ -198,11 +198,11 @@ export interface Deployment {
   /**
    * A request to send instead of the refused one (as the vendor documents; e.g. reasoning that the vendor can no longer
    * verify is left out); null when there is none, or the request was amended so already. Called only before the first
-   * byte, possibly again for another reason. What a refusal tells of the model goes into `reported`, which later
+   * byte, possibly again for another reason. What a refusal says about the model goes into `reported`, which later
    * requests have, too. Any other amendment is for what this request holds: it is made again for later requests of the
    * same turn.
    */
   amend?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
-  /** The vendor's list of models, where it tells more than names: GET path, headers beside authorization, its body read. */
+  /** The vendor's list of models, if it has more than names: GET path, headers besides authorization, its body read. */
   models?: { path: string; headers?: Record<string, string>; parse(body: unknown): ReportedModel[] }
 }

@@ -12,7 +12,7 @@ const LATE_MS = 300
 
 /**
  * Asks for a name once for all who ask meanwhile. Node puts two questions at a time to the system (half of
- * UV_THREADPOOL_SIZE), which may take half a minute where a name's servers do not answer.
+ * UV_THREADPOOL_SIZE), which may take half a minute if a name's servers do not answer.
  */
 export const systemResolve: Resolve = sharing((hostname) => lookup(hostname, { all: true }))
 
@@ -53,8 +53,8 @@ export function sparing(resolve: Resolve, signal: AbortSignal): Resolve {
 }
 
 /**
- * For names out of the settings alone, which are few. While a name has no new answer, its last one serves. So a request
- * to a vendor does not wait for the names of tenants' servers, which nobody may answer for.
+ * For names from the settings only, which are few. While a name has no new answer, its last one serves. So a request to
+ * a vendor does not wait for the names of tenants' servers, which nobody may answer for.
  */
 export function remembering(resolve: Resolve = systemResolve, lateMs = LATE_MS): Resolve {
   const last = new Map<string, LookupAddress[]>()

@@ -22,8 +22,8 @@ let stop = (signal: NodeJS.Signals): void => process.exit(128 + constants.signal
 for (const signal of STOP_SIGNALS) process.on(signal, () => stop(signal))
 
 /**
- * At its end Node sets the terminal back as it was. Where the terminal was closed meanwhile, Node 20 fails an
- * assertion, and spins while it reports the failure (nodejs/node#51519).
+ * At exit, Node resets the terminal. If the terminal was closed meanwhile, Node 20 fails an assertion, and spins while
+ * it reports the failure (nodejs/node#51519).
  */
 const terminals = [0, 1, 2].filter((fd) => isatty(fd))
 process.once('exit', () => {
@@ -88,7 +88,7 @@ try {
   let toldAt: number | null = null
   const { close } = closeWithGrace({ delay, skip: [...STOP_SIGNALS] }, async ({ err, signal }) => {
     toldAt ??= performance.now()
-    if (err) log.fatal({ err }, 'the process is ending for an error that nobody caught')
+    if (err) log.fatal({ err }, 'the process is ending: an error was not caught')
     else if (signal) log.info({ signal }, 'shutting down')
     await app.close()
     const ms = Math.round(performance.now() - toldAt)
@@ -99,7 +99,7 @@ try {
       log.info({ signal }, 'shutting down')
       close()
     } else if (performance.now() - toldAt > REPEAT_MS) {
-      log.fatal({ signal }, 'the process is ending at once: it was told again')
+      log.fatal({ signal }, 'the process is ending at once: a second signal came')
       process.exit(1)
     }
   }

@@ -130,14 +130,14 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
   return { create, get, update, delete: remove }
 }
 
-/** A server was deleted or renamed since it was looked up: the request has to be looked at anew. */
+/** A server was deleted or renamed since it was looked up: the request has to be tried again. */
 const isMoved = (thrown: unknown): boolean =>
   thrown instanceof BatonError && ['connector_not_found', 'name_taken'].includes(thrown.code)
 
 const sharedName = ({ id, name }: Connector) =>
   `Two servers of the session would be named ${name}. Rename yours, or open the session without ${id} and bind that with an alias.`
 
-/** The answer to whoever would delete a session, or change its history, while a turn of it is open. */
+/** The error for whoever would delete a session, or change its history, while a turn of it is open. */
 export async function busyError(
   store: Pick<Store, 'sessions'>,
   scope: Scope,

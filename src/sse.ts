@@ -3,8 +3,8 @@ import { createParser } from 'eventsource-parser'
 import { BatonError } from './errors.ts'
 
 /**
- * Of one event, which usually has two to four. Each line costs the parser a hundred bytes until the event ends, however
- * short it is.
+ * Most lines of one event, which usually has two to four. Each line costs the parser a hundred bytes until the event
+ * ends, however short it is.
  */
 const MOST_LINES = 100_000
 
@@ -16,9 +16,9 @@ export interface SseFrame {
 }
 
 /**
- * Feeds text chunks in, hands whole frames out. `end()` delivers a last frame that lacks its blank line.
- * `onRetry` gets the reconnection time in milliseconds that a `retry:` field sets, `onStray` a line that is no field.
- * `push` throws `upstream_rejected` for an event of more than MOST_LINES lines.
+ * Takes text chunks and returns whole frames. `end()` delivers a last frame that lacks its blank line. `onRetry` gets
+ * the reconnection time in milliseconds that a `retry:` field sets, `onStray` a line that is not a field. `push` throws
+ * `upstream_rejected` for an event of more than MOST_LINES lines.
  */
 export function createDecoder(
   onFrame: (frame: SseFrame) => void,

@@ -5,7 +5,7 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { NO_USAGE, type Usage } from './chat/message.ts'
 
-/** Mostly milliseconds, but minutes where a request waits for its turn, a turn for its slot, or a tool is slow */
+/** Mostly milliseconds, but minutes if a request waits for its turn, a turn for its slot, or a tool is slow */
 const SHORT = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 const LONG = [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640]
 
@@ -19,7 +19,7 @@ const histogram = (help: string, buckets: number[], ...labels: string[]) => ({
   buckets,
 })
 
-/** Every metric of Baton's own; prom-client's defaults (`process_*`, `nodejs_*`, event-loop lag) stand beside them. */
+/** Every metric of Baton's own; prom-client's defaults (`process_*`, `nodejs_*`, event-loop lag) come in addition. */
 export const METRICS = {
   baton_http_requests_total: counter(
     'HTTP requests answered, by route pattern.',

@@ -25,7 +25,7 @@ export const jsonEscaped = (text: string): string =>
     character.replace(/./gs, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`),
   )
 
-/** One line for a log or a terminal: nothing unseen, no control character that could write on. */
+/** One line for a log or a terminal: nothing unseen, no control character that could add a line. */
 export const oneLine = (text: string, limit = 400): string => visibleText(text, limit).replace(/[\t\n]/g, ' ')
 
 function withoutComments(text: string): string {
@@ -35,7 +35,7 @@ function withoutComments(text: string): string {
     const start = text.indexOf('<!--', at)
     if (start < 0) return kept + text.slice(at)
     kept += text.slice(at, start)
-    // What stood around a comment must not make another one.
+    // The text around a comment must not form another one.
     if (/<!?-?$/.test(kept.slice(-3))) kept += ' '
     const end = text.indexOf('-->', start + 4)
     if (end < 0) return kept
@@ -58,14 +58,14 @@ export function endUtf8(text: string, bytes: number): string {
   return buffer.toString('utf8', nextCharacter(buffer, buffer.length - bytes))
 }
 
-/** The place itself where a character starts there, else the start of the one that it lies in. */
+/** The place itself if a character starts there, else the start of the one that it lies in. */
 export function characterStart(buffer: Buffer, at: number): number {
   let start = at
   while (start > 0 && isContinuation(buffer[start])) start--
   return start
 }
 
-/** The place itself where a character starts there, else the start of the next one. */
+/** The place itself if a character starts there, else the start of the next one. */
 export function nextCharacter(buffer: Buffer, at: number): number {
   let start = at
   while (start < buffer.length && isContinuation(buffer[start])) start++

@@ -12,7 +12,7 @@ import { oneLine } from './text.ts'
 export interface Problem {
   path: string
   problem: string
-  /** Empty where the problem itself says what to do */
+  /** Empty if the problem itself says what to do */
   remedy: string
 }
 
@@ -88,13 +88,13 @@ function fieldPath(pointer: string, field?: string): string {
 
 /**
  * The error that says most: the one deepest in the value. Among those of a union: what a branch of the right type found
- * wrong, else the union's own words, and last one branch's wish for another type.
+ * wrong, else the union's own words, and last, one branch's demand for another type.
  */
 export function deepest(errors: readonly ErrorObject[]): ErrorObject | undefined {
   const depth = (error: ErrorObject) => problemOf(error).path.split(/[.[]/).length
   const vague = ({ keyword }: ErrorObject) => (keyword === 'type' ? 2 : keyword === 'anyOf' ? 1 : 0)
   const [found] = [...errors].sort((a, b) => depth(b) - depth(a) || vague(a) - vague(b))
-  // A branch may say only what it wants: the fields, and words about the whole, stand beside the branches.
+  // A branch may have only its own rules: the fields, and words about the whole, are beside the branches.
   const union = errors.find(({ keyword, instancePath }) => {
     return keyword === 'anyOf' && instancePath === found?.instancePath
   })

@@ -1,4 +1,4 @@
-/** Reads on in a tool result that was too long for the conversation. */
+/** Reads the rest of a tool result that was too long for the conversation. */
 import { BatonError } from '../errors.ts'
 import type { Builtin } from '../tools/builtin.ts'
 import { INSPECT, outputSlice } from '../tools/results.ts'

@@ -110,21 +110,21 @@ export function patched(
 ): { input: ConnectorInput; login: McpLogin | null } {
   const secret = secretFor(opened(vault, before), before, patch)
   const input = { ...inputOf(before, secret), ...patch }
-  // `auth` is the same if left out or given as GET shows it. With a client of its own a login begins anew (rowOf).
+  // `auth` is the same if left out or given as GET shows it. If it gives a client, the login begins anew (rowOf).
   const isSameAuth = patch.auth === undefined || patch.auth.type === before.auth.type
   return { input, login: isSameAuth ? loginAfter(secret.oauth, before, patch) : null }
 }
 
 /**
- * A login ends with any change of the address. What callers told of its service stays while the origin does, like other
- * secrets.
+ * A login ends with any change of the address. What callers gave for its login service stays while the origin does,
+ * like other secrets.
  */
 function loginAfter(held: McpLogin | undefined, before: Connector, patch: ConnectorPatch): McpLogin | null {
   if (patch.url === undefined || patch.url === before.url) return held ?? null
   return leadsElsewhere(before, patch) ? null : toldIn(held)
 }
 
-/** The way back from `rowOf`. */
+/** The inverse of `rowOf`. */
 function inputOf(row: Connector, { headers, env, bearer }: ConnectorSecret): ConnectorInput {
   const isStdio = row.transport === 'stdio'
   return {
@@ -179,7 +179,7 @@ const fieldsOf = ({ headers, env, bearer, oauth }: ConnectorSecret): Sealed[] =>
 const fieldsOfSealed = ({ transport, auth }: Connector): Sealed[] =>
   transport === 'stdio' ? ['env'] : auth.type === 'none' ? ['headers'] : ['headers', 'auth']
 
-/** Whether a patch leads to another origin, or to a program that is started otherwise. */
+/** Whether a patch leads to another origin, or to a program that is started differently. */
 function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatch): boolean {
   const originOf = (text: string | null) =>
     text !== null && URL.canParse(text) ? new URL(text).origin : text
@@ -192,10 +192,12 @@ function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatc
 
 const orNull = (login: McpLogin): McpLogin | null => (Object.keys(login).length === 0 ? null : login)
 
-/** What callers told of the server's login service: a client that was made there by hand, its name, what to ask for. */
+/**
+ * What callers gave for the server's login service: a client registered there by hand, its issuer, scopes to ask for.
+ */
 const toldIn = (login: McpLogin | undefined): McpLogin | null => orNull(givenIn(login))
 
-/** The same, as `auth` of the input tells it. */
+/** The same, from `auth` of the input. */
 function loginIn(auth: ConnectorInput['auth']): McpLogin | null {
   const { client_id, client_secret, issuer, scope } = auth ?? {}
   return orNull({

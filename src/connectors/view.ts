@@ -83,7 +83,7 @@ export function createConnectorViews({ store, vault, mcp, tools }: ConnectorView
     // The registry may still give the reason of an earlier absence.
     const why = state === 'auth_required' ? error : (telling[0]?.reason ?? error)
     if (why !== undefined) return why
-    // Without a connection a server may merely be unused: one whose list is known is not called away for that.
+    // A server without a connection may merely be unused: one whose list is known does not count as away.
     const wasThere =
       state !== 'connecting' && (await store.connectors.loadList(connectorKey(connector))) !== null
     return wasThere ? null : `${connector.name} is not ready yet`

@@ -20,7 +20,7 @@ export interface ConnectorProxy extends ForwardProxy {
 }
 
 /**
- * A name's addresses, none where they take too long: the system may take half a minute where the name's servers do not
+ * A name's addresses, none if they take too long: the system may take half a minute if the name's servers do not
  * answer.
  */
 export async function knownAddresses(hostname: string, resolve: Resolve): Promise<LookupAddress[]> {
@@ -28,7 +28,7 @@ export async function knownAddresses(hostname: string, resolve: Resolve): Promis
   return (await within(CONNECT_TIMEOUT_MS, asking)) ?? []
 }
 
-/** Makes the connections of one guard, to hosts that pass alone. */
+/** Makes the connections of one guard, only to hosts that pass. */
 interface Dialer {
   /** In the form that an agent of undici takes */
   connect: buildConnector.connector
@@ -54,7 +54,7 @@ export function createDialer(openings: Openings, resolve: Resolve, proxy: Connec
         connect({ ...options, ...more }, (...[error, socket]) => {
           if (error) return callback(error, null)
           // Before undici's own listeners, which it adds next.
-          for (const end of ['end', 'error', 'close']) socket.on(end, letGoOn)
+          for (const end of ['end', 'error', 'close']) socket.on(end, finishParsing)
           callback(null, socket)
         })
       const { protocol, hostname } = options
@@ -113,10 +113,10 @@ interface Parser {
 
 /**
  * When an answer's connection ends, or is reset, while its reader is behind, an assertion of undici 7 fails that nobody
- * can catch: any server could end the process so (nodejs/undici#5360; mended in undici 8, which needs Node 22). So the
- * parser takes what is left, as undici 8's does; the caps on bodies bound what it gives.
+ * can catch: any server could end the process that way (nodejs/undici#5360; fixed in undici 8, which needs Node 22). So
+ * the parser takes what is left, as undici 8's does; the caps on bodies bound what it gives.
  */
-function letGoOn(this: Socket): void {
+function finishParsing(this: Socket): void {
   const key = Object.getOwnPropertySymbols(this).find(({ description }) => description === 'parser')
   const parser = key && (this as unknown as Record<symbol, Parser | null>)[key]
   if (!parser?.paused || parser.ptr === null) return

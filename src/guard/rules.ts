@@ -4,7 +4,7 @@ import { isPublicAddress, type Openings } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
 
 /**
- * Checks what can be told without the network: scheme, user information, literal addresses, loopback names. Throws
+ * Checks what can be known without the network: scheme, user information, literal addresses, loopback names. Throws
  * address_not_allowed.
  */
 export function checkUrl(url: URL, openings: Openings, requireHttps: boolean): void {
