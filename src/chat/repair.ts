@@ -294,7 +294,7 @@ export const messageWith = (
 /** The last thing that each part or message became, or the message that a part begins. */
 const made = new WeakMap<object, object>()
 
-/** What was made of `from` last time, if it equals `fresh`: a history is repaired anew for each step. */
+/** What was made of `from` last time, if it equals `fresh`: a history is repaired again for each step. */
 function again<T extends Part | MessageInput>(from: Part | MessageInput, fresh: T): T {
   const known = made.get(from) as T | undefined
   if (known && isAlike(known, fresh)) return known

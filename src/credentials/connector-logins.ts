@@ -137,7 +137,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     const read = await unchanged(owner, id, revision)
     const secret = sealConnector(vault, read, { ...openConnector(vault, read), oauth: login })
     const entry = { owner, act: 'connector.login', subject: id, details: {} }
-    // A new revision: what was refused before is tried anew, and no connection outlives its login.
+    // A new revision: what was refused before is tried again, and no connection outlives its login.
     const update = () => store.connectors.update({ owner, admin: false }, read, { secret }, entry)
     const written = await pending.stored(update)
     // Null: the connector was changed meanwhile, or its former login was renewed.

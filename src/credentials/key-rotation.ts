@@ -82,7 +82,7 @@ export async function rotateKeys(store: RotationStore, vault: Vault): Promise<Ro
 
 type Write = () => Promise<boolean>
 
-/** For everything under a former key, a function that writes it anew; `unopened` gets what no key opens. */
+/** For everything under a former key, a function that seals it again; `unopened` gets what no key opens. */
 async function* outdated({ sealed }: RotationStore, vault: Vault, unopened: string[]): AsyncGenerator<Write> {
   /** Null: it stays as it is. */
   function anew(what: string, bytes: Uint8Array, context: string): Uint8Array | null {

@@ -45,7 +45,7 @@ const AHEAD_MS = 60_000
 interface Occasion {
   /** The token that was refused; null: none was, the token ends soon */
   refused: string | null
-  /** Another process, which this one waited for, has tried it in vain */
+  /** Another process, which this one waited for, tried it and failed */
   wasTried: boolean
 }
 

@@ -55,7 +55,7 @@ export interface LoginRenewerDeps extends Timing {
 interface Occasion {
   /** The token was refused; otherwise it ends soon */
   isRefused: boolean
-  /** Another process, which this one waited for, has tried it in vain */
+  /** Another process, which this one waited for, tried it and failed */
   wasTried: boolean
 }
 

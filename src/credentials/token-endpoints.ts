@@ -32,10 +32,7 @@ export interface Renewed {
 interface TokenEndpoints {
   /** Throws LoginRefused, or a BatonError: then it may succeed later. */
   renew(configured: ConfiguredVendor, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
-  /**
-   * Another process tried to renew the login in vain a moment ago: it is left alone here, too. Returns the error to
-   * throw.
-   */
+  /** Another process failed to renew the login a moment ago: it is left alone here, too. Returns the error to throw. */
   failedElsewhere(id: string): BatonError
   /** Whether the login's last renewal failed a moment ago. */
   isPaused(id: string): boolean

@@ -20,11 +20,11 @@ export type Retry = (error: BatonError, begun: boolean) => number | null
 /** The retries used so far, for one request and for those that take its place. */
 export interface Tries {
   retries: number
-  waited: number
+  waitedMs: number
   /** Codes of the errors that came when a stream had begun */
   begunWith: Set<string>
 }
-export const noTries = (): Tries => ({ retries: 0, waited: 0, begunWith: new Set() })
+export const noTries = (): Tries => ({ retries: 0, waitedMs: 0, begunWith: new Set() })
 
 export function createRetry(random: () => number, tries = noTries()): Retry {
   return (error, begun) => {
@@ -39,9 +39,9 @@ export function createRetry(random: () => number, tries = noTries()): Retry {
       tries.begunWith.add(error.code)
     }
     const wait = delay(error, random() * BASE_MS * 2 ** tries.retries)
-    if (wait === null || tries.waited + wait > TOTAL_WAIT_MS) return null
+    if (wait === null || tries.waitedMs + wait > TOTAL_WAIT_MS) return null
     tries.retries++
-    tries.waited += wait
+    tries.waitedMs += wait
     return wait
   }
 }

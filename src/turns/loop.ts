@@ -135,7 +135,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     ),
     ...tools,
     isCurrent: start !== null,
-    heard: 0,
+    heardRevision: 0,
     index: committedSteps(turn),
     invalidCalls: 0,
     amended: [],

@@ -39,7 +39,7 @@ export interface Run {
    * The newest revision of the tools that was known when the step was read: the step has it, unless the store has lost
    * it
    */
-  heard: number
+  heardRevision: number
   /** How long the turn may still wait for servers of its session */
   serverWaitMs: number
   /** Nothing can have changed since the run was loaded: the next step need not read again */

@@ -47,7 +47,7 @@ async function refresh(run: Run): Promise<Prepared> {
   if (run.isCurrent) run.isCurrent = false
   else {
     await catchUp(run)
-    run.heard = deps.tools.latestRevision(active.session.id)
+    run.heardRevision = deps.tools.latestRevision(active.session.id)
     await readNew(run)
   }
   active.stop.signal.throwIfAborted()
@@ -100,7 +100,7 @@ async function streamStep(
   let isStarted = false
   const isRestart = active.restartPending
   const beforeSend = () => {
-    const known = Math.max(prepared.overlay.revision, run.heard)
+    const known = Math.max(prepared.overlay.revision, run.heardRevision)
     if (deps.tools.latestRevision(active.session.id) > known) return false
     if (isStarted) return true
     isStarted = true

@@ -9,7 +9,7 @@
  * `p:<turn>` epoch of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number of the
  * writer's last append · `epoch` of the newest owner that spoke · `era` in which the log began: since when which server
  * serves. A later server may have the log from a disk, or from a copy that lagged behind, without its newest events:
- * then the log begins anew.
+ * then the log begins again.
  */
 import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
 import {

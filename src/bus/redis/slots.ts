@@ -209,7 +209,7 @@ export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
     try {
       for (const name of (await run(RENEW, args)) as string[]) hear(name)
     } catch {
-      // Calls in Redis' line would wait in vain.
+      // Calls in Redis' line would wait for nothing.
       for (const { ticket } of line) {
         if (!waiting.delete(ticket.id)) continue
         if ((await own.enter(ticket, Number.POSITIVE_INFINITY)) === 'in') tell(ticket.id)
