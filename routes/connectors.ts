@@ -32,7 +32,8 @@ const Pairs = Type.Record(Type.String(), Type.String({ maxLength: 65_536 }), {
 })
 const Globs = Type.Array(text(1, 256), {
   maxItems: 1000,
-  description: "Names of the server's tools; * stands for any text, at most 1000 times in a list",
+  description:
+    "Names of the server's tools; * stands for any text, ? for one character. At most 1000 * in a list; a name with ? counts as often as it has characters",
 })
 const Auth = {
   ...taggedBy(

@@ -311,21 +311,31 @@ t.test('the timeout for tools of an owner’s server is an hour at most', async 
   t.match(await asked('PT60M'), { status: 201 })
 })
 
-t.test('the patterns of a list of tools hold a thousand stars at most, all together', async (t) => {
-  const hal = await ownerOf('hal')
-  const asked = (given: object) =>
-    hal('POST', '/v1/connectors', { name: 'many', transport: 'sse', url: 'https://many.test/sse', ...given })
-  const full = Array.from({ length: 1000 }, (_, i) => `t${i}_*`)
-  const more = [...full.slice(1), '*a*']
-  for (const field of ['allow_tools', 'deny_tools'])
-    t.match(await asked({ [field]: more }), {
+t.test(
+  'the patterns of a list of tools hold a thousand stars at most, and each character of one with ? is a star',
+  async (t) => {
+    const hal = await ownerOf('hal')
+    const asked = (given: object) =>
+      hal('POST', '/v1/connectors', {
+        name: 'many',
+        transport: 'sse',
+        url: 'https://many.test/sse',
+        ...given,
+      })
+    const full = Array.from({ length: 1000 }, (_, i) => `t${i}_*`)
+    const more = [...full.slice(1), '*a*']
+    for (const field of ['allow_tools', 'deny_tools'])
+      t.match(await asked({ [field]: more }), {
+        status: 400,
+        body: { error: { code: 'invalid_request', param: field, message: /1000/ } },
+      })
+    const long = (count: number) => Array.from({ length: count }, (_, i) => `*${i}?*`.padEnd(250, 'a'))
+    t.match(await asked({ deny_tools: long(5) }), { status: 400, body: { error: { param: 'deny_tools' } } })
+    const made = await asked({ allow_tools: full, deny_tools: long(4) })
+    t.match(made, { status: 201 })
+    t.match(await hal('PATCH', `/v1/connectors/${made.body.id}`, { deny_tools: more }), {
       status: 400,
-      body: { error: { code: 'invalid_request', param: field, message: /1000/ } },
+      body: { error: { param: 'deny_tools' } },
     })
-  const made = await asked({ allow_tools: full, deny_tools: ['*'.repeat(256)] })
-  t.match(made, { status: 201 })
-  t.match(await hal('PATCH', `/v1/connectors/${made.body.id}`, { deny_tools: more }), {
-    status: 400,
-    body: { error: { param: 'deny_tools' } },
-  })
-})
+  },
+)

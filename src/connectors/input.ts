@@ -20,7 +20,7 @@ const LONGEST_TIMEOUT = 'PT1H'
 
 /**
  * Most `*` in one list of names. A hundred thousand of them, matched against a server's names, stop the event loop for
- * seconds.
+ * seconds; so would a thousand long names with `?`, whose every character counts as one.
  */
 const MOST_STARS = 1000
 
@@ -59,8 +59,10 @@ export function assertLimits({ default_tool_config, ...globs }: Limited): void {
     throw invalid('default_tool_config.timeout', words)
   }
   for (const field of ['allow_tools', 'deny_tools'] as const) {
-    const stars = (globs[field] ?? []).join('').split('*').length - 1
-    if (stars > MOST_STARS) throw invalid(field, `${field} may hold * at most ${MOST_STARS} times.`)
+    const weighed = (globs[field] ?? []).map((glob) => (glob.includes('?') ? '*'.repeat(glob.length) : glob))
+    const stars = weighed.join('').split('*').length - 1
+    const words = `${field} may hold * at most ${MOST_STARS} times; a name with ? counts as often as it has characters.`
+    if (stars > MOST_STARS) throw invalid(field, words)
   }
 }
 

@@ -354,20 +354,33 @@ function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
 }
 
 /**
- * `*` stands for any run of characters; everything else for itself. Goes piece by piece and never backtracks: as a
- * regular expression, a few stars would hold the event loop for minutes over one long name, and strangers write both
- * globs and names.
+ * `*` stands for any run of characters, `?` for one; everything else for itself. Goes piece by piece and never
+ * backtracks: as a regular expression, a few stars would hold the event loop for minutes over one long name, and
+ * strangers write both globs and names.
  */
 function matches(glob: string, name: string): boolean {
-  if (!glob.includes('*')) return name === glob
+  if (!glob.includes('*')) return name.length === glob.length && standsAt(glob, name, 0)
   const [first = '', ...between] = glob.split('*')
   const last = between.pop() ?? ''
-  if (!name.startsWith(first)) return false
+  if (!standsAt(first, name, 0)) return false
   let at = first.length
   for (const piece of between) {
-    const found = name.indexOf(piece, at)
+    const found = placeOf(piece, name, at)
     if (found < 0) return false
     at = found + piece.length
   }
-  return name.length - last.length >= at && name.endsWith(last)
+  return name.length - last.length >= at && standsAt(last, name, name.length - last.length)
+}
+
+function placeOf(piece: string, name: string, from: number): number {
+  if (!piece.includes('?')) return name.indexOf(piece, from)
+  for (let at = from; at + piece.length <= name.length; at++) if (standsAt(piece, name, at)) return at
+  return -1
+}
+
+function standsAt(piece: string, name: string, at: number): boolean {
+  if (!piece.includes('?')) return name.startsWith(piece, at)
+  if (at + piece.length > name.length) return false
+  for (let i = 0; i < piece.length; i++) if (piece[i] !== '?' && piece[i] !== name[at + i]) return false
+  return true
 }

@@ -435,6 +435,9 @@ t.test('a glob with many stars matches correctly and quickly', async (t) => {
     ['*b*', ['b', 'abc', 'a\nb'], ['ac']],
     ['a**c*d', ['acd', 'abcxd', 'accdd'], ['adc', 'acdx']],
     ['*ab*abc', ['ab_abc', 'ababc'], ['abc', 'ab_abc_']],
+    ['rea?', ['read', 'rea?'], ['rea', 'reads', 'xread']],
+    ['?*a?c*?', ['xabcx', 'x_aac_abcx'], ['abcx', 'xabc', 'xacx']],
+    ['*?', ['a', 'ab'], ['']],
     ['a.c', ['a.c'], ['abc']],
   ]
   for (const [glob, fits, fitsNot] of table) {
