@@ -234,16 +234,28 @@ export function outputSlice(
 function textAt({ output, structured }: StoredOutput, path: string): string {
   if (!path.startsWith('/')) throw refused('A JSON Pointer begins with /, such as /items/0.')
   // Text that happens to be JSON can be walked too.
-  let value: unknown = structured ? JSON.parse(output) : readJson(output)
-  if (value === undefined) throw refused('This output is text; read it by offset, without a path.')
+  const document: unknown = structured ? JSON.parse(output) : readJson(output)
+  if (document === undefined) throw refused('This output is text; read it by offset, without a path.')
+  // Who knows the server's structure does not know that it is kept beside a long text here.
+  const [found] = [document, ...besideText(document)].flatMap((root) => valueAt(root, path))
+  if (!found) throw refused(`There is nothing at ${path}.`)
+  return typeof found.value === 'string' ? found.value : JSON.stringify(found.value)
+}
+
+/** The structure of what shapeResult keeps as {text, structured}. */
+function besideText(document: unknown): unknown[] {
+  const pair = document as { text: unknown; structured: unknown } | null
+  return Object.keys(pair ?? {}).join() === 'text,structured' ? [pair?.structured] : []
+}
+
+function valueAt(root: unknown, path: string): { value: unknown }[] {
+  let value = root
   for (const key of stepsOf(path)) {
     const holds = typeof value === 'object' && value !== null && Object.hasOwn(value, key)
-    if (!holds || (Array.isArray(value) && !/^(0|[1-9]\d*)$/.test(key))) {
-      throw refused(`There is nothing at ${path}.`)
-    }
+    if (!holds || (Array.isArray(value) && !/^(0|[1-9]\d*)$/.test(key))) return []
     value = (value as Record<string, unknown>)[key]
   }
-  return typeof value === 'string' ? value : JSON.stringify(value)
+  return [{ value }]
 }
 
 function readJson(text: string): unknown {

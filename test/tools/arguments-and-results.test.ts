@@ -368,7 +368,12 @@ t.test('a structured result keeps its structure, and a cut is always told', asyn
   t.equal((await shape([text(long.slice(1))])).spill, undefined, 'a text that just fits is given whole')
   const both = await shape([text(long)], big)
   t.equal(outputSlice(both.stored, { path: '/text', offset: MODEL_LIMIT, limit: 10 }).content, 'z')
-  t.equal(outputSlice(both.stored, { path: '/structured/items/1/id', offset: 0, limit: 10 }).content, '1')
+  for (const path of ['/structured/items/1/id', '/items/1/id'])
+    t.equal(outputSlice(both.stored, { path, offset: 0, limit: 10 }).content, '1', path)
+  t.throws(() => outputSlice(both.stored, { path: '/none', offset: 0, limit: 1 }), {
+    code: 'invalid_request',
+    param: 'path',
+  })
   const wordy = await shape([text(long)], small)
   t.match(wordy, { structured: small, stored: { output: long, structured: false } })
 })
