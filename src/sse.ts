@@ -63,8 +63,12 @@ export function createDecoder(
   }
 }
 
-/** Encodes one event. `data` must hold no raw line break: JSON never does. */
+/** Line breaks that JSON leaves in its texts. They end no line of SSE, but do for many readers (httpx `iter_lines`). */
+const BREAKS = /[\u0085\u2028\u2029]/g
+const escaped = (one: string) => `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`
+
+/** Encodes one event. `data` is JSON on one line. */
 export const encodeEvent = (event: string, data: string, id: string): string =>
-  `id: ${id}\nevent: ${event}\ndata: ${data}\n\n`
+  `id: ${id}\nevent: ${event}\ndata: ${data.replace(BREAKS, escaped)}\n\n`
 
 export const encodeComment = (text: string): string => `: ${text}\n\n`

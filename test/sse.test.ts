@@ -54,8 +54,8 @@ t.test('events that were encoded are decoded, wherever their text is cut', async
           text.slice(i * size, (i + 1) * size),
         )
         t.same(
-          decode(...chunks),
-          list.map(({ name, data, id }) => frame(data, name, id)),
+          decode(...chunks).map(({ data, event, id }) => frame(JSON.parse(data), event, id)),
+          list.map(({ name, data, id }) => frame(JSON.parse(data), name, id)),
         )
       },
     ),
@@ -93,6 +93,11 @@ t.test('events and comments are encoded as clients read them', async (t) => {
   t.equal(
     encodeEvent('content.delta', '{"text":"a"}', '1-0'),
     'id: 1-0\nevent: content.delta\ndata: {"text":"a"}\n\n',
+  )
+  t.equal(
+    encodeEvent('message', JSON.stringify({ text: 'a\u2028b\u2029c\u0085d' }), '1-1'),
+    'id: 1-1\nevent: message\ndata: {"text":"a\\u2028b\\u2029c\\u0085d"}\n\n',
+    'nothing but LF ends a line, whatever a reader takes for a line break',
   )
   t.equal(encodeComment('ping'), ': ping\n\n')
 })
