@@ -1,8 +1,10 @@
 /** OpenAI's streams, recorded and made up, become the parts of a message; a broken stream is a failure. */
 import { readdirSync } from 'node:fs'
 import t from 'tap'
+import { chatgpt } from '../../../providers/openai/index.ts'
 import type { SseFrame } from '../../../src/sse.ts'
 import { EMPTY } from '../../patterns.ts'
+import { parserOf } from '../exchange.ts'
 import { finishOf, fold, framed, framesOf, thrownBy } from '../streams.ts'
 import { FIXTURES, fixture, origin, parse } from './exchange.ts'
 
@@ -140,6 +142,7 @@ t.test('quirks of the stream are read', async (t) => {
     t.match(folded(delta, done, item(0, message('item')), completed()), [{ text: 'item' }])
     t.match(folded(delta, done, completed()), [{ text: 'done' }])
     t.match(folded(delta, completed()), [{ text: 'delt' }])
+    t.match(folded(delta, { ...done, text: null }, completed()), [{ text: 'delt' }])
     t.match(folded(delta, completed({ output: [message('output')] })), [{ text: 'output' }])
     t.match(folded(completed({ output: [message('only at the end')] })), [{ text: 'only at the end' }])
     t.match(folded(item(0, message('kept')), completed({ output: [message('late')] })), [{ text: 'kept' }])
@@ -277,6 +280,8 @@ t.test('quirks of the stream are read', async (t) => {
       framed(
         bare('output_item.added', { item: { ...message(''), phase: 'commentary', content: [] } }),
         bare('output_text.delta', { delta: 'a' }),
+        bare('output_text.delta', { delta: '' }),
+        bare('output_text.delta', { delta: null }),
         bare('output_text.delta', { delta: 'b' }),
         bare('output_item.done', { item: message('ab') }),
         bare('output_item.added', { item: called('call_a', '') }),
@@ -441,15 +446,26 @@ t.test('quirks of the stream are read', async (t) => {
   })
 
   await t.test('a call without an end is kept as text unless the response is complete', async (t) => {
+    const told = (what: string, more: Record<string, unknown>) => ({
+      type: `response.function_call_arguments.${what}`,
+      output_index: 0,
+      ...more,
+    })
     const events = [
       added(0, called('call_a', '', { status: 'in_progress' })),
-      { type: 'response.function_call_arguments.delta', output_index: 0, delta: '{"n":1}' },
+      told('delta', { delta: '{"n"' }),
+      told('delta', { delta: ':1}' }),
     ]
     const cut = {
       type: 'response.incomplete',
       response: { incomplete_details: { reason: 'max_output_tokens' } },
     }
     t.match(folded(...events, completed()), [{ arguments: { n: 1 } }])
+    t.match(
+      folded(...events, told('done', {}), completed()),
+      [{ arguments: { n: 1 } }],
+      'an end that does not repeat the arguments takes none away',
+    )
     t.match(
       folded(...events, cut),
       [{ arguments: EMPTY, arguments_text: '{"n":1}' }],
@@ -515,11 +531,13 @@ t.test('quirks of the stream are read', async (t) => {
     )
   })
 
-  await t.test('response.failed is a failure, whatever its status', async (t) => {
+  await t.test('response.failed is a failure at once, whatever its status', async (t) => {
     for (const status of ['in_progress', null, 5]) {
       const event = { type: 'response.failed', response: { status, error: { code: 'invalid_prompt' } } }
+      const parser = parserOf(chatgpt, origin)
       t.match(
-        thrownBy(() => parse(framed(event))),
+        // The connection may stay open: nobody says that this is the end.
+        thrownBy(() => framed(event).map((frame) => parser.push(frame))),
         { code: 'upstream_rejected' },
       )
     }
