@@ -189,6 +189,34 @@ t.test(
   },
 )
 
+t.test('each use of a key is written down once; that it cannot be is nobody’s failure', async (t) => {
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  const written: string[][] = []
+  let isAway = false
+  const used: typeof store.keys.used = async (ids) => {
+    written.push([...ids])
+    if (isAway) throw new Error('away')
+  }
+  const auth = createAuth({
+    config: { auth: 'keys', adminKey: null, corsOrigins: [] },
+    store: { keys: { ...store.keys, used } },
+    bus: fakeBus().bus,
+  })
+  const { id, key } = await createKey(store, 'test', { owner: 'ada', scopes: ['chat'] })
+  await auth.authenticate(bearer(key))
+  await auth.authenticate(bearer(key))
+  mock.timers.tick(60_000)
+  t.strictSame(written, [[id]], 'while the gateway runs')
+  isAway = true
+  await auth.authenticate(bearer(key))
+  mock.timers.tick(60_000)
+  t.strictSame(written, [[id], [id]])
+  await auth.authenticate(bearer(key))
+  await t.resolves(auth.close())
+  t.equal(written.length, 3)
+})
+
 t.test(
   'a key that has used up its calls per minute is refused with 429; the bootstrap key never is',
   async (t) => {
