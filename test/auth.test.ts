@@ -277,10 +277,11 @@ t.test('an admin sees what is another owner’s, and uses no credential of their
   t.match(await admin('GET', `/v1/sessions/${session}`), { status: 200, body: { owner: 'ada' } })
   t.match(await admin('GET', `/v1/turns/${turn}`), { status: 200 })
   t.match(await admin('GET', `/v1/credentials/${credential_id}`), { status: 200 })
-  t.match(await admin('POST', '/v1/sessions', chat), {
-    status: 400,
-    body: { error: { param: 'credential_id' } },
-  })
+  const refused = { status: 400, body: { error: { param: 'credential_id' } } }
+  t.match(await admin('POST', '/v1/sessions', chat), refused)
+  const lent = { credential_id: (await admin('POST', '/v1/credentials', login)).body.id }
+  t.match(await admin('PATCH', `/v1/sessions/${session}`, lent), refused, 'an admin lends none either')
+  t.match(await admin('PATCH', `/v1/sessions/${session}`, { credential_id }), { status: 200 })
 })
 
 t.test(

@@ -59,7 +59,37 @@ t.test('an owner sees the whole URL of a connector of their own', async (t) => {
   const url = 'https://mcp.test/mcp?tenant=1'
   const { body } = await bob('POST', '/v1/connectors', { name: 'mine', transport: 'sse', url })
   t.equal((await bob('GET', `/v1/connectors/${body.id}`)).body.url, url)
+  const { data } = (await admin('GET', '/v1/audit')).body
+  const made = data.find(({ subject }: { subject: string }) => subject === body.id)
+  t.equal(made.details.url, 'https://mcp.test/mcp', 'the audit has it without what may be a secret')
 })
+
+t.test(
+  'a connector that is changed or deleted lets its connection go, and its sessions hear of it',
+  async (t) => {
+    const ivy = await ownerOf('ivy')
+    const input = { name: 'own', transport: 'sse', url: 'https://mcp.test/sse' }
+    const { id } = (await ivy('POST', '/v1/connectors', input)).body
+    const session = (await ivy('POST', '/v1/sessions', { ...MODEL, connectors: ['own'] })).body.id
+    const key = async () => {
+      const row = await store.connectors.get({ owner: 'ivy', admin: false }, id)
+      return row && connectorKey(row)
+    }
+    const path = `/v1/connectors/${id}`
+    const former = await key()
+    t.match(await ivy('PATCH', path, { url: 'https://mcp.test/v2/sse' }), { status: 200 })
+    t.match(g.tools.calls.slice(-2), [
+      { verb: 'released', args: [former] },
+      { verb: 'changed', args: ['own', undefined] },
+    ])
+    const latter = await key()
+    t.equal((await ivy('DELETE', path)).status, 204)
+    t.match(g.tools.calls.slice(-2), [
+      { verb: 'released', args: [latter] },
+      { verb: 'changed', args: ['own', [session]] },
+    ])
+  },
+)
 
 t.test('what an owner says about a login service is kept sealed, with the login', async (t) => {
   const gil = await ownerOf('gil')
@@ -209,9 +239,14 @@ t.test('a connector keeps a name that the configuration takes later; no session 
     BATON__TOOLBOX__MCPS__0__TRANSPORT: 'streamable_http',
     BATON__TOOLBOX__MCPS__0__URL: url,
     BATON__TOOLBOX__MCPS__0__MODE: 'strict',
+    BATON__TOOLBOX__MCPS__1__NAME: 'asked-for',
+    BATON__TOOLBOX__MCPS__1__TRANSPORT: 'streamable_http',
+    BATON__TOOLBOX__MCPS__1__URL: url,
+    BATON__TOOLBOX__MCPS__1__MODE: 'strict',
+    BATON__TOOLBOX__MCPS__1__BIND: 'manual',
   })
   t.teardown(() => configured.close())
-  await store.connectors.syncConfig(configConnectors([{ ...HTTP, name: 'shared', url }], vault))
+  await store.connectors.syncConfig(configConnectors(configured.config.toolbox.mcps, vault))
   const zoe = configured.as(key)
 
   const made = await zoe('POST', '/v1/sessions', MODEL)
@@ -220,7 +255,7 @@ t.test('a connector keeps a name that the configuration takes later; no session 
   t.strictSame(
     bound.map(({ connector }) => connector.id),
     ['con_config_shared'],
-    'the operator’s server, not the one of the same name',
+    'the operator’s server, not the one of the same name, and none that is bound by hand',
   )
   t.match(await zoe('POST', '/v1/sessions', { ...MODEL, connectors: ['shared'] }), refused('connectors[0]'))
   t.match(

@@ -261,7 +261,7 @@ export async function gateway(
     vault,
     config,
     assertUrl,
-    mcp: fakeMcp,
+    mcp: { ...fakeMcp, release: (key) => void tools.calls.push({ verb: 'released', args: [key] }) },
     logins: connectorLogins,
     specFor: (connector) =>
       connectorSpec(connector, vault, config.connectorsAllowPrivate, connectorLogins.authFor),

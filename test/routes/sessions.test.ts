@@ -49,7 +49,15 @@ t.test('sessions are made, read, listed, changed and deleted', async (t) => {
     'a PATCH without a body counts as one with an empty body',
   )
 
-  t.equal((await call('DELETE', url)).status, 204)
+  const dropped: string[] = []
+  const { drop } = g.bus.bus
+  g.bus.bus.drop = async (session) => {
+    dropped.push(session)
+    throw new Error('away')
+  }
+  t.equal((await call('DELETE', url)).status, 204, 'also while the bus is away')
+  g.bus.bus.drop = drop
+  t.strictSame(dropped, [made.body.id], 'its events go, too')
   t.match(await call('DELETE', url), { status: 404, body: { error: { code: 'session_not_found' } } })
   t.match(await call('GET', url), { status: 404 })
 })
