@@ -166,6 +166,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     [408, '', 'upstream_timeout'],
     [409, json({ message: 'locked' }), 'upstream_overloaded', /locked/],
     [500, json({ type: 'server_error', message: 'oops' }), 'upstream_overloaded', /oops/],
+    [500, '<html><title>Internal error</title></html>', 'upstream_overloaded', /Internal error/],
     [502, '<html><title>Bad gateway</title></html>', 'upstream_overloaded', /Bad gateway/],
     [503, json({ code: 'slow_down' }), 'upstream_overloaded'],
     [504, '', 'upstream_timeout'],
