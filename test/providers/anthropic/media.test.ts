@@ -279,12 +279,14 @@ t.test('media that the vendor cannot read become text, except those of the open 
   t.equal(unread(DAMAGED, all), undefined)
 
   const last: MessageInput = { role: 'user', parts: given.parts.map((part) => ({ ...part })) }
-  const fewer = unread('Request exceeds the maximum size', [...before, last], undefined, 413)
+  const fewer = unread('Request exceeds the maximum size', [said('a'), ...before, last], undefined, 413)
+  t.same(fewer?.[0], said('a'))
   t.match(
-    fewer?.[0]?.parts,
-    [{ type: 'text' }, { type: 'text' }, { type: 'text' }],
+    fewer?.[1]?.parts,
+    [{ text: /not shown/ }, { text: /not shown/ }, { text: /not shown/ }],
     'a request that is too large loses its earlier media',
   )
+  t.match(fewer?.[3]?.parts, [{ content: [{ text: '{"size":1}' }, { text: /not shown/ }] }], 'and no texts')
   t.same(fewer?.at(-1), last)
   const turn = [
     said('look'),

@@ -246,6 +246,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     const odd = [
       result('flag', { is_error: true }),
       result('data', { structured: { a: 1 } }),
+      result('told', { ...words, structured: { a: 1 } }),
       result('none', {}),
       result('image', { content: [{ type: 'text', text: 'see' }, image] }),
       result('both', { content: [image], structured: { a: 1 } }),
@@ -260,6 +261,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       '[The outcome of the tool call is unknown]\nwords',
       '[The tool call failed]',
       '{"a":1}',
+      'words',
       '(no output)',
       [
         { type: 'input_text', text: 'see' },
