@@ -49,6 +49,7 @@ t.test('a turn is started in the background, read and waited for', async (t) => 
     status: 409,
     body: { error: { code: 'turn_in_progress', details: { active_turn_id: turn.id } } },
   })
+  t.match(g.turns.state.seen, { max_steps: 16 }, 'so many where the caller says nothing')
   const append = await call('POST', `/v1/sessions/${id}/messages`, user('x'))
   t.match(append, {
     status: 409,

@@ -217,16 +217,18 @@ t.test('quirks of the stream are read', async (t) => {
   })
 
   await t.test('items are found by id if a relay lost their index', async (t) => {
-    const at = { item_id: 'msg_1' }
-    t.match(
-      folded(
-        { type: 'response.output_item.added', item: { ...message(''), id: 'msg_1', content: [] } },
-        { type: 'response.output_text.delta', ...at, delta: 'a' },
-        { type: 'response.output_text.delta', ...at, delta: 'b' },
-        completed(),
-      ),
-      [{ text: 'ab' }],
-    )
+    const announced = (id: string) => ({
+      type: 'response.output_item.added',
+      item: { ...message(''), id, content: [] },
+    })
+    const said = (item_id: string, delta: string) => ({
+      type: 'response.output_text.delta',
+      item_id,
+      delta,
+    })
+    const mixed = [said('msg_1', 'a'), said('msg_2', 'c'), said('msg_1', 'b')]
+    for (const begun of [[announced('msg_1'), announced('msg_2')], []])
+      t.match(folded(...begun, ...mixed, completed()), [{ text: 'ab' }, { text: 'c' }])
   })
 
   await t.test('items to which a relay gives the same index are all kept', async (t) => {
