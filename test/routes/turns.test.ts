@@ -111,7 +111,7 @@ t.test('a call that waits for its turn is answered with the turn, or with its er
   const error = {
     code: 'upstream_rate_limited',
     message: 'Slow down.',
-    param: null,
+    param: 'model',
     details: { upstream: { message: 'Too fast' }, retry_after: 7 },
   }
   const { turn, answer: failed } = await ending({ end: { state: 'failed', error } })
@@ -120,6 +120,7 @@ t.test('a call that waits for its turn is answered with the turn, or with its er
     body: {
       error: {
         code: 'upstream_rate_limited',
+        param: 'model',
         details: { turn_id: turn.id, upstream: { message: 'Too fast' } },
       },
     },

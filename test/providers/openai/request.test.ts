@@ -80,6 +80,10 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     const options = { system_blocks: ['First.'], headers: {}, dual_declarations: false }
     const { body, notes } = publicBody(requestFor({ tools: TOOLS, settings, options }))
     t.match(body, { ...settings, instructions: 'First.\n\nBe brief.' })
+    const instructed = (change: Parameters<typeof requestFor>[0]) =>
+      publicBody(requestFor(change)).body.instructions
+    t.equal(instructed({ options, instructions: '' }), 'First.')
+    t.equal(instructed({ instructions: 'half \ud83d' }), 'half \ufffd')
     t.same(notes, [])
     const bare = publicBody(requestFor({ settings: { parallel_tool_calls: false } })).body
     t.notOk(
@@ -230,7 +234,8 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     ] as const) {
       const part: Part = { type: 'file', media_type, data: 'QUJD', ...(name ? { name } : {}) }
       const { body } = publicBody(requestFor({ messages: [{ role: 'user', parts: [part] }] }))
-      t.match(body.input, [{ content: [{ filename: expected }] }], media_type)
+      const [file] = body.input.flatMap((item): unknown[] => (item.type === 'message' ? item.content : []))
+      t.hasStrict(file, { filename: expected }, media_type)
     }
   })
 
