@@ -66,6 +66,11 @@ t.test('a medium is shown as what its bytes are, and only named where they belie
   const late = Buffer.from(`\n${' '.repeat(900)}%PDF-1.4`).toString('base64')
   t.equal(shown({ type: 'file', media_type: 'application/pdf', data: late }), 'as it is')
   t.equal(shown({ type: 'file', media_type: 'text/plain', data: late }), 'as it is')
+  const gif = Buffer.from('GIF89a').toString('base64')
+  for (const medium of [PNG, JPEG, PDF, gif, riff('WEBP')]) {
+    const data = Buffer.concat([Buffer.from('>'), Buffer.from(medium, 'base64')]).toString('base64')
+    t.equal(shown({ type: 'file', media_type: 'text/plain', data }), 'as it is', 'no sign stands later')
+  }
   t.equal(shown({ media_type: 'image/heic', data: 'AAAA' }), 'as it is')
   t.equal(shown({ media_type: 'image/png', url: 'https://x.test/a.svg' }), 'as it is')
 })

@@ -212,13 +212,15 @@ t.test('failures become errors of the catalogue', async (t) => {
     t.equal(limit(counters).retryAfter, undefined)
     t.equal(limit({ ...counters, date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 65)
     t.equal(limit({ ...counters, 'retry-after': '7', date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 7)
-    t.match(
-      limit({
-        'anthropic-ratelimit-unified-status': 'rejected',
-        'anthropic-ratelimit-unified-reset': 'never',
-      }),
-      { code: 'upstream_rate_limited', details: { reset_at: undefined } },
-    )
+    for (const reset of ['never', '0', '1795285200000000'])
+      t.match(
+        limit({
+          'anthropic-ratelimit-unified-status': 'rejected',
+          'anthropic-ratelimit-unified-reset': reset,
+        }),
+        { code: 'upstream_rate_limited', details: { reset_at: undefined } },
+        reset,
+      )
     const { status, headers, body } = anthropicFixture('error-429.json')
     for (const more of [{}, { 'anthropic-ratelimit-unified-overage-reset': '1796083200' }]) {
       const failure = { status, headers: { ...headers, ...more }, body: JSON.stringify(body) }

@@ -343,6 +343,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
           3,
           { type: 'text', text: 'so' },
           { type: 'citations_delta', citation: {} },
+          { type: 'text_delta', text: '' },
           { type: 'text_delta', text: ' it is' },
         ),
         { type: 'content_block_delta', index: 9, delta: { type: 'text_delta', text: 'of no block' } },
@@ -352,6 +353,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     )
     t.match(fold(events), [{ type: 'text', text: 'so it is' }])
     t.equal(fold(events).length, 1)
+    t.equal(events.filter(({ type }) => type === 'text.delta').length, 2, 'no reader is told nothing')
   })
 
   await t.test('a refusal gives the vendor’s reason, if there is one', async (t) => {

@@ -326,9 +326,11 @@ t.test('items that OpenAI made go back as they came', async (t) => {
       const input = (...own: Part[]) =>
         chatgptBody(requestFor({ messages: [{ role: 'assistant', parts: own }] })).body.input
       const answer: Part = { type: 'text', text: 'So.' }
-      t.match(input({ ...reasoning, text: 'edited' }, answer)[0], {
-        summary: [{ type: 'summary_text', text: 'edited' }],
-      })
+      const [whole] = input(reasoning, answer)
+      for (const text of ['edited', '']) {
+        const summary = text === '' ? [] : [{ type: 'summary_text', text }]
+        t.strictSame(input({ ...reasoning, text }, answer)[0], { ...whole, summary })
+      }
       t.same(input(reasoning), [])
       t.equal(input(answer, reasoning).length, 1)
       const empty = {
