@@ -166,7 +166,8 @@ t.test('a server that is connected is available once it has listed its tools', a
     store,
     vault,
     mcp: { status: () => ({ state: 'ready' }) },
-    tools: { list: async () => ({ revision: 1, updated_at: '', tools: [] }) },
+    // One tool, of another server
+    tools: g.tools.tools,
   })
   const bound = async () => (await boundTo(session, { limit: 1 })).data
   t.match(await bound(), [{ status: 'unavailable', reason: 'mute is not ready yet' }])

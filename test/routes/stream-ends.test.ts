@@ -379,6 +379,7 @@ t.test('a waiting caller is answered when the server closes', async (t) => {
   const closing = s.app.close()
   const stream = await answer
   t.equal(stream.headers.connection, 'close', 'the connection keeps no server from closing')
+  t.match(stream.headers['retry-after'], /^[1-9]\d*$/)
   t.equal(stream.statusCode, 503)
   t.match(JSON.parse(await all(stream)), { error: { code: 'draining', details: { turn_id: 'turn_1' } } })
   await closing
