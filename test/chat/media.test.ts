@@ -80,13 +80,13 @@ t.test('a medium that was stored in a lenient form is shown in the strict one', 
     const given: MessageInput = { role: 'user', parts: [{ type: 'file', ...part }] }
     return repair([given], { ...BOUND, takesMedia: () => true }).messages[0]?.parts[0]
   }
-  t.match(shown({ media_type: 'image/png', data: PNG.replace('=', '') }), { type: 'image', data: PNG })
-  t.match(shown({ media_type: 'text/plain', data: 'aGk' }), { data: 'aGk=' })
-  t.match(shown({ media_type: 'text/plain', data: 'aGkh==' }), { data: 'aGkh' })
-  t.match(shown({ media_type: 'image/png', url: ' HTTPS://x.test/\ud800' }), {
+  t.hasStrict(shown({ media_type: 'image/png', data: PNG.replace('=', '') }), { type: 'image', data: PNG })
+  t.hasStrict(shown({ media_type: 'text/plain', data: 'aGk' }), { data: 'aGk=' })
+  t.hasStrict(shown({ media_type: 'text/plain', data: 'aGkh==' }), { data: 'aGkh' })
+  t.hasStrict(shown({ media_type: 'image/png', url: ' HTTPS://x.test/\ud800' }), {
     url: 'https://x.test/%EF%BF%BD',
   })
-  t.match(shown({ media_type: 'image/png', url: 'no address' }), { url: 'no address' })
+  t.hasStrict(shown({ media_type: 'image/png', url: 'no address' }), { url: 'no address' })
 })
 
 t.test('a medium that is not shown has a note, and the structured result beside it is shown', async (t) => {
