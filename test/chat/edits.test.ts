@@ -1,7 +1,7 @@
 /** A turn's edits of its context. */
 import fc from 'fast-check'
 import t from 'tap'
-import { applyEdits, type ContextEdit } from '../../src/chat/edits.ts'
+import { afterEdits, applyEdits, type ContextEdit } from '../../src/chat/edits.ts'
 import type { MessageInput } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { RUNS } from './histories.ts'
@@ -199,4 +199,28 @@ t.test('edits stay cheap where thousands of parts, before and after, bear one to
   const [, edited] = applyEdits([signed('old')], edits)
   t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 1)
   t.notMatch(JSON.stringify(edited), 'opaque')
+})
+
+t.test('of results that come later, those stay whose calls the edits left', async (t) => {
+  const asked = (...ids: string[]): MessageInput => ({
+    role: 'assistant',
+    parts: ids.map((call_id) => ({ type: 'tool_call', call_id, name: 's.t', arguments: {} })),
+  })
+  const answered = (...ids: string[]): MessageInput => ({
+    role: 'tool',
+    parts: ids.map((call_id) => ({
+      type: 'tool_result',
+      call_id,
+      name: 's.t',
+      content: [],
+      is_error: false,
+      outcome: 'ok',
+    })),
+  })
+  const before = [said('look'), asked('a', 'b')]
+  const since = [answered('a', 'b'), said('go on'), asked('c'), answered('c')]
+  const [, ...later] = since
+  t.strictSame(afterEdits(before, before, since), since)
+  t.strictSame(afterEdits(before, [said('look'), asked('b')], since), [answered('b'), ...later])
+  t.strictSame(afterEdits(before, [said('look')], since), later)
 })
