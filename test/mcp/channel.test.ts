@@ -197,7 +197,7 @@ t.test(
       [modern, 'modern'],
     ] as const) {
       const spec = specOf(rig, { key })
-      mcp.interest(spec, 400)
+      mcp.interest(spec, 2_000)
       await list(mcp, spec)
     }
     t.equal(await heard, 'modern')
