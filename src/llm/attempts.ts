@@ -124,7 +124,6 @@ export class Attempts {
 
   /** Makes the next attempt ready. Throws the error to give up with. */
   async #recover(thrown: unknown): Promise<void> {
-    this.#call.signal.throwIfAborted()
     const refused = thrown instanceof Refused ? thrown : null
     if (refused && (await this.#renew(refused))) return
     const failure = refused?.failure ?? refusalIn(thrown)

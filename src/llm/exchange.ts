@@ -130,7 +130,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
   /** Gives the exchange up and destroys its socket. Does nothing once it is over or drained. */
   abort(reason: unknown): void {
     if (this.#state !== 'open') return
-    this.#early = []
     this.#fail(reason)
     this.#destroy()
   }
@@ -189,7 +188,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   onResponseError(_: unknown, error: Error): void {
     if (this.#state === 'open') this.#fail(this.#broken(error))
-    else this.#settle()
   }
 
   // ---- inside
@@ -207,7 +205,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
    * is open.
    */
   #handOnEarly(take: (piece: Buffer) => void): void {
-    for (const piece of this.#early.splice(0)) if (this.#state !== 'draining') take(piece)
+    for (const piece of this.#early.splice(0)) take(piece)
   }
 
   readonly #onAbort = (): void => this.abort(this.#request.signal.reason)
@@ -265,7 +263,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
       const words = 'The request cannot be sent over HTTP: check headers that the configuration adds.'
       return new BatonError('internal', words, { details, cause: error })
     }
-    if (error.code === 'UND_ERR_DESTROYED' || error.code === 'UND_ERR_CLOSED') {
+    if (error.code === 'UND_ERR_DESTROYED') {
       return new BatonError('draining', 'Baton is shutting down.', { retryAfter: 1, cause: error })
     }
     return new BatonError('upstream_disconnected', WHERE[this.#stage], { details, cause: error })
