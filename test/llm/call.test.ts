@@ -1,5 +1,6 @@
 /** One call of a model: what is sent, what is read, and what is recorded of the call. */
 import { mock } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import t from 'tap'
 import { bodyBytes } from '../../src/llm/body.ts'
@@ -123,6 +124,18 @@ t.test('an answer without a content type is read as a stream', async (t) => {
   t.equal(textOf((await collect(bench(t, server.url).call())).batches), 'hello')
 })
 
+t.test('a head that only announces the answer is passed over', async (t) => {
+  const server = await rawServer(t, (socket) => {
+    socket.once('data', async () => {
+      socket.write('HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n')
+      // A read of its own: the next head would take its place at once.
+      await sleep(50)
+      socket.end(`HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n${WHOLE}`)
+    })
+  })
+  t.equal(textOf((await collect(bench(t, `http://127.0.0.1:${server.port}`).call())).batches), 'hello')
+})
+
 t.test('an answer that is no stream goes to classify, whatever its status', async (t) => {
   const cases: [name: string, type: Record<string, string>, body: string][] = [
     ['a page of HTML', { 'content-type': 'text/html; charset=utf-8' }, '<title>Blocked</title>'],
@@ -174,7 +187,7 @@ t.test('the end of the answer is its finish, not the end of the body', async (t)
   const { opened: closed, open: left } = gate()
   const server = await upstreamServer(t, (response) => {
     response.once('close', left)
-    response.writeHead(200, SSE).write(WHOLE)
+    response.writeHead(200, SSE).write(WHOLE + frame({ error: 'upstream_overloaded' }))
   })
   const { batches, thrown } = await collect(bench(t, server.url).call())
   t.equal(thrown, undefined)
@@ -220,6 +233,17 @@ t.test('beforeSend is asked right before each sending, and may forbid it', async
   t.equal((await collect(stale({ beforeSend: throwing }))).thrown, broken)
   t.equal(textOf((await collect(stale())).batches), 'hello')
   t.equal(server.requests.length, 3, 'nothing was sent for the two calls before')
+})
+
+t.test('a header that HTTP cannot carry is a fault of the configuration, and not tried again', async (t) => {
+  const render: Deployment['render'] = (request) => ({
+    ...vendor.render(request),
+    headers: { 'x-own': 'a\nb' },
+  })
+  const { call, retries } = bench(t, 'http://127.0.0.1:1')
+  const error = await failure(call({ deployment: { ...vendor, render } }))
+  t.match(error, { code: 'internal', message: /headers that the configuration adds/ })
+  t.same(retries, [])
 })
 
 t.test('no secret gets into an error', async (t) => {

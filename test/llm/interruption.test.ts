@@ -39,7 +39,7 @@ t.test('timeouts', async (t) => {
       }, 100)
     })
     const { batches, thrown } = await collect(
-      bench(t, server.url, { limits: { idleTimeoutMs: 1000 } }).call(),
+      bench(t, server.url, { limits: { firstByteTimeoutMs: 1000, idleTimeoutMs: 1000 } }).call(),
     )
     t.equal(textOf(batches), 'a')
     t.match(thrown, { code: 'upstream_timeout', details: { phase: 'body' } })
