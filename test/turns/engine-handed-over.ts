@@ -203,7 +203,12 @@ t.test('a turn that waits for a slot is given away as the drain begins', async (
 
 t.test('another replica begins at once a turn that is queued behind one that ends in a drain', async (t) => {
   const { say, replica, begin } = world(t, { leaseSeconds: 600 })
-  const leaving = replica()
+  const begun: string[] = []
+  const startQueued: Store['turns']['startQueued'] = (id, ...rest) => {
+    begun.push(id)
+    return store.turns.startQueued(id, ...rest)
+  }
+  const leaving = replica({ store: withTurns({ startQueued }) })
   const { store: lookedAt, hasLooked } = looked()
   const other = replica({ store: lookedAt })
   await hasLooked
@@ -214,6 +219,48 @@ t.test('another replica begins at once a turn that is queued behind one that end
   say()
   await left
   t.match(await other.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.strictSame(begun, [], 'the leaving replica takes no queued turn, though it hears of one, too')
+})
+
+t.test('a drain waits until the last event of a turn is in the stream', async (t) => {
+  const { bus, say, replica, begin } = world(t)
+  const { opened: isSent, open: send } = gate()
+  const { opened: isThere, open: arrive } = gate()
+  const append: Bus['append'] = async (session, events) => {
+    if (events.some(({ type }) => type === 'turn.completed')) {
+      send()
+      await isThere
+    }
+    return bus.append(session, events)
+  }
+  const leaving = replica({ bus: { ...bus, append } })
+  await begin(leaving)
+  say()
+  await isSent
+  await drainUntil(t, leaving, arrive)
+})
+
+t.test('a turn whose last step is being committed at the drain’s deadline is not given away', async (t) => {
+  const { bus, say, replica, begin } = world(t)
+  const { opened: reached, open: reach } = gate()
+  const { opened: committed, open: goOn } = gate()
+  const commit: Store['turns']['commit'] = async (...given) => {
+    reach()
+    await committed
+    return store.turns.commit(...given)
+  }
+  const told: string[] = []
+  bus.subscribe('control', (message) => told.push(JSON.parse(message).op))
+  const leaving = replica({ store: withTurns({ commit }) })
+  const { turn } = await begin(leaving)
+  say()
+  await reached
+  const left = leaving.drain(0)
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  goOn()
+  await left
+  t.match(await store.turns.get(CALLER, turn.id), { state: 'completed' })
+  t.strictSame([leaving.handedOver(), told], [0, []])
 })
 
 t.test(

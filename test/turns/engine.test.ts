@@ -317,6 +317,22 @@ t.test('the completion of a call is counted and said once the ledger has it', as
   await eventually(() => types.includes('turn.completed'))
 })
 
+t.test('the metrics tell that a turn runs, its wait for a slot, its steps and its end', async (t) => {
+  const { say, replica, begin } = world(t)
+  const metrics = createMetrics({ defaults: false })
+  const { types } = await begin(replica({ metrics }))
+  await eventually(() => types.includes('step.started'))
+  const running = await metrics.text()
+  t.match(running, 'baton_turns_active 1\n')
+  t.match(running, 'baton_turn_queue_seconds_count 1\n')
+  say()
+  await eventually(async () => (await metrics.text()).includes('baton_turns_active 0\n'))
+  const over = await metrics.text()
+  t.match(over, 'baton_steps_total{provider="acme",finish="stop"} 1\n')
+  t.match(over, 'baton_turns_total{state="completed"} 1\n')
+  t.match(over, 'baton_turn_seconds_count{state="completed"} 1\n')
+})
+
 t.test('nothing listens any more to what would have stopped a call once the call has ended', async (t) => {
   const { say, replica } = world(t, {}, [
     { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
