@@ -125,8 +125,6 @@ export function createEngine(deps: EngineDeps): Engine {
       return { turn, outcome: 'created' }
     }
     await sayCreated(deps, turn)
-    // The running turn may have ended between the check and the insert: nobody else would look for a while.
-    await bus.publish('queue', turn.session_id)
     if (opened.interrupted !== null) await cancel(caller, opened.interrupted, null)
     return { turn, outcome: kind }
   }

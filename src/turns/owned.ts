@@ -26,7 +26,7 @@ export interface Owned {
   active: ReadonlyMap<string, ActiveTurn>
   /** Runs it here, in the background; never throws. */
   launch(turn: Turn, fence: Fence, entry: Entry): void
-  /** Launches the session's next queued turn, where there is one and none runs here. */
+  /** Launches the session's next queued turn, where there is one and none is active. */
   startNext(session: string): Promise<void>
   /** Launches a turn that waits for input, if all that it waits for is there. */
   resume(turn: string): Promise<void>
@@ -62,7 +62,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
   }
 
   async function startNext(session: string): Promise<void> {
-    if (isDraining || active.has(session)) return
+    if (isDraining) return
     const next = await store.turns.startQueued(session, { id: newId('msg') }, lease)
     if (next) launch(next.turn, next.fence, { kind: 'fresh', start: null })
   }

@@ -281,6 +281,22 @@ async function queueContract(t: Test, store: Store): Promise<void> {
   })
 
   await t.test(
+    'a turn that is asked for as another ends begins at once, or that end knows of it',
+    async (t) => {
+      const scope = owner()
+      const races = Array.from({ length: 10 }, async () => {
+        const { session, turn, fence } = await runningTurn(store, scope)
+        const [opened, ended] = await Promise.all([
+          store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' })),
+          store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED }),
+        ])
+        t.equal(opened?.kind, ended.has_queued ? 'queued' : 'running')
+      })
+      await Promise.all(races)
+    },
+  )
+
+  await t.test(
     'an interrupting turn comes before queued turns, and marks the running turn as cancelled',
     async (t) => {
       const scope = owner()

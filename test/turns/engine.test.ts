@@ -12,14 +12,12 @@ import { createLog } from '../../src/log.ts'
 import type { Settlement, Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { endTurn, runningTurn } from '../contracts/store-rows.ts'
 import { collect } from '../memory.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
   follow,
-  looked,
   pieces,
   type Seen,
   session,
@@ -51,22 +49,6 @@ t.test('a queued turn ends once it is cancelled, and begins once the turn before
   say()
   const over = await one.wait(CALLER, second.id, 30, new AbortController().signal)
   t.match(over, { state: 'completed' })
-})
-
-t.test('a turn that is queued just as the running turn ends begins at once', async (t) => {
-  const { say, replica } = world(t, { leaseSeconds: 600 })
-  say()
-  const { session: opened, turn: last, fence } = await runningTurn(store, CALLER)
-  const openSurely: Store['turns']['openSurely'] = async (...given) => {
-    const queued = await store.turns.openSurely(...given)
-    await endTurn(store, fence, last.id)
-    return queued
-  }
-  const { store: lookedAt, hasLooked } = looked({ openSurely })
-  const one = replica({ store: lookedAt })
-  await hasLooked
-  const { turn } = await one.start(CALLER, opened.id, asked({ on_busy: 'enqueue' }))
-  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
 })
 
 t.test('an interrupting turn begins as soon as the running turn has been cancelled', async (t) => {
