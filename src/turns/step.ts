@@ -50,7 +50,6 @@ async function refresh(run: Run): Promise<Prepared> {
     run.heardRevision = deps.tools.latestRevision(active.session.id)
     await readNew(run)
   }
-  active.stop.signal.throwIfAborted()
   const registry = run.registry ?? (await deps.tools.current(active.session.id))
   return prepareStep(run, registry)
 }
