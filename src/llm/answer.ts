@@ -74,7 +74,6 @@ export async function readAnswer(
       exchange.abort(thrown)
     }
   })
-  frames.push(utf8.end())
   frames.end()
   guard(() => {
     try {

@@ -153,7 +153,7 @@ t.test('an answer that is no stream goes to classify, whatever its status', asyn
 })
 
 t.test('an error that follows the events of a stream as bare JSON goes to classify, too', async (t) => {
-  const begun = frame({ text: 'hel' })
+  const begun = `trace-id: 4\n\n${frame({ text: 'hel' })}`
   for (const body of ['{"error":"in a line"}', '[{\r\n  "error": {\r\n    "code": 503\r\n  }\r\n}\r\n]']) {
     const server = await upstreamServer(t, stream(`${begun}${body}`))
     const { batches, thrown } = await collect(bench(t, server.url).call())
