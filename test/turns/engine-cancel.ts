@@ -160,7 +160,7 @@ t.test('a cancel that arrives while a model request is prepared stops the reques
   await eventually(() => types.includes('turn.cancelled'))
 })
 
-t.test('a turn that is cancelled while its step is committed aborts its calls before they run', async (t) => {
+t.test('a turn that is cancelled as its step is committed stops its calls and waits for none', async (t) => {
   const { say, replica, begin } = world(t, {}, CALLS)
   const { opened: reached, open: reach } = gate()
   const { opened: committed, open: goOn } = gate()
@@ -170,17 +170,24 @@ t.test('a turn that is cancelled while its step is committed aborts its calls be
     return store.turns.commit(...given)
   }
   const { policy, executor } = toolsThat(() => null)
+  const { opened: called, open: callIt } = gate()
   const stopped: boolean[] = []
-  const run = (call: ExecutorCall) => {
-    stopped.push(call.signal.aborted)
-    return executor.run(call)
+  const run = ({ signal }: ExecutorCall) => {
+    stopped.push(signal.aborted)
+    callIt()
+    return new Promise<never>(() => {})
   }
   const one = replica({ policy, executor: { ...executor, run }, store: withTurns({ commit }) })
   const { types, turn } = await begin(one, { max_steps: 1 })
   say()
   await reached
   await one.cancel(CALLER, turn.id, null)
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
   goOn()
+  await called
+  mock.timers.tick(3_000)
+  mock.timers.reset()
   await eventually(() => types.includes('turn.cancelled'))
   t.strictSame(stopped, [true], 'the call’s signal is aborted before the executor sends anything')
 })
