@@ -113,8 +113,8 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     for (let i = 0; i < 100; i++) {
       const turn = `turn_${i}`
       await bus.append(SESSION, [
-        { ...event('turn.created', '', turn), once: `${turn}:created` },
-        { ...event('turn.completed', '', turn), once: `${turn}:end` },
+        { ...event('turn.created', '', turn), once: `${turn}:created`, epoch: i },
+        { ...event('turn.completed', '', turn), once: `${turn}:end`, epoch: i },
       ])
     }
     const left = async (part: string, session = SESSION) =>
@@ -123,7 +123,7 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
       const ttl = await left(part)
       t.ok(ttl > 0 && ttl <= 60_000, `${part} has ${ttl} ms`)
     }
-    t.ok(Number(await command(t, bus, 'HLEN', `baton:{${SESSION}}:meta`)) < 60)
+    t.ok(Number(await command(t, bus, 'HLEN', `baton:{${SESSION}}:meta`)) < 80)
     t.ok(Number(await command(t, bus, 'XLEN', `baton:{${SESSION}}:log`)) <= 20)
     const reading = start(t, bus, { turn: 'turn_99' })
     await reading.ended
@@ -139,6 +139,9 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.ok((await left('meta', 'ses_marked')) > 0, 'a log that was only marked expires, too')
     await bus.append('ses_marked', [delta(1)])
     t.ok((await left('log', 'ses_marked')) > 0, 'its events expire from the first one on')
+    await command(t, bus, 'DEL', 'baton:{ses_marked}:log')
+    await bus.append('ses_marked', [delta(2)])
+    t.ok((await left('log', 'ses_marked')) > 0, 'also where the log was lost and begins anew')
   })
 
   t.test(
