@@ -200,6 +200,8 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
     const left = { session_id: session.id, turn_id: turn.id, epoch: null, events: [one, two] }
     t.strictSame(await unsaid(), left)
+    const others = await store.turns.unannounced(1000, [turn.id])
+    t.notOk(others.some(({ turn_id }) => turn_id === turn.id))
     await store.turns.forgetAnnouncements([turn.id], null)
     t.equal(await unsaid(), null)
   })
@@ -301,7 +303,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     for (const thrown of await Promise.all(writes.map(rejection))) t.ok(thrown instanceof StaleOwner)
     t.strictSame([await store.turns.get(scope, turn.id), await store.messages.after(session.id, 0)], before)
     t.strictSame(await store.turns.heartbeat(LEASE.owner, [session.id], 60), [])
-    await store.turns.handOver(fence)
+    for (const former of stale) await store.turns.handOver(former)
     t.strictSame(
       await store.turns.heartbeat('replica-2', [session.id], 60),
       [{ session_id: session.id, cancelled_turn: null }],
@@ -339,11 +341,11 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
           StaleOwner,
       )
       await endTurn(store, one.fence, one.turn.id)
-      const late = store.turns.commit(one.fence, {
-        turn_id: one.turn.id,
-        end: { state: 'cancelled' },
-      })
-      t.ok((await rejection(late)) instanceof StaleOwner, 'the turn’s end gave the lease back')
+      const messages = [message('too late', { turn_id: one.turn.id })]
+      for (const rest of [{ end: { state: 'cancelled' as const } }, { end: COMPLETED, messages }]) {
+        const late = store.turns.commit(one.fence, { turn_id: one.turn.id, ...rest })
+        t.ok((await rejection(late)) instanceof StaleOwner, 'the turn’s end gave the lease back')
+      }
       t.strictSame(await store.turns.heartbeat(LEASE.owner, [one.session.id], 60), [])
       const next = await startTurn(store, scope, openRequest(one.session.id))
       t.ok(

@@ -190,6 +190,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.turns.ofKey(session, 'key-2'), null)
     const elsewhere = await newSession(store, scope)
     const fresh = openRequest(elsewhere.id, { turn: { idempotency_key: 'key-1' } })
+    t.equal(await store.turns.ofKey(elsewhere.id, 'key-1'), null)
     t.equal((await store.turns.open(scope, fresh))?.kind, 'running', 'a key counts only within its session')
   })
 
@@ -231,8 +232,8 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     t.equal(await load('ses_another', null, 10, true), 2, 'a turn of another session is not interrupted')
     const none = { session: session.id, idempotency_key: null, interrupts: false }
     t.equal(await store.turns.countOpen(owner().owner, none, 10), 0)
-    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
-    t.equal(await load(session.id, null), 1)
+    await store.turns.commit(fence, { turn_id: turn.id, state: 'awaiting_input' })
+    t.equal(await load(session.id, null), 1, 'a turn that waits for a person does not count')
   })
 
   await t.test('turns queue behind the running turn and start in order of arrival', async (t) => {
@@ -260,7 +261,11 @@ async function queueContract(t: Test, store: Store): Promise<void> {
       'the same commit gives the same answer again',
     )
 
-    t.ok((await store.turns.idleQueues(1000)).includes(session.id))
+    t.equal(
+      (await store.turns.idleQueues(1000)).filter((one) => one === session.id).length,
+      1,
+      'two turns wait, in one queue',
+    )
     t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, second.turn.id)
     t.match(await store.turns.open(scope, openRequest(session.id)), {
       kind: 'busy',

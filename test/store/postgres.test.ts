@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, inFull } from '../../src/errors.ts'
-import { type Db, value } from '../../src/store/db.ts'
+import { type Db, matched, value, values } from '../../src/store/db.ts'
 import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
@@ -20,14 +20,17 @@ import {
   COMPLETED,
   connector,
   id,
+  LAPSED,
   LEASE,
   message,
   newSession,
   openRequest,
   owner,
+  recoverAll,
   rejection,
   runningTurn,
   startTurn,
+  step,
   text,
 } from '../contracts/store-rows.ts'
 import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
@@ -173,6 +176,39 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     t.strictSame(codec.strangers, [], 'every part was opened in the session that it was sealed in')
   })
 
+  await t.test('a deleted session leaves no row behind', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const made = await store.connectors.create(connector(scope, 'bound'))
+    if (made === 'name_taken') return t.fail(made)
+    await store.connectors.bind(session.id, made.id, null)
+    const call = {
+      id: id('exec'),
+      turn_id: turn.id,
+      step: 0,
+      call_id: 'call_1',
+      tool: 'now',
+      connector: null,
+    }
+    const row = { ...call, tools_revision: 0, arguments: {}, state: 'started', repeatable: false } as const
+    await store.turns.commit(fence, { turn_id: turn.id, step: step(0), executions: [row], end: COMPLETED })
+    const tables = await values<string>(
+      raw,
+      `select table_name::text from information_schema.tables where table_schema = 'public'`,
+    )
+    const having = async () => {
+      const found: string[] = []
+      for (const table of tables) {
+        const text = `select 1 from ${table} x where x::text ~ $1 limit 1`
+        if (await matched(raw, text, [`${session.id}|${turn.id}`])) found.push(table)
+      }
+      return found.sort()
+    }
+    t.strictSame(await having(), ['binding', 'execution', 'message', 'registry', 'session', 'step', 'turn'])
+    t.equal(await store.sessions.delete(scope, session.id), 'deleted')
+    t.strictSame(await having(), [])
+  })
+
   const allWait = (works: unknown[]) =>
     eventually(async () => {
       const waiting = `select count(*)::int from pg_stat_activity
@@ -203,6 +239,30 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     await raw.query(`update turn set state = 'completed' where id = $1`, [idle.turn.id])
   })
 
+  await t.test(
+    'a check that waits for a session sees the history on which the turn is accepted',
+    async (t) => {
+      const scope = owner()
+      const [kept, gone] = [await newSession(store, scope), await newSession(store, scope)]
+      const seen: number[] = []
+      const open = (session: string) =>
+        store.turns.open(scope, openRequest(session), (history) => void seen.push(history.length))
+      const late = await raw.transaction(async (queries) => {
+        await queries.query('select from session where id = any($1) for update', [[kept.id, gone.id]])
+        const appending = store.messages.append(scope, kept.id, [message('meanwhile')])
+        await allWait([appending])
+        const opening = [open(kept.id), open(gone.id)]
+        await allWait([appending, ...opening])
+        await queries.query('delete from session where id = $1', [gone.id])
+        return opening
+      })
+      const [accepted, deleted] = await Promise.all(late)
+      t.match(accepted, { kind: 'running', turn: { base_seq: 1 } })
+      t.strictSame(seen, [1])
+      t.equal(deleted, null, 'the session was deleted meanwhile')
+    },
+  )
+
   await t.test('a commit is made once, also where it is repeated while it is still under way', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
@@ -219,6 +279,20 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     t.strictSame(both[0]?.messages, both[1]?.messages)
     t.equal((await store.messages.ofTurn(turn.id)).length, 2)
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
+  })
+
+  await t.test('a lost turn that another replica is taking is passed over', async (t) => {
+    const scope = owner()
+    const lease = { owner: 'replica-2', seconds: 60 }
+    await recoverAll(store, lease)
+    const { session, turn } = await runningTurn(store, scope, LAPSED)
+    await raw.transaction(async (queries) => {
+      await queries.query('select from session where id = $1 for update', [session.id])
+      t.equal(await within(10_000, store.turns.recover(lease)), null)
+    })
+    const taken = await store.turns.recover(lease)
+    t.match(taken, { turn: { id: turn.id, recoveries: 1 }, fence: { epoch: 2 } })
+    if (taken) await store.turns.commit(taken.fence, { turn_id: turn.id, end: COMPLETED })
   })
 
   await t.test('the ledger is pruned around rows that somebody else deletes', async (t) => {
