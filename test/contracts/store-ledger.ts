@@ -271,8 +271,9 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
 
 async function readingContract(t: Test, store: Store): Promise<void> {
   const scope = owner()
-  const one = await runningTurn(store, scope)
+  // The session with fewer calls has the lower id.
   const two = await runningTurn(store, scope)
+  const one = await runningTurn(store, scope)
   const rows = [
     execution(one.turn.id),
     execution(one.turn.id, { tool: 'web.get', connector: 'web' }),

@@ -140,10 +140,11 @@ export async function messageContract(t: Test, store: Store): Promise<void> {
     const { id: session } = await newSession(store, scope)
     const user = message('question')
     const calls = message('', { role: 'assistant', parts: [call('call_1'), call('call_2')] })
+    const third = message('', { role: 'assistant', parts: [call('call_3')] })
     const alone = message('', { role: 'tool', parts: [result('call_1')] })
-    const shared = message('', { role: 'tool', parts: [result('call_2'), result('call_3')] })
+    const shared = message('', { role: 'tool', parts: ['call_2', 'call_3', 'call_4'].map(result) })
     const answer = message('answer', { role: 'assistant' })
-    await store.messages.append(scope, session, [user, calls, alone, shared, answer])
+    await store.messages.append(scope, session, [user, calls, third, alone, shared, answer])
     t.equal(await store.messages.delete(STRANGER, session, calls.id), null)
     t.equal(await store.messages.delete(scope, session, 'msg_none'), null)
     const { id: other } = await newSession(store, scope)
@@ -157,11 +158,14 @@ export async function messageContract(t: Test, store: Store): Promise<void> {
       new Set([calls.id, alone.id]),
     )
     const rest = await store.messages.after(session, 0)
-    t.strictSame(ids(rest), [user.id, shared.id, answer.id])
-    t.strictSame(rest[1]?.parts, [result('call_3')], 'results of other calls stay')
+    t.strictSame(ids(rest), [user.id, third.id, shared.id, answer.id])
+    t.strictSame(rest[2]?.parts, ['call_3', 'call_4'].map(result), 'results of other calls stay')
+    t.strictSame(await store.messages.delete(scope, session, third.id), [third.id])
+    const left = await store.messages.after(session, 1)
+    t.strictSame([ids(left), left[0]?.parts], [[shared.id, answer.id], [result('call_4')]])
     t.strictSame(await store.messages.delete(scope, session, shared.id), [shared.id])
     const [later] = (await store.messages.append(scope, session, [message('later')])) as Message[]
-    t.equal(later?.seq, 6, 'a seq is never given twice')
+    t.equal(later?.seq, 7, 'a seq is never given twice')
   })
 
   await t.test('of calls with the same id each has the result that follows it', async (t) => {
