@@ -259,6 +259,25 @@ t.test('a close sends what is held, and waits until it is in the log', async (t)
   await closing
 })
 
+t.test('a close during an append sends the rest after it, and waits for both', async (t) => {
+  const { appends, writer } = held(t, 0)
+  writer.delta(content('first'))
+  await turnOfTheLoop()
+  void writer.emit(started)
+  let isClosed = false
+  const closing = writer.close().then(() => {
+    isClosed = true
+  })
+  await turnOfTheLoop()
+  t.equal(appends.length, 1)
+  appends[0]?.done()
+  await turnOfTheLoop()
+  t.same(told(appends[1]?.events), ['turn.started:'])
+  t.notOk(isClosed)
+  appends[1]?.done()
+  await closing
+})
+
 t.test('after a loss a flush marks the log, since the process may die and nobody else knows', async (t) => {
   const { appends, writer } = held(t, 0)
   writer.delta(content('a'))

@@ -313,6 +313,7 @@ async function readingContract(t: Test, store: Store): Promise<void> {
     [fourth.id],
     '`since` and `until` compare with the start that is shown',
   )
+  t.strictSame(await listed({ since: at.replace('Z', '4Z') }), [], 'also where they are finer than it')
   const paged = await allPages((page) => store.executions.list(scope, {}, page), 3)
   t.strictSame([paged.rows.map((row) => row.id), paged.pages], [all, 2])
   const cut = await allPages((page) => store.executions.list(scope, {}, { ...page, bytes: 1 }), 100)
