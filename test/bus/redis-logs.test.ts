@@ -129,9 +129,9 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     await reading.ended
     t.equal(reading.items.length, 1)
     await command(t, bus, 'HSET', `baton:{${SESSION}}:meta`, 'touched', '0')
-    await command(t, bus, 'PEXPIRE', `baton:{${SESSION}}:log`, '9000')
+    for (const part of ['log', 'meta']) await command(t, bus, 'PEXPIRE', `baton:{${SESSION}}:${part}`, '9000')
     await bus.append(SESSION, [delta(1)])
-    t.ok((await left('log')) > 9000, 'a log that is used expires later')
+    for (const part of ['log', 'meta']) t.ok((await left(part)) > 9000, 'a log that is used expires later')
     await bus.ready()
     await start(t, bus, { turn: TURN, begun: true }, 'ses_read').item(0)
     t.ok((await left('meta', 'ses_read')) > 0, 'a log that was only read expires, too')
