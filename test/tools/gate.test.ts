@@ -145,7 +145,7 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
       const leave = await gates[i % 2]?.enter(tool, tool === 'read' ? 4 : 2, new AbortController().signal)
       for (const key of ['all', tool] as const) most[key] = Math.max(most[key], ++now[key])
       order.push(i)
-      await sleep(1)
+      await sleep(i % 5)
       now.all--
       now[tool]--
       leave?.()
