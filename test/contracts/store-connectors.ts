@@ -99,7 +99,12 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     if (!two) return t.fail('the connector is not listed')
     const renamed = await store.connectors.update(ADMIN, two, { name: 'three' })
     t.match(renamed, { id: two.id, owner: scope.owner, name: 'three', config_revision: 2 })
-    t.match(await store.connectors.get(scope, two.id), { name: 'three' })
+    t.equal(
+      await store.connectors.update(scope, two, { pin: 'block' }),
+      null,
+      'it was changed since it was read, and has the secret of before',
+    )
+    t.match(await store.connectors.get(scope, two.id), { name: 'three', pin: 'warn' })
     t.equal(await store.connectors.delete(ADMIN, two.id), true)
     t.equal(await store.connectors.get(scope, two.id), null)
   })

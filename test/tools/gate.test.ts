@@ -9,6 +9,7 @@ import { createMemorySlots, type Slots } from '../../src/bus/slots.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import { createGate, type Gate, type GateOptions } from '../../src/tools/gate.ts'
 import { ON_REDIS, SERVERS } from '../given-servers.ts'
+import { eventually } from '../waiting.ts'
 
 const log = pino({ level: 'silent' })
 
@@ -202,6 +203,21 @@ t.test('a gate keeps its contract on two replicas that share a Redis', ON_REDIS,
     ;(await waiting)()
   })
 
+  await t.test('a dead replica’s place in line comes free while the slot is taken', async (t) => {
+    const scope = scopeOf('place')
+    const [dead, alive] = [await replica(t, scope, 300), await replica(t, scope)]
+    const one = (id: string) => ({ ...ticket(id), most: 1 })
+    t.equal(await alive.slots.enter(one('runs'), 1), 'in')
+    t.equal(await dead.slots.enter(one('waits'), 1), 'line')
+    const redis = new Redis(SERVERS.REDIS_URL)
+    t.teardown(() => redis.disconnect())
+    for (const key of ['held', 'line', 'seen', 'count']) {
+      t.ok((await redis.ttl(`baton:{places:${scope}}:${key}`)) > 0, `${key} expires if all replicas die`)
+    }
+    dead.die()
+    await eventually(async () => (await alive.slots.enter(one('next'), 1)) === 'line')
+  })
+
   await t.test(
     'Redis may evict any of the keys while calls run: no slot is lost, or given twice',
     async (t) => {
@@ -222,6 +238,7 @@ t.test('a gate keeps its contract on two replicas that share a Redis', ON_REDIS,
         t.equal(await enter('runs'), 'in', `${key}: the slot is free again`)
         t.equal(await enter('waits'), 'line', `${key}: and so is the place in line`)
         for (const id of ['waits', 'runs']) await slots.leave(one(id))
+        t.strictSame(await redis.keys(`baton:{places:${scope}}:*`), [], 'no call leaves anything behind')
       }
     },
   )
