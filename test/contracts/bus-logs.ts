@@ -277,6 +277,8 @@ export function logContract(t: Test, bed: BusBed): void {
     t.same(await behind(), ['live'], 'its beginning was never in the log')
     await bus.append(SESSION, [event('step.started', 'begins'), delta('a'), delta('b')])
     t.same(await behind(), ['begins', 'a', 'b', 'live'])
+    const atOnce = await start(t, bus, { after: lost, turn: TURN }).events(4)
+    t.same(textsOf(atOnce), ['begins', 'a', 'b', 'live'], 'also while nothing more is said')
     await bus.append(SESSION, [event('message', 'whole')])
     t.same(await behind(), ['live'], 'a committed step is in the snapshot, and is not told')
     await bus.append(SESSION, [event('step.started', 'begins')])
