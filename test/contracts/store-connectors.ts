@@ -373,6 +373,7 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
       'another owner’s connector is not touched',
     )
     t.strictSame(await store.connectors.loadList(beside.id), [], 'another owner’s connector keeps its list')
+    t.strictSame(await store.connectors.pins(beside.id), [], 'and has no tool that was accepted of this one')
     await store.connectors.delete(scope, one.id)
     t.strictSame([await store.connectors.pins(one.id), await store.connectors.loadList(key)], [[], null])
     await store.connectors.saveList(key, one.id, list)

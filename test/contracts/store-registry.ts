@@ -52,9 +52,11 @@ export async function registryContract(t: Test, store: Store): Promise<void> {
     const one = connector(scope, 'many')
     await store.connectors.create(one)
     await store.connectors.bind(session, one.id, 'me')
-    const unbound = connector(owner(), 'many')
-    await store.connectors.create(unbound)
-    for (const { id } of [unbound, one])
+    const stranger = owner()
+    const elsewhere = connector(stranger, 'many')
+    await store.connectors.create(elsewhere)
+    await store.connectors.bind((await newSession(store, stranger)).id, elsewhere.id, null)
+    for (const { id } of [elsewhere, one])
       await store.connectors.pinFirst(id, [{ tool: 'x', hash: 'h1', definition: { a: '\0' } }])
     const known = [
       { session_id: session, revision: 2 },
