@@ -344,7 +344,8 @@ export function logContract(t: Test, bed: BusBed): void {
       { gap: true },
       'an old cursor gives a gap in the new log, too',
     )
-    t.equal(await after.pastEnd(SESSION, TURN, cursors[4] ?? '', true), false)
+    for (const turn of [TURN, 'turn_lost'])
+      t.equal(await after.pastEnd(SESSION, turn, cursors[4] ?? '', true), false)
   })
 
   t.test('pastEnd is true for the cursors of the terminal event and later ones only', async (t) => {
