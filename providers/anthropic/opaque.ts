@@ -16,7 +16,7 @@ export const redacted = (data: string): string => REDACTED + data
 
 /**
  * The block of a reasoning part, in a list. Empty without a token, since the API takes no unsigned thinking, and for a
- * block with a lone surrogate: it cannot be sent as UTF-8, and once mended it is not what was signed.
+ * block with a lone surrogate: it cannot be sent as UTF-8, and once repaired it is not what was signed.
  */
 export function thinkingBlock(part: ReasoningPart): (ThinkingBlock | RedactedThinkingBlock)[] {
   const block = blockOf(part)

@@ -41,7 +41,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
       else tell(channel.slice(controls.length) as Topic, message)
     },
     onUp() {
-      appends.mend()
+      appends.resetBroken()
       for (const session of undropped) drop(session).catch(() => {})
     },
     onListening: () => inboxes.missed(),

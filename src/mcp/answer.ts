@@ -1,5 +1,5 @@
 /**
- * Mends what stands around a JSON-RPC result: for one member that is null the SDK refuses a whole answer, and with it
+ * Repairs what stands around a JSON-RPC result: for one member that is null the SDK refuses a whole answer, and with it
  * the result of a tool that has run.
  */
 import { isRecord } from '../chat/json.ts'
@@ -13,24 +13,24 @@ export function isAnswer(message: unknown): message is Record<string, unknown> {
   return message.method == null && message.id != null && ('error' in message || 'result' in message)
 }
 
-/** An answer as the SDK takes it; anything else, and a result that needs no mending, as it is. */
-export function mendAnswer(message: unknown): unknown {
+/** An answer as the SDK takes it; anything else, and a result that needs no repairing, as it is. */
+export function repairAnswer(message: unknown): unknown {
   if (!isAnswer(message)) return message
   const { method: _, error, result, ...envelope } = message
-  if (error != null) return { ...envelope, error: mendError(error) }
-  const mended = mendResult(result)
-  const isSound = mended === result && !('error' in message) && !('method' in message)
-  return isSound ? message : { ...envelope, result: mended }
+  if (error != null) return { ...envelope, error: repairError(error) }
+  const repaired = repairResult(result)
+  const isSound = repaired === result && !('error' in message) && !('method' in message)
+  return isSound ? message : { ...envelope, result: repaired }
 }
 
 /** A result that is no object is taken for its content, as content.ts takes it. */
-function mendResult(result: unknown): object {
+function repairResult(result: unknown): object {
   if (!isRecord(result)) return { content: result }
   const { _meta, ...own } = result
   return _meta === undefined || isRecord(_meta) ? result : own
 }
 
-function mendError(error: unknown): object {
+function repairError(error: unknown): object {
   const { code, message, data } = isRecord(error) ? error : { message: error }
   return {
     code: Number.isInteger(code) ? code : INTERNAL_ERROR,

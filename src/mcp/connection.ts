@@ -16,7 +16,7 @@ import {
 } from './contract.ts'
 import { toMcpError } from './failure.ts'
 import { createExchange, createMcpFetch, type Exchange, exchanges, inExchange } from './http.ts'
-import { type MendedTools, mendTools } from './mend.ts'
+import { type RepairedTools, repairTools } from './repair.ts'
 import { scrubbedFailure } from './scrub.ts'
 import {
   type ConnectionContext,
@@ -40,7 +40,7 @@ interface CallRequest {
 }
 
 /** A tool list as it was read, over all pages. */
-export interface ListedTools extends MendedTools {
+export interface ListedTools extends RepairedTools {
   /** Milliseconds that the list holds, as its server says (2026-07-28); never 0, which servers' SDKs put there unasked */
   ttlMs?: number
 }
@@ -183,7 +183,7 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
   // The SDK would answer the same, but write to stdout.
   if (!client.getServerCapabilities()?.tools) return { tools: [], left_out: [] }
   const listed = await client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
-  const { tools, left_out } = mendTools(wire.takeListed().entries)
+  const { tools, left_out } = repairTools(wire.takeListed().entries)
   const accepted = new Set(listed.tools.map(({ name }) => name))
   // Clients MUST leave such tools out (MCP 2026-07-28, Streamable HTTP); the SDK has done so.
   const excluded = tools.filter(({ name }) => !accepted.has(name))

@@ -70,7 +70,7 @@ export interface McpAnnotations {
   openWorldHint?: boolean
 }
 
-/** A tool as its server defines it, mended if it was malformed. */
+/** A tool as its server defines it, repaired if it was malformed. */
 export interface McpTool {
   name: string
   title?: string

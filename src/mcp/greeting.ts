@@ -1,5 +1,5 @@
 /**
- * Mends what a server says about itself, as it answers `initialize` or the probe: the SDK refuses a whole server for
+ * Repairs what a server says about itself, as it answers `initialize` or the probe: the SDK refuses a whole server for
  * one odd member of it, and Baton needs little of it.
  */
 import { isRecord } from '../chat/json.ts'
@@ -8,13 +8,13 @@ import { isRecord } from '../chat/json.ts'
 const FIRST_REVISION = '2024-11-05'
 
 /** What Baton uses of the answer, in the form that the SDK accepts. */
-export function mendGreeting(result: unknown): unknown {
+export function repairGreeting(result: unknown): unknown {
   if (!isRecord(result)) return result
   const { protocolVersion, capabilities, serverInfo } = result
   const { name, version } = isRecord(serverInfo) ? serverInfo : {}
   return {
     protocolVersion: typeof protocolVersion === 'string' ? protocolVersion : FIRST_REVISION,
-    capabilities: mendCapabilities(capabilities),
+    capabilities: repairCapabilities(capabilities),
     serverInfo: { name: inWords(name), version: inWords(version) },
   }
 }
@@ -28,7 +28,7 @@ const LONGEST = 1_000
  * What Baton uses of the answer to `server/discover`. It is remembered for each server for a day, and the rest of it may
  * be megabytes.
  */
-export function mendDiscovery(result: unknown): unknown {
+export function repairDiscovery(result: unknown): unknown {
   if (!isRecord(result)) return result
   const { resultType, supportedVersions: versions, capabilities, _meta } = result
   const info = isRecord(_meta) ? _meta[SERVER_INFO] : undefined
@@ -37,7 +37,7 @@ export function mendDiscovery(result: unknown): unknown {
   return {
     resultType,
     supportedVersions: Array.isArray(versions) ? versions.filter(isShort).slice(0, 100) : versions,
-    capabilities: isRecord(capabilities) ? mendCapabilities(capabilities) : capabilities,
+    capabilities: isRecord(capabilities) ? repairCapabilities(capabilities) : capabilities,
     ttlMs: 0,
     cacheScope: 'private',
     _meta: { [SERVER_INFO]: { name: inWords(name), version: inWords(version) } },
@@ -45,7 +45,7 @@ export function mendDiscovery(result: unknown): unknown {
 }
 
 /** A server that does not say what it can do may have tools; one that says so in any form has them. */
-function mendCapabilities(capabilities: unknown): object {
+function repairCapabilities(capabilities: unknown): object {
   if (!isRecord(capabilities)) return { tools: {} }
   const { tools } = capabilities
   // An empty PHP array is `[]` in JSON; some servers list their tools here, or write `true` (batpred#3496).

@@ -9,8 +9,8 @@ import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
 import { USER_AGENT } from '../version.ts'
-import { mendAnswer } from './answer.ts'
-import { mendStream } from './stream.ts'
+import { repairAnswer } from './answer.ts'
+import { repairStream } from './stream.ts'
 
 /** What one call's HTTP requests have shown so far; the call reads it when it has to explain a failure. */
 export interface Exchange {
@@ -147,7 +147,7 @@ function either(lasting: AbortSignal, ending: AbortSignal): AbortSignal {
 const PIECE = 16 * 1024
 
 /**
- * Limits the body to a number of bytes (capBody), and reads an event stream in pieces, with its answers mended: a flood
+ * Limits the body to a number of bytes (capBody), and reads an event stream in pieces, with its answers repaired: a flood
  * of messages must not hold up everybody else.
  */
 function bounded(response: Response, maxBytes: number, onExceeded?: () => void): Response {
@@ -164,7 +164,7 @@ function bounded(response: Response, maxBytes: number, onExceeded?: () => void):
     },
   })
   const { status, statusText, headers } = capped
-  return new Response(capped.body.pipeThrough(pieces).pipeThrough(mendStream()), {
+  return new Response(capped.body.pipeThrough(pieces).pipeThrough(repairStream()), {
     status,
     statusText,
     headers: [...headers],
@@ -192,7 +192,7 @@ function readable(response: Response): Response {
   return Object.assign(answer, {
     async json() {
       const said: unknown = await json()
-      return Array.isArray(said) ? said.map(mendAnswer) : mendAnswer(said)
+      return Array.isArray(said) ? said.map(repairAnswer) : repairAnswer(said)
     },
   })
 }

@@ -4,7 +4,7 @@
  */
 import type { ListedTools } from './connection.ts'
 import type { McpServerInfo, McpServerSpec, ToolList } from './contract.ts'
-import { hashTools } from './mend.ts'
+import { hashTools } from './repair.ts'
 
 const FRESH_MS = 5 * 60_000
 const LONGEST_TTL_MS = 24 * 3_600_000

@@ -57,7 +57,7 @@ export interface McpOptions {
 /** Beyond this many keys, those that hold no connection are forgotten, the oldest first. */
 const MAX_SERVERS = 1_000
 
-/** Most characters of JSON, all kept lists together: each may have MAX_LIST_BYTES (mend.ts). */
+/** Most characters of JSON, all kept lists together: each may have MAX_LIST_BYTES (repair.ts). */
 const MOST_LISTED = 128 << 20
 const sizeOf = once((list: ToolList): number => JSON.stringify(list).length)
 

@@ -8,7 +8,7 @@ import type { Readable, Writable } from 'node:stream'
 import { type JSONRPCMessage, parseJSONRPCMessage, type Transport } from '@modelcontextprotocol/client'
 import { isRecord } from '../chat/json.ts'
 import { within } from '../within.ts'
-import { mendAnswer } from './answer.ts'
+import { repairAnswer } from './answer.ts'
 import { childEnv } from './child-env.ts'
 import { McpError, type McpErrorKind, type McpServerSpec } from './contract.ts'
 import type { Sandbox } from './sandbox.ts'
@@ -216,7 +216,7 @@ function readLine(whole: Buffer, transport: StdioTransport): void {
   let message: JSONRPCMessage
   try {
     json = JSON.parse(line.toString('utf8'))
-    message = parseJSONRPCMessage(mendAnswer(json))
+    message = parseJSONRPCMessage(repairAnswer(json))
   } catch (error) {
     transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
     // This is an answer, though a broken one: its request would wait for a better one in vain.

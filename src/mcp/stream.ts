@@ -1,14 +1,14 @@
 /**
- * Mends the answers in a server's event stream, line by line, before the SDK reads them: for one odd member of an
+ * Repairs the answers in a server's event stream, line by line, before the SDK reads them: for one odd member of an
  * answer, or a missing empty line, the result of a tool that has run would be lost.
  */
-import { isAnswer, mendAnswer } from './answer.ts'
+import { isAnswer, repairAnswer } from './answer.ts'
 
-/** A stream with the same events; each answer is mended, and its event ends with its line. */
-export function mendStream(): TransformStream<Uint8Array, Uint8Array> {
+/** A stream with the same events; each answer is repaired, and its event ends with its line. */
+export function repairStream(): TransformStream<Uint8Array, Uint8Array> {
   const decoder = new TextDecoder()
   const encoder = new TextEncoder()
-  const mendLine = createLineMender()
+  const repairLine = createLineRepair()
   let begun = ''
   let isAfterCr = false
   return new TransformStream({
@@ -22,18 +22,18 @@ export function mendStream(): TransformStream<Uint8Array, Uint8Array> {
       if (last === undefined) return
       const lines = [begun, ...more]
       begun = last
-      controller.enqueue(encoder.encode(lines.map(mendLine).join('')))
+      controller.enqueue(encoder.encode(lines.map(repairLine).join('')))
     },
     // The standard drops a line without its end. It may be a part of one, but an answer that can be read is whole.
     flush(controller) {
       const line = begun + decoder.decode()
-      if (line !== '') controller.enqueue(encoder.encode(mendLine(line)))
+      if (line !== '') controller.enqueue(encoder.encode(repairLine(line)))
     },
   })
 }
 
 /** Puts a line's end to each line, and an empty line after an answer. */
-function createLineMender(): (line: string) => string {
+function createLineRepair(): (line: string) => string {
   let isInside = false
   return (line) => {
     const isData = line.startsWith('data:')
@@ -49,8 +49,8 @@ function answerIn(data: string): string | null {
   try {
     const message: unknown = JSON.parse(data)
     if (!isAnswer(message)) return null
-    const mended = mendAnswer(message)
-    return mended === message ? data : JSON.stringify(mended)
+    const repaired = repairAnswer(message)
+    return repaired === message ? data : JSON.stringify(repaired)
   } catch {
     return null
   }

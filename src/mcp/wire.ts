@@ -16,9 +16,9 @@ import { isRecord, isWithin } from '../chat/json.ts'
 import { VERSION } from '../version.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
 import { toMcpError } from './failure.ts'
-import { mendDiscovery, mendGreeting } from './greeting.ts'
+import { repairDiscovery, repairGreeting } from './greeting.ts'
 import { createExchange, type Exchange, inExchange } from './http.ts'
-import { MAX_ENTRIES, MAX_LIST_BYTES, mendTools } from './mend.ts'
+import { MAX_ENTRIES, MAX_LIST_BYTES, repairTools } from './repair.ts'
 import { type Tap, tap } from './tap.ts'
 import { type ConnectionSettings, createTransport, type Transports } from './transport.ts'
 
@@ -243,12 +243,12 @@ function createWire(
   const tapped = tap(transport, {
     answersInResponse: http !== null,
     onResult: (request, result) => {
-      if (request.method === 'initialize') return mendGreeting(result)
-      if (request.method === 'server/discover') return mendDiscovery(result)
+      if (request.method === 'initialize') return repairGreeting(result)
+      if (request.method === 'server/discover') return repairDiscovery(result)
       if (request.method === 'tools/call') return parcel(result, client.getProtocolEra() === 'modern')
       if (request.method !== 'tools/list') return result
       if (request.params?.cursor === undefined) listed = noPages()
-      return mendPage(result, listed)
+      return repairPage(result, listed)
     },
   })
   if (stdio) stdio.onrefused = tapped.fail
@@ -270,7 +270,7 @@ function createClient(context: ConnectionContext, versionNegotiation: VersionNeg
     capabilities: context.elicit ? { elicitation: { form: { applyDefaults: true } } } : {},
     versionNegotiation,
     // Output schemas come from strangers: compiling one can block for seconds, and a mismatch would
-    // throw away the result of a tool that has run. No schema is handed to the SDK either (mendPage).
+    // throw away the result of a tool that has run. No schema is handed to the SDK either (repairPage).
     jsonSchemaValidator: {
       getValidator: () => (data) => ({ valid: true, data: data as never, errorMessage: undefined }),
     },
@@ -298,7 +298,7 @@ function parcel(result: unknown, isModern: boolean): unknown {
  * A page as the SDK accepts it in every revision: names, and input schemas that mirror arguments into headers, for the
  * SDK to judge (2026-07-28). It would walk all others, too, which may be megabytes. The rest is kept in `listed`.
  */
-function mendPage(result: unknown, listed: Pages): unknown {
+function repairPage(result: unknown, listed: Pages): unknown {
   if (!isRecord(result) || !Array.isArray(result.tools)) return result
   const room = MAX_ENTRIES + 1 - listed.entries.length
   const entries: unknown[] = result.tools.slice(0, Math.max(0, room))
@@ -315,7 +315,7 @@ function mendPage(result: unknown, listed: Pages): unknown {
     ...(hasNext && { nextCursor }),
     ttlMs: Number.isInteger(ttlMs) ? Math.min(Math.max(Number(ttlMs), 0), Number.MAX_SAFE_INTEGER) : 0,
     cacheScope: cacheScope === 'public' ? 'public' : 'private',
-    tools: mendTools(entries).tools.map(({ name, inputSchema }) => ({
+    tools: repairTools(entries).tools.map(({ name, inputSchema }) => ({
       name,
       inputSchema: JSON.stringify(inputSchema).includes('"x-mcp-header"') ? inputSchema : { type: 'object' },
     })),

@@ -1,14 +1,14 @@
-/** Reading what servers say: tool lists are mended, results become canonical parts. */
+/** Reading what servers say: tool lists are repaired, results become canonical parts. */
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { readResult } from '../../src/mcp/content.ts'
 import type { McpTool } from '../../src/mcp/contract.ts'
-import { hashTools, mendTools } from '../../src/mcp/mend.ts'
+import { hashTools, repairTools } from '../../src/mcp/repair.ts'
 
 const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
 const object = { type: 'object' }
 
-t.test('a malformed tool is mended, or alone left out, with its reason', (t) => {
+t.test('a malformed tool is repaired, or alone left out, with its reason', (t) => {
   const cases: [entry: unknown, outcome: object | RegExp | null][] = [
     [
       { name: 'ok', inputSchema: object },
@@ -55,7 +55,7 @@ t.test('a malformed tool is mended, or alone left out, with its reason', (t) => 
   ]
   for (const [entry, outcome] of cases) {
     const label = JSON.stringify(entry).slice(0, 90)
-    const { tools, left_out } = mendTools([entry, { name: 'bystander', inputSchema: object }])
+    const { tools, left_out } = repairTools([entry, { name: 'bystander', inputSchema: object }])
     t.ok(
       tools.some(({ name }) => name === 'bystander'),
       `the other tool stays beside ${label}`,
@@ -72,7 +72,7 @@ t.test('a malformed tool is mended, or alone left out, with its reason', (t) => 
 
 t.test('tool names are unique, and the number and the size of tools are bounded', (t) => {
   const many = Array.from({ length: 1_002 }, (_, index) => ({ name: `t${index}`, inputSchema: object }))
-  const { tools, left_out } = mendTools([
+  const { tools, left_out } = repairTools([
     ...many,
     { name: 't0', inputSchema: { ...object, title: 'second' } },
   ])
@@ -84,12 +84,12 @@ t.test('tool names are unique, and the number and the size of tools are bounded'
     { ...beyond, tool: 't1001' },
   ])
   t.equal(left_out.length, 2)
-  const flood = mendTools(
+  const flood = repairTools(
     Array.from({ length: 500_000 }, (_, index) => ({ name: `f${index}`, inputSchema: 0 })),
   )
   t.equal(flood.left_out.length, 2_000, 'a flood of bad entries does not become a flood of reasons')
   const big = Array.from({ length: 50 }, (_, index) => ({ ...many[index], description: 'd'.repeat(200_000) }))
-  const large = mendTools(big)
+  const large = repairTools(big)
   t.equal(large.tools.length, 10, 'large tools are kept up to a total size')
   t.equal(large.left_out.length, 40, 'and the others are named')
   t.end()
@@ -100,7 +100,7 @@ t.test('the lists of real servers stay whole, and each tricky tool is offered or
     const content = JSON.parse(readFileSync(new URL(file, FIXTURES), 'utf8'))
     const isTricky = Array.isArray(content)
     const entries: { name: string }[] = isTricky ? content : content.tools
-    const { tools, left_out } = mendTools(entries)
+    const { tools, left_out } = repairTools(entries)
     t.ok(tools.every(({ inputSchema }) => inputSchema.type === 'object'))
     if (isTricky) {
       const names = new Set(entries.map(({ name }) => name))
@@ -123,13 +123,20 @@ t.test('of entries with one name a sound one is the tool, else the last one’s 
   const sound = (name: string) => ({ name, inputSchema: { type: 'object' } })
   const list = (name: string) => ({ name, inputSchema: { type: 'array' } })
   const task = { name: 'bad', execution: { taskSupport: 'required' } }
-  const mended = mendTools([sound('first'), list('first'), list('later'), sound('later'), list('bad'), task])
+  const repaired = repairTools([
+    sound('first'),
+    list('first'),
+    list('later'),
+    sound('later'),
+    list('bad'),
+    task,
+  ])
   t.strictSame(
-    mended.tools.map(({ name }) => name),
+    repaired.tools.map(({ name }) => name),
     ['first', 'later'],
   )
-  t.match(mended.left_out, [{ tool: 'bad', problem: /task/ }])
-  t.equal(mended.left_out.length, 1)
+  t.match(repaired.left_out, [{ tool: 'bad', problem: /task/ }])
+  t.equal(repaired.left_out.length, 1)
   t.end()
 })
 

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import t from 'tap'
 import type { McpTool } from '../../src/mcp/contract.ts'
-import { mendTools } from '../../src/mcp/mend.ts'
+import { repairTools } from '../../src/mcp/repair.ts'
 import type { Connector, RegistryRow, RegistryTool } from '../../src/store/store.ts'
 import type { Builtin } from '../../src/tools/builtin.ts'
 import { definitionDiff, hashOf } from '../../src/tools/definition.ts'
@@ -450,11 +450,11 @@ t.test('a glob with many stars matches correctly and quickly', async (t) => {
 })
 
 t.test('a tool that the MCP door left out is listed with its reason, and keeps no place', async (t) => {
-  const { tools, left_out } = mendTools([
+  const { tools, left_out } = repairTools([
     tool('fine'),
     { name: 'text', inputSchema: { type: 'string' } },
     { name: 'fine', inputSchema: { type: 'object' } },
-    { name: 'mended', inputSchema: null },
+    { name: 'repaired', inputSchema: null },
     { inputSchema: { type: 'object' } },
     ...Array.from({ length: 300 }, (_, i) => ({ name: `flood${i}`, inputSchema: 7 })),
   ])
@@ -465,10 +465,10 @@ t.test('a tool that the MCP door left out is listed with its reason, and keeps n
     'at most 256 of them, and none without a name or with a name that is taken',
   )
   t.match(found(first.tools, 's.text'), { status: 'undeclarable', reason: /describes "string"/ })
-  t.match(found(first.tools, 's.mended'), { status: 'available', reason: null })
-  const mended = await next(first.tools, [server('s', [...tools, tool('text')])])
-  t.match(found(mended.tools, 's.text'), { status: 'available', reason: null })
-  t.equal(names(mended.tools).at(-1), 's.text', 'once it can be declared, it counts as new')
+  t.match(found(first.tools, 's.repaired'), { status: 'available', reason: null })
+  const repaired = await next(first.tools, [server('s', [...tools, tool('text')])])
+  t.match(found(repaired.tools, 's.text'), { status: 'available', reason: null })
+  t.equal(names(repaired.tools).at(-1), 's.text', 'once it can be declared, it counts as new')
 })
 
 t.test('of two tools with the same exposed name the later is left out with a reason', async (t) => {

@@ -26,7 +26,7 @@ interface Batch extends Group {
 interface Appends {
   append: Bus['append']
   /** Redis is back: sessions whose events were given up say so to their readers. */
-  mend(): void
+  resetBroken(): void
 }
 
 /** One for each `scripts`: Redis knows a repeated call by the writer's name and its number. */
@@ -82,7 +82,7 @@ export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDep
 
   return {
     append,
-    mend() {
+    resetBroken() {
       for (const session of broken) append(session, []).catch(() => {})
     },
   }
@@ -95,7 +95,7 @@ function takeSome(waiting: Map<string, Job[]>, broken: ReadonlySet<string>): Bat
   for (const [session, jobs] of waiting) {
     let count = 0
     for (const { events } of jobs) {
-      // A log that only starts over (mend) is work as well.
+      // A log that only starts over (resetBroken) is work as well.
       const work = Math.max(1, events.length)
       if (room < work && room < MOST_AT_ONCE) break
       room -= work

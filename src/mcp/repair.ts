@@ -1,5 +1,5 @@
 /**
- * Mends a server's tool list, tool by tool: a malformed tool is mended or left out with a reason. The SDK throws a
+ * Repairs a server's tool list, tool by tool: a malformed tool is repaired or left out with a reason. The SDK throws a
  * whole list away for one bad entry, so it sees the list only after that.
  */
 import { canonicalJson, isRecord, isWithin, sha256 } from '../chat/json.ts'
@@ -23,10 +23,10 @@ const MAX_DEPTH = 64
 const BEYOND = `the server lists more than ${MAX_TOOLS} tools, or ${MAX_LIST_BYTES} bytes of them; this one is beyond`
 
 /** The tools that can be offered, and those that cannot. */
-export type MendedTools = Pick<ToolList, 'tools' | 'left_out'>
+export type RepairedTools = Pick<ToolList, 'tools' | 'left_out'>
 
 /** Reads the `tools` of one or more pages. Names come out unique, schemas with `type: 'object'` at the root. */
-export function mendTools(entries: readonly unknown[]): MendedTools {
+export function repairTools(entries: readonly unknown[]): RepairedTools {
   const tools = new Map<string, McpTool>()
   const leftOut = new Map<string, string>()
   let bytes = 0
@@ -34,15 +34,15 @@ export function mendTools(entries: readonly unknown[]): MendedTools {
   for (const entry of entries.slice(0, MAX_ENTRIES)) {
     const name = nameOf(entry)
     if (name === undefined || !isRecord(entry) || tools.has(name)) continue
-    const mended: Mended = isFull ? BEYOND : mendTool(entry)
-    if (typeof mended === 'string') {
-      leftOut.set(name, mended)
+    const repaired: Repaired = isFull ? BEYOND : repairTool(entry)
+    if (typeof repaired === 'string') {
+      leftOut.set(name, repaired)
       continue
     }
-    isFull = tools.size >= MAX_TOOLS || bytes + mended.size > MAX_LIST_BYTES
+    isFull = tools.size >= MAX_TOOLS || bytes + repaired.size > MAX_LIST_BYTES
     if (isFull) leftOut.set(name, BEYOND)
-    else tools.set(name, mended.tool)
-    bytes += mended.size
+    else tools.set(name, repaired.tool)
+    bytes += repaired.size
   }
   // Of several entries with one name the first sound one is the tool.
   const gone = [...leftOut].filter(([name]) => !tools.has(name))
@@ -61,13 +61,13 @@ function nameOf(entry: unknown): string | undefined {
 }
 
 /** A tool and the length of its JSON, or why it cannot be offered */
-type Mended = { tool: McpTool; size: number } | string
+type Repaired = { tool: McpTool; size: number } | string
 
 /**
  * Drops malformed parts that the tool can do without. Once: a list is read as its pages come and again as a whole, and
  * megabytes of it would hold up everybody twice.
  */
-const mendTool = once((entry: Record<string, unknown>): Mended => {
+const repairTool = once((entry: Record<string, unknown>): Repaired => {
   // Baton does not speak tasks (2025-11-25, experimental), and such a tool answers no other call.
   if (isRecord(entry.execution) && entry.execution.taskSupport === 'required') return 'it only runs as a task'
   if (isForAppAlone(entry._meta)) return "it is for the server's own user interface, not for a model"
@@ -75,7 +75,7 @@ const mendTool = once((entry: Record<string, unknown>): Mended => {
     return `its definition is nested more than ${MAX_DEPTH} levels deep`
   if (JSON.stringify(entry).length > MAX_TOOL_BYTES)
     return `its definition is larger than ${MAX_TOOL_BYTES} bytes`
-  const inputSchema = mendInputSchema(entry.inputSchema)
+  const inputSchema = repairInputSchema(entry.inputSchema)
   if (typeof inputSchema === 'string') return inputSchema
   const { name, title, description } = entry
   const tool: McpTool = {
@@ -83,7 +83,7 @@ const mendTool = once((entry: Record<string, unknown>): Mended => {
     ...(typeof title === 'string' ? { title } : {}),
     ...(typeof description === 'string' ? { description } : {}),
     inputSchema,
-    ...(isRecord(entry.annotations) ? { annotations: mendAnnotations(entry.annotations) } : {}),
+    ...(isRecord(entry.annotations) ? { annotations: repairAnnotations(entry.annotations) } : {}),
   }
   return { tool, size: JSON.stringify(tool).length }
 })
@@ -96,21 +96,21 @@ function isForAppAlone(meta: unknown): boolean {
 }
 
 /** The schema with an object root, or why there can be none. */
-function mendInputSchema(schema: unknown): JsonSchema | string {
+function repairInputSchema(schema: unknown): JsonSchema | string {
   if (schema == null || schema === true) return { type: 'object', properties: {} }
   if (!isRecord(schema)) return 'its inputSchema is not a JSON Schema object'
   const { type } = schema
   const admitsObject =
     type === undefined || type === 'object' || (Array.isArray(type) && type.includes('object'))
   if (!admitsObject) return `its inputSchema describes ${JSON.stringify(type).slice(0, 100)}, not an object`
-  const mended: JsonSchema = { ...schema, type: 'object' }
-  mendProperties(mended)
-  mendRequired(mended)
-  return mended
+  const repaired: JsonSchema = { ...schema, type: 'object' }
+  repairProperties(repaired)
+  repairRequired(repaired)
+  return repaired
 }
 
 /** A property without a usable schema takes any value. */
-function mendProperties(schema: JsonSchema): void {
+function repairProperties(schema: JsonSchema): void {
   const { properties } = schema
   if (properties === undefined) return
   if (!isRecord(properties)) {
@@ -125,7 +125,7 @@ function mendProperties(schema: JsonSchema): void {
   schema.properties = { ...properties, ...Object.fromEntries(bad.map((key) => [key, {}])) }
 }
 
-function mendRequired(schema: JsonSchema): void {
+function repairRequired(schema: JsonSchema): void {
   const { required } = schema
   if (required === undefined) return
   const names = Array.isArray(required) ? required.filter((name) => typeof name === 'string') : []
@@ -136,7 +136,7 @@ function mendRequired(schema: JsonSchema): void {
 
 const HINTS = ['readOnlyHint', 'destructiveHint', 'idempotentHint', 'openWorldHint'] as const
 
-function mendAnnotations(raw: Record<string, unknown>): McpAnnotations {
+function repairAnnotations(raw: Record<string, unknown>): McpAnnotations {
   const annotations: McpAnnotations = {}
   for (const hint of HINTS) {
     const value = raw[hint]
@@ -149,7 +149,7 @@ function mendAnnotations(raw: Record<string, unknown>): McpAnnotations {
  * SHA-256 over the canonical JSON (sorted by name, keys sorted) of the tools and of those left out, so that order and
  * spelling do not count.
  */
-export async function hashTools({ tools, left_out }: MendedTools): Promise<string> {
+export async function hashTools({ tools, left_out }: RepairedTools): Promise<string> {
   const sorted = [...tools].sort((a, b) => (a.name < b.name ? -1 : 1))
   const problems = [...left_out].sort((a, b) => (a.tool < b.tool ? -1 : 1))
   const texts = await inSlices<object, string>([...sorted, ...problems], canonicalJson)
