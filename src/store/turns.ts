@@ -323,7 +323,7 @@ function takeovers(db: Db, parts: Parts) {
          ) resumable order by id limit $1`,
         [limit],
       ),
-    lapsedApprovals: (limit) =>
+    expiredApprovals: (limit) =>
       db.query(
         `select e.turn_id, e.call_id from execution e join turn t on t.id = e.turn_id
           where e.state = 'awaiting_approval' and e.decision is null and e.expires_at < (select clock_timestamp())

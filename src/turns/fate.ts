@@ -66,7 +66,7 @@ const isOfAnotherServer = ({ connector }: Job, row: Execution, { asked_at }: Goe
 function decided({ decision, reason }: NonNullable<Execution['approval']>): Fate {
   if (decision === 'approve') return RUNS
   if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
-  return reason === null ? LAPSED : unrun('cancelled', reason)
+  return reason === null ? EXPIRED : unrun('cancelled', reason)
 }
 
 const RUNS: Fate = { kind: 'runs' }
@@ -89,7 +89,7 @@ const SERVER_CHANGED = unrun(
   "The call was not run: its tool's server was replaced or renamed while it waited.",
 )
 const NOT_RUN = unrun('cancelled', 'The call was not run: its turn ended while it waited.')
-const LAPSED = unrun('denied', 'The call was not run: nobody approved it in time.')
+const EXPIRED = unrun('denied', 'The call was not run: nobody approved it in time.')
 const NO_CALL = unrun('error', 'The call was not run: there was no such tool, or its arguments were no JSON.')
 const LOST = unrun(
   'outcome_unknown',

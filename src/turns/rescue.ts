@@ -1,5 +1,5 @@
 /**
- * The scan for work that nobody owns: turns whose owner was lost, idle queues, approvals that lapsed or were decided,
+ * The scan for work that nobody owns: turns whose owner was lost, idle queues, approvals that expired or were decided,
  * and events that were committed but never said.
  */
 import type { Logger } from 'pino'
@@ -58,9 +58,9 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
   }
 
   async function expireApprovals(): Promise<void> {
-    const lapsed = { decision: 'expired', reason: null, sealed_arguments: null, by: 'expiry' } as const
-    for (const { turn_id, call_id } of await store.turns.lapsedApprovals(SCAN_LIMIT)) {
-      await running.help(turn_id, () => store.executions.decide(EVERYONE, turn_id, call_id, lapsed))
+    const expired = { decision: 'expired', reason: null, sealed_arguments: null, by: 'expiry' } as const
+    for (const { turn_id, call_id } of await store.turns.expiredApprovals(SCAN_LIMIT)) {
+      await running.help(turn_id, () => store.executions.decide(EVERYONE, turn_id, call_id, expired))
     }
   }
 
@@ -109,7 +109,7 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
       for (const session of await turns.idleQueues(SCAN_LIMIT))
         await running.help(session, () => owned.startNext(session))
       await expireApprovals()
-      // These lapsed just now, or the replica that took the decision died before it could resume the turn.
+      // These expired just now, or the replica that took the decision died before it could resume the turn.
       for (const turn of await turns.resumable(SCAN_LIMIT)) await running.help(turn, () => owned.resume(turn))
       await announceLeftovers()
     },

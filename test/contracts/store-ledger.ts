@@ -224,7 +224,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     await endTurn(store, resumed.fence, turn.id)
   })
 
-  await t.test('a lapsed approval can only expire, and a cancelled turn resumes without one', async (t) => {
+  await t.test('a late approval can only expire, and a cancelled turn resumes without one', async (t) => {
     const scope = owner()
     const { turn, fence } = await runningTurn(store, scope)
     const [late, open] = [
@@ -233,7 +233,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     ]
     await store.turns.commit(fence, { turn_id: turn.id, executions: [late, open], state: 'awaiting_input' })
     const lapsed = async () =>
-      (await store.turns.lapsedApprovals(1000)).filter((one) => one.turn_id === turn.id)
+      (await store.turns.expiredApprovals(1000)).filter((one) => one.turn_id === turn.id)
     t.strictSame(await lapsed(), [{ turn_id: turn.id, call_id: late.call_id }])
     t.equal(await store.executions.decide(scope, turn.id, late.call_id, approve), 'not_awaiting')
     const expired = { decision: 'expired' as const, reason: null, sealed_arguments: null, by: 'baton' }

@@ -219,7 +219,7 @@ t.test('approvals by rule', async (t) => {
   })
 })
 
-t.test('an approval that nobody gives lapses, and old calls leave the ledger', async (t) => {
+t.test('an approval that nobody gives expires, and old calls leave the ledger', async (t) => {
   const server = await served(t, { wipe: {} })
   const yaml = `toolbox:\n  mcps:\n${mcp('guarded', server.url, `${DYNAMIC}, require_approval: always`)}`
   const env = { BATON_APPROVAL_SECONDS: '1', BATON_LEASE_SECONDS: '1', BATON_LEDGER_RETENTION: 'PT0.001S' }

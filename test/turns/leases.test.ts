@@ -26,7 +26,7 @@ async function watching(
     heartbeat: none,
     recover: async () => null,
     idleQueues: none,
-    lapsedApprovals: none,
+    expiredApprovals: none,
     resumable: none,
   }
   const deps = {
@@ -172,7 +172,7 @@ t.test('a turn that cannot be helped stops no help for others, and a store that 
   }
   const turns = {
     recover,
-    lapsedApprovals: async () => ['broken 1', 'lapsed'].map((turn_id) => ({ turn_id, call_id: 'call_1' })),
+    expiredApprovals: async () => ['broken 1', 'lapsed'].map((turn_id) => ({ turn_id, call_id: 'call_1' })),
     idleQueues: async () => ['broken 2', 'queued'],
     resumable: async () => ['broken 3', 'decided'],
   }

@@ -93,7 +93,7 @@ export interface Executions {
   settle(fence: Fence, settlement: Settlement): Promise<void>
   /**
    * Notes the decision on a waiting call: a person's, or `expired` if its time is over or its tool is gone.
-   * `not_awaiting`: the call does not wait, was decided before, or has lapsed for people; null if there is no such
+   * `not_awaiting`: the call does not wait, was decided before, or has expired for people; null if there is no such
    * call, or it is not to be seen.
    */
   decide(

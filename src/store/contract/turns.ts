@@ -279,8 +279,8 @@ export interface Turns {
   ): Promise<(Taken & { was_handed_over: boolean }) | null>
   /** Sessions with a queued turn and no active one, for a scan. */
   idleQueues(limit: number): Promise<string[]>
-  /** Turns in `awaiting_input` with an approval that has lapsed. */
-  lapsedApprovals(limit: number): Promise<{ turn_id: string; call_id: string }[]>
+  /** Turns in `awaiting_input` with an approval that has expired. */
+  expiredApprovals(limit: number): Promise<{ turn_id: string; call_id: string }[]>
   /**
    * Turns in `awaiting_input` that nothing blocks any more (every call is decided, or a cancel was requested): the
    * replica that took the decision may have died before it could resume them.
