@@ -74,12 +74,12 @@ interface Given {
 export async function createApp(config: Config, given: Given): Promise<Gateway> {
   const { log } = given
   const closers: (() => Promise<unknown>)[] = []
-  const owned: Owned = (part) => {
+  const closeLater: CloseLater = (part) => {
     closers.unshift(() => part.close())
     return part
   }
   try {
-    const base = await openBase(config, log, owned, given.database)
+    const base = await openBase(config, log, closeLater, given.database)
     const { store, bus, vault, metrics } = base
     const listensAt = () => ownUrl(config.host, http.server.address())
     const models = modelParts(base)
@@ -99,7 +99,7 @@ export async function createApp(config: Config, given: Given): Promise<Gateway> 
       log,
       settings: engineSettings(config),
     })
-    owned(startRetention({ store, retentionMs: config.ledgerRetentionMs, log }))
+    closeLater(startRetention({ store, retentionMs: config.ledgerRetentionMs, log }))
     const http = await httpOf(base, given, { ...servers, ...logins, ...tools, turns: engine })
     closers.unshift(() => http.close())
     closers.unshift(() => engine.drain(config.drainSeconds * 1000))
@@ -114,12 +114,12 @@ export async function createApp(config: Config, given: Given): Promise<Gateway> 
 }
 
 /** Registers a part. The app closes it before the parts that were registered earlier. */
-type Owned = <T extends { close(): Promise<unknown> }>(part: T) => T
+type CloseLater = <T extends { close(): Promise<unknown> }>(part: T) => T
 
 /** What the other parts are built on. */
 type Base = Awaited<ReturnType<typeof openBase>>
 
-async function openBase(config: Config, log: Logger, owned: Owned, database?: Given['database']) {
+async function openBase(config: Config, log: Logger, closeLater: CloseLater, database?: Given['database']) {
   const metrics = createMetrics()
   const vault = openVault(config)
   const { databaseUrl, dataDir, redisUrl, limits } = config
@@ -130,27 +130,27 @@ async function openBase(config: Config, log: Logger, owned: Owned, database?: Gi
     codec: sealParts(vault, hasSecret),
     log,
   }
-  const store = owned(await openStore(options, database))
+  const store = closeLater(await openStore(options, database))
   await verifyKeys(store.settings, vault)
-  const bus = owned(await openBus({ redisUrl, log, metrics }))
-  return { config, log, owned, metrics, vault, store, bus }
+  const bus = closeLater(await openBus({ redisUrl, log, metrics }))
+  return { config, log, closeLater, metrics, vault, store, bus }
 }
 
 /** The way to the models. */
-function modelParts({ config, log, metrics, owned }: Base) {
+function modelParts({ config, log, metrics, closeLater }: Base) {
   const { limits, forwardProxy } = config
   const deployments = createDeployments(DEPLOYMENTS, config)
   const { baseUrl } = deployments
-  const llm = owned(createLlm({ baseUrl, limits, forwardProxy, metrics, log }))
+  const llm = closeLater(createLlm({ baseUrl, limits, forwardProxy, metrics, log }))
   return { deployments, llm }
 }
 
 type ListensAt = () => string | null
 
 /** The way to MCP servers, and the logins there. */
-async function serverParts({ config, log, owned, store, vault }: Base, listensAt: ListensAt) {
+async function serverParts({ config, log, closeLater, store, vault }: Base, listensAt: ListensAt) {
   const allowPrivate = config.connectorsAllowPrivate
-  const mcp = owned(
+  const mcp = closeLater(
     createMcp({
       proxy: config.connectorProxy,
       allowStdio: config.allowStdioConnectors,
@@ -158,12 +158,12 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
       onLastWords: (server, words) => void logLastWords(log, server, words),
     }),
   )
-  const internet = owned(createGuard({ allowPrivate: false, requireHttps: true }))
-  const connectorLogins = owned(
+  const internet = closeLater(createGuard({ allowPrivate: false, requireHttps: true }))
+  const connectorLogins = closeLater(
     createConnectorLogins({
       store,
       vault,
-      oauth: owned(createMcpOAuth({ proxy: config.connectorProxy })),
+      oauth: closeLater(createMcpOAuth({ proxy: config.connectorProxy })),
       allowPrivate,
       publicUrl: () => config.publicUrl ?? listensAt(),
       isPublic: internet.isReachable,
@@ -178,13 +178,15 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
  * Credentials of providers: those that callers store, the choice of one for a turn, and logins, which become
  * credentials.
  */
-function loginParts({ config, log, owned, store, vault }: Base, listensAt: ListensAt) {
+function loginParts({ config, log, closeLater, store, vault }: Base, listensAt: ListensAt) {
   const vendors = createVendors(LOGINS, config)
-  const http = owned(createOAuthHttp({ forwardProxy: config.forwardProxy }))
-  const renewals = owned(createRenewals({ store, vault, vendors, http, log }))
+  const http = closeLater(createOAuthHttp({ forwardProxy: config.forwardProxy }))
+  const renewals = closeLater(createRenewals({ store, vault, vendors, http, log }))
   const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, vendors })
   const choice = createChoice({ store, vault, config, renewals })
-  const logins = owned(createLogins({ store, vault, vendors, http, credentials, log, ownUrl: listensAt }))
+  const logins = closeLater(
+    createLogins({ store, vault, vendors, http, credentials, log, ownUrl: listensAt }),
+  )
   return { credentials, choice, logins }
 }
 
@@ -195,7 +197,7 @@ type ToolBase = Base &
 
 /** The tools that sessions may call, and what runs a call. Reaches the configured servers. */
 async function toolParts(base: ToolBase, engine: () => Engine) {
-  const { config, log, owned, store, bus, metrics, vault, deployments, mcp, specFor, choice } = base
+  const { config, log, closeLater, store, bus, metrics, vault, deployments, mcp, specFor, choice } = base
   const { toolbox } = config
   const policy = createToolboxPolicy(toolbox)
   const builtins = BUILTINS.filter(({ name }) => policy.offersBuiltin(name))
@@ -206,7 +208,7 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
     queueMs: config.toolWaitSeconds * 1000,
     maxConcurrent: toolbox.maxConcurrent,
   })
-  const executor = owned(
+  const executor = closeLater(
     createExecutor({
       store,
       mcp,
@@ -233,7 +235,7 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
     log,
   })
   await rules.check()
-  const tools: EngineTools = owned(
+  const tools: EngineTools = closeLater(
     createSessionTools({
       store,
       mcp,
@@ -274,7 +276,7 @@ type HttpParts = Pick<ToolBase, 'mcp' | 'specFor' | 'connectorLogins' | 'credent
 
 /** What callers reach. */
 function httpOf(
-  { config, log, owned, metrics, vault, store, bus }: Base,
+  { config, log, closeLater, metrics, vault, store, bus }: Base,
   { pingMs }: Given,
   parts: HttpParts,
 ) {
@@ -286,7 +288,7 @@ function httpOf(
     log,
     store,
     bus,
-    auth: owned(createAuth({ config, store, bus })),
+    auth: closeLater(createAuth({ config, store, bus })),
     sessions: createSessions({ store, bus, credentials, config, tools }),
     turns,
     tools,

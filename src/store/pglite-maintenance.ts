@@ -46,7 +46,7 @@ const FORGET_SIZES = `
      and (oid = $1::regclass or oid in (select indexrelid from pg_index where indrelid = $1::regclass))`
 
 /** After each statement, once its caller has the answer, looks at what is due. */
-export function createUpkeep(
+export function createMaintenance(
   db: PGlite,
   folder: string,
   isFree: () => boolean,

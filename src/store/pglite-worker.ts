@@ -7,7 +7,7 @@ import { setFlagsFromString } from 'node:v8'
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads'
 import { messages, PGlite, protocol, types } from '@electric-sql/pglite'
 import type { Param } from './db.ts'
-import { createUpkeep, isTheEnd } from './pglite-upkeep.ts'
+import { createMaintenance, isTheEnd } from './pglite-maintenance.ts'
 import { unpack } from './template.ts'
 
 export interface WorkerData {
@@ -43,7 +43,7 @@ const SETTINGS = [
   'max_parallel_maintenance_workers=0',
   'io_method=sync',
   'shared_buffers=16MB',
-  // Logs older than the last checkpoint are deleted, not kept to be written over (pglite-upkeep.ts).
+  // Logs older than the last checkpoint are deleted, not kept to be written over (pglite-maintenance.ts).
   'max_wal_size=64MB',
   'min_wal_size=32MB',
   // A statement's plan is made once, as a rule while the tables are still empty, and nothing gathers statistics here:
@@ -216,13 +216,13 @@ async function serve(port: MessagePort, data: WorkerData): Promise<void> {
     const inLine = (work: () => Promise<void>) => {
       last = last.then(work)
     }
-    const keepUp = createUpkeep(db, data.folder, asking.isFree, inLine)
+    const maintain = createMaintenance(db, data.folder, asking.isFree, inLine)
     port.on('message', (question: Question) => {
       inLine(async () => {
         const given = await answer(db, asking, question)
         report(given)
         if ('failure' in given && isTheEnd(given.failure)) process.exit(1)
-        await keepUp()
+        await maintain()
       })
     })
     report({ ready: true })
