@@ -42,7 +42,7 @@ const MadeKey = Type.Object(
 
 const Rotated = Type.Object(
   {
-    resealed: Type.Integer({ description: 'Secrets that are sealed anew' }),
+    resealed: Type.Integer({ description: 'Secrets that were re-encrypted' }),
     left: Type.Integer({ description: 'Secrets that kept changing; if not 0, ask again' }),
     unopened: Type.Array(Type.String(), {
       description:

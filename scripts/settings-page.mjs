@@ -15,16 +15,16 @@ const limits = Object.entries(LIMITS).map(
 )
 const text = `# Settings
 
-Environment variables. Each but \`BATON_CONFIG\` and the providers' keys at the end may also stand in the YAML file (\`BATON_CONFIG\`,
-default \`./baton.yaml\`) under its name in lower case without the prefix (\`BATON_BODY_LIMIT\` is \`body_limit\`); any value of the
-file can be overridden by \`BATON__A__B=…\`. Made from \`settings.ts\` and \`limits.ts\` of \`src/config/\` by
+Environment variables. All but \`BATON_CONFIG\` and the providers' keys at the end may also be set in the YAML file (\`BATON_CONFIG\`,
+default \`./baton.yaml\`), under their names in lower case without the prefix (\`BATON_BODY_LIMIT\` is \`body_limit\`); \`BATON__A__B=…\`
+overrides any value of the file. Made from \`settings.ts\` and \`limits.ts\` of \`src/config/\` by
 \`node scripts/settings-page.mjs\`.
 
 | variable | default | meaning |
 |---|---|---|
 ${rows.join('\n')}
 
-## In the YAML file alone
+## Only in the YAML file
 
 \`toolbox:\` is described in [toolbox.md](toolbox.md).
 

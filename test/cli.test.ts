@@ -189,7 +189,7 @@ t.test('a gateway with the embedded store seals its secrets under the new key wh
     const at = { ...env, BATON_ENCRYPTION_KEYS: both, BATON_PORT: new URL(url).port }
     t.match(await run(at, 'keys rotate-encryption'), {
       code: 0,
-      err: /^1 secrets are sealed anew; all are under the first key, new\. .* take old out there\.$/m,
+      err: /^1 secrets are re-encrypted; all are under the first key, new\. .* take old out there\.$/m,
     })
     t.match(await run({}, `keys rotate-encryption --url ${url}`), { code: 0, err: /^0 secrets/ })
     const { out } = await run(at, 'keys rotate-encryption --json')

@@ -121,7 +121,7 @@ t.test('what an owner says about a login service is kept sealed, with the login'
   for (const auth of [undefined, { type: 'oauth' }]) {
     const moved = await gil('PATCH', `/v1/connectors/${body.id}`, { url: 'https://else.test/mcp', auth })
     if (auth) t.notOk(await kept(), 'another origin drops what was said')
-    else t.match(moved, { status: 400, body: { error: { param: 'auth', message: /anew/ } } })
+    else t.match(moved, { status: 400, body: { error: { param: 'auth', message: /given again/ } } })
   }
   await gil('PATCH', `/v1/connectors/${body.id}`, { auth: { type: 'oauth', scope: 'read' } })
   t.same(await kept(), { scope: 'read' }, 'a new auth replaces the former one as a whole')
@@ -175,7 +175,7 @@ t.test('a server that is connected is available once it has listed its tools', a
   t.match(await bound(), [{ status: 'available' }], 'a server without tools is available, too')
 })
 
-t.test('a connector whose encryption key is gone can be changed with its secrets given anew', async (t) => {
+t.test('a connector whose encryption key is gone can be changed with its secrets given again', async (t) => {
   const eve = await ownerOf('eve')
   const made = await eve('POST', '/v1/connectors', {
     name: 'files',
@@ -199,11 +199,11 @@ t.test('a connector whose encryption key is gone can be changed with its secrets
   ] as const) {
     t.match(await eve('PATCH', url, patch), {
       status: 400,
-      body: { error: { code: 'invalid_request', param, message: /anew/ } },
+      body: { error: { code: 'invalid_request', param, message: /given again/ } },
     })
   }
-  const anew = { headers: { 'x-tenant': 'again' }, auth: { type: 'bearer', token: 'again' } }
-  t.match(await eve('PATCH', url, { ...anew, allow_tools: ['read_*'] }), {
+  const given = { headers: { 'x-tenant': 'again' }, auth: { type: 'bearer', token: 'again' } }
+  t.match(await eve('PATCH', url, { ...given, allow_tools: ['read_*'] }), {
     status: 200,
     body: { header_names: ['x-tenant'], allow_tools: ['read_*'], auth: { type: 'bearer' } },
   })
@@ -294,7 +294,7 @@ t.test('secrets stay with the server that they were given for', async (t) => {
           await call('PATCH', path, { url, ...given }),
           {
             status: 400,
-            body: { error: { code: 'invalid_request', param, message: /anew: .* another server/ } },
+            body: { error: { code: 'invalid_request', param, message: /given again: .* another server/ } },
           },
           `${url}, ${param}`,
         )
@@ -322,8 +322,8 @@ t.test('environment variables stay with the program that they were given for', a
   })
   const path = `/v1/connectors/${made.body.id}`
   for (const patch of [{ command: 'env' }, { args: ['/srv', '-v'] }]) {
-    const anew = { status: 400, body: { error: { param: 'env', message: /anew/ } } }
-    t.match(await own.call('PATCH', path, patch), anew)
+    const refused = { status: 400, body: { error: { param: 'env', message: /given again/ } } }
+    t.match(await own.call('PATCH', path, patch), refused)
     t.match(await own.call('PATCH', path, { ...patch, env: { API_KEY: 'again' } }), { status: 200 })
   }
   t.match(

@@ -65,13 +65,13 @@ export const KEY_COMMANDS: readonly Command[] = [
     name: 'keys rotate-encryption',
     usage: '',
     summary:
-      'Seal every stored secret anew under the first key of BATON_ENCRYPTION_KEYS, while gateways serve',
+      'Re-encrypt every stored secret under the first key of BATON_ENCRYPTION_KEYS, while gateways serve',
     takes: [],
     options: { url: TARGET.url, key: TARGET.key, json: TARGET.json },
     async run(given) {
       const done = await (await given.access()).rotateEncryption()
       const { resealed, left, unopened } = done
-      const words = [`${resealed} secrets are sealed anew; ${adviceAfter(done)}`, ...lost(unopened)].join(
+      const words = [`${resealed} secrets are re-encrypted; ${adviceAfter(done)}`, ...lost(unopened)].join(
         '\n',
       )
       tell(given, done, words)

@@ -60,7 +60,7 @@ export const SETTINGS = {
   public_url: optional(
     'BATON_PUBLIC_URL',
     upstream,
-    'Where browsers reach the gateway. Logins at MCP servers come back to it; where it is a public https address, their login services also read there who the gateway is. Default: BATON_HOST and BATON_PORT on a loopback host.',
+    'Where browsers reach the gateway. Logins at MCP servers return to it; if it is a public https address, their login services also read there who the gateway is. Default: BATON_HOST and BATON_PORT on a loopback host.',
   ),
   data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
   database_url: optional(
@@ -96,7 +96,7 @@ export const SETTINGS = {
   turns_per_owner: optional(
     'BATON_TURNS_PER_OWNER',
     whole(1, 1_000_000),
-    'Most turns of one owner that run or are queued, over all replicas; beyond it is 429. Requests of one moment may pass together. Default: no limit.',
+    'Most turns of one owner that run or are queued, over all replicas; beyond it is 429. Concurrent requests may pass it together. Default: no limit.',
   ),
   drain_seconds: required(
     'BATON_DRAIN_SECONDS',
@@ -290,7 +290,7 @@ export const ENV_KEYS = {
 export const ENV_WORKSPACE = optional(
   'ANTHROPIC_WORKSPACE_ID',
   headerText,
-  'Workspace that `ANTHROPIC_API_KEY` acts in, where it may act in several: a key of a person or a service account.',
+  'Workspace that `ANTHROPIC_API_KEY` acts in, if it may act in several: a key of a person or a service account.',
 )
 
 /** Where the YAML file is. */

@@ -112,7 +112,7 @@ export function patched(
 ): { input: ConnectorInput; login: McpLogin | null } {
   const secret = secretFor(opened(vault, before), before, patch)
   const input = { ...inputOf(before, secret), ...patch }
-  // `auth` is the same if left out or given as GET shows it. If it gives a client, the login begins anew (rowOf).
+  // `auth` is the same if left out or given as GET shows it. If it gives a client, the login starts over (rowOf).
   const isSameAuth = patch.auth === undefined || patch.auth.type === before.auth.type
   return { input, login: isSameAuth ? loginAfter(secret.oauth, before, patch) : null }
 }
@@ -167,7 +167,7 @@ function secretFor(held: ConnectorSecret | null, before: Connector, patch: Conne
   const why = held
     ? 'what is stored was given for another server, and is not sent to this one'
     : 'what is stored cannot be opened, since its encryption key is gone'
-  throw invalid(param, `${lacking.join(' and ')} must be given anew: ${why}.`)
+  throw invalid(param, `${lacking.join(' and ')} must be given again: ${why}.`)
 }
 
 type Sealed = 'headers' | 'auth' | 'env'
