@@ -3,7 +3,7 @@
  *
  *   npm run build && npm run chaos -- --rounds 200 --seed 1              kill -9 alone
  *   npm run chaos -- --rounds 100 --seed 1 --faults all                  everything that can go wrong
- *   npm run chaos -- --scenarios all                                     a deploy, a database away, how fast wishes travel
+ *   npm run chaos -- --scenarios all                                     a deploy, a database away, how fast commands travel
  *   npm run chaos -- --scenarios deploy --rate 50                        one of them: deploy, away, cancel, apply, resume
  */
 import { parseArgs } from 'node:util'

@@ -95,7 +95,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
     judge(await askOnce(world, session, victim), 'disk full', report)
     await back
   },
-  /** A lock holds every connection that a replica has; a request that wants one more waits in vain. */
+  /** A lock holds every connection that a replica has; a request that needs one more waits until it gives up. */
   async pool_exhausted({ world, victim, report }) {
     const session = await newSession(world, victim)
     const holder = await world.database.connect()
@@ -111,7 +111,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
     if (turnedAway.length === 0) report('refusal_unclear', 'no request was refused for want of a connection')
     for (const reply of turnedAway) judge(reply, 'pool exhausted', report)
   },
-  /** At times the owner dies before it has acted on the wish. */
+  /** At times the owner dies before it has acted on the command. */
   async cancel({ world, victim, turns, random }) {
     for (const turn of turns) {
       turn.isCancelled = true

@@ -1,4 +1,4 @@
-/** Courses of events that a round cannot test: a database that is away, and how fast wishes travel. */
+/** Courses of events that a round cannot test: a database that is away, and how fast commands travel. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Finding } from './check.ts'
 import { createRandom, type Random } from './random.ts'
@@ -51,7 +51,7 @@ export async function databaseAway(
 }
 
 /**
- * A wish made at another replica than the owner's: ms until the provider's old stream is closed, and until the step's
+ * A command given to another replica than the owner: ms until the provider's old stream is closed, and until the step's
  * new request has arrived.
  */
 interface Travelled {
@@ -64,7 +64,7 @@ export const cancelToQuiet = (world: World, count: number): Promise<Travelled> =
     await request(world, 'POST', `/v1/turns/${turn}/cancel`, undefined, { first: other })
   })
 
-/** The same wish with changed tools. */
+/** The same for a change of tools. */
 export const applyNow = (world: World, count: number): Promise<Travelled> =>
   travel(world, count, true, async (_, session, other) => {
     const body = { enabled: false, apply: 'now' }
@@ -72,28 +72,28 @@ export const applyNow = (world: World, count: number): Promise<Travelled> =>
   })
 
 /** A counter, so that each turn has words of its own. */
-let wishes = 0
+let commands = 0
 
 async function travel(
   world: World,
   count: number,
   beginsAnew: boolean,
-  wish: (turn: string, session: string, other: number) => Promise<void>,
+  command: (turn: string, session: string, other: number) => Promise<void>,
 ): Promise<Travelled> {
   const times: Travelled = { closed: [], again: [] }
   for (let i = 0; i < count; i++) {
-    const words = `wish ${++wishes} travels`
+    const words = `command ${++commands} travels`
     const { session, turn, reading } = await longTurn(world, words, i)
     await until(() => reading.events.some(({ type }) => type === 'content.delta'))
     const old = world.requestWith(words)
     const asked = performance.now()
     const closed = old?.closed.then(() => times.closed.push(performance.now() - asked))
-    const wished = wish(turn, session, i + 1)
+    const answered = command(turn, session, i + 1)
     if (beginsAnew) {
       await until(() => world.requestWith(words) !== old, 1)
       times.again.push(performance.now() - asked)
     }
-    await Promise.all([wished, closed])
+    await Promise.all([answered, closed])
     await request(world, 'POST', `/v1/turns/${turn}/cancel?wait=true`, undefined, { first: i })
     await reading.done
   }

@@ -63,7 +63,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     t.ok((await rejection(store.turns.commit(stale, { turn_id: turn.id, executions }))) instanceof StaleOwner)
   })
 
-  await t.test('a step reads new messages, the registry if it changed, and a wish to cancel', async (t) => {
+  await t.test('a step reads new messages, the registry if it changed, and a requested cancel', async (t) => {
     const scope = owner()
     const { session, turn, fence, message: input } = await runningTurn(store, scope)
     const first = await store.turns.readStep(fence, turn.id, 0, -1)

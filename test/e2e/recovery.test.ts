@@ -61,7 +61,7 @@ async function killed(
   const ended = async ({ turn }: { turn: string }) => world.api.get(`/v1/turns/${turn}?wait=60`)
   const results = (turn: Json) => turn.messages.find(({ role }: Json) => role === 'tool')?.parts
 
-  await t.test('a model call that was under way is made anew, and the queue goes on', async (t) => {
+  await t.test('a model call that was under way is made again, and the queue goes on', async (t) => {
     const turn = await ended(speaking)
     t.match(turn, { state: 'completed', output_text: 'speak' })
     t.strictSame(
@@ -185,11 +185,7 @@ async function toldToLeave(t: Test, world: World, tools: ToolServer, held: Retur
   await back
   await stream.done
   const said = typesOf(stream.frames)
-  t.equal(
-    said.filter((type) => type === 'step.completed').length,
-    1,
-    'the turn was left at the border of its step',
-  )
+  t.equal(said.filter((type) => type === 'step.completed').length, 1, 'the turn was left at a step boundary')
   t.notOk(said.includes('turn.failed'), 'leaving is no failure')
   const done = await world.api.get(`/v1/turns/${turn}?wait=60`)
   t.match(done, { state: 'completed', output_text: 'The tools answered: quick ran' })
@@ -246,7 +242,7 @@ t.test('calls that are under way at the end of a drain', async (t) => {
       'call bank__charge with {}',
     )
     await bank.called('charge')
-    // This drain gives turns no time to come to the border of a step.
+    // This drain gives turns no time to reach a step boundary.
     await world.restart()
     const { state, messages } = await world.api.get(`/v1/turns/${turn}?wait=60`)
     t.equal(state, 'completed')

@@ -66,7 +66,7 @@ t.test('a setting that a model refused is left out of later turns, and /render n
     })
     t.strictSame(await turn(await open({ settings: { temperature: 1 } })), [[200, null]])
     const plain = await render(await open({ settings: { top_p: 0.9 } }))
-    t.strictSame(plain.notes, [], 'a setting that is not wished for is not named')
+    t.strictSame(plain.notes, [], 'a setting that is not asked for is not named')
     for (const more of [{ credential_id: id }, { model: 'gpt-4o' }]) {
       const shown = await render(await open(more))
       t.strictSame([shown.body.temperature, shown.notes], [0.5, []])

@@ -121,7 +121,7 @@ export async function cancelling(t: Test, world: World) {
 
 export async function restarting(t: Test, world: World) {
   const { api } = world
-  await t.test('a restart makes the model call in flight anew, and discards what it streamed', async (t) => {
+  await t.test('a restart repeats the model call in flight, and discards what it streamed', async (t) => {
     const session = await world.session('anthropic key')
     const { open } = speaksThen(world, text('fresh'))
     const stream = await api.turn(session, 'go')

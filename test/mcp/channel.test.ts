@@ -113,7 +113,7 @@ t.test('a channel is reopened after pauses that double up to half a minute', asy
   t.strictSame(pauses.slice(8), [1_000, 2_000], 'a channel that lived for more than a minute was no failure')
 })
 
-t.test('a channel is reopened after the longer pause that its server wishes, up to a limit', async (t) => {
+t.test('a channel is reopened after the longer pause that its server asks for, up to a limit', async (t) => {
   const wishes = [5_000, 0, 3_000, 86_400_000]
   const pauses = await pausesAfter(
     t,

@@ -145,16 +145,16 @@ t.test('a turn that is cancelled after a restart records the first attempt as di
 
 t.test('a cancel that arrives while a model request is prepared stops the request', async (t) => {
   const { tools } = pieces(Promise.resolve(), [])
-  let wish: string | null = null
+  let command: string | null = null
   const overlay: typeof tools.overlay = (...given) => {
-    if (wish) void bus.publish('control', wish)
+    if (command) void bus.publish('control', command)
     return tools.overlay(...given)
   }
   const { bus, replica, begin } = world(t)
   const one = replica({ tools: { ...tools, overlay } })
   const { turn, types } = await begin(one)
   await eventually(() => types.includes('step.started'))
-  wish = JSON.stringify({ op: 'cancel', session_id: turn.session_id, turn_id: turn.id })
+  command = JSON.stringify({ op: 'cancel', session_id: turn.session_id, turn_id: turn.id })
   await one.restart(CALLER, turn.id)
   // The model does not answer.
   await eventually(() => types.includes('turn.cancelled'))

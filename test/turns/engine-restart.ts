@@ -128,18 +128,18 @@ t.test('a restart or a cancel that arrives as the model’s last bytes are read 
     ['restart', 'turn.restarted'],
     ['cancel', 'turn.cancelled'],
   ] as const) {
-    let wish: string | null = null
+    let command: string | null = null
     const last = {
       reason: 'stop',
       get type() {
-        if (wish) void bus.publish('control', wish)
-        wish = null
+        if (command) void bus.publish('control', command)
+        command = null
         return 'finish'
       },
     } as ModelEvent
     const { bus, say, replica, begin } = world(t, {}, [last])
     const { turn, types } = await begin(replica())
-    wish = JSON.stringify({ op, session_id: turn.session_id, turn_id: turn.id })
+    command = JSON.stringify({ op, session_id: turn.session_id, turn_id: turn.id })
     say()
     await eventually(() => isTerminal(types.at(-1) ?? ''))
     t.ok(types.includes(made), op)

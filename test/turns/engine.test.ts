@@ -394,8 +394,8 @@ t.test('a replica ignores a control message whose op it does not know', async (t
   const one = replica()
   const { turn, types } = await begin(one)
   await eventually(() => types.includes('step.started'))
-  const wish = { op: 'of_a_later_version', turn_id: turn.id, session_id: turn.session_id }
-  await bus.publish('control', JSON.stringify(wish))
+  const command = { op: 'of_a_later_version', turn_id: turn.id, session_id: turn.session_id }
+  await bus.publish('control', JSON.stringify(command))
   say()
   await eventually(() => types.includes('turn.completed'))
   t.notOk(types.includes('step.discarded'))

@@ -1,4 +1,4 @@
-/** The loop's small parts by themselves: slots, gathered writes, patience, wishes, and which events are said. */
+/** The loop's small parts by themselves: slots, gathered writes, patience, commands, and which events are said. */
 import { pino } from 'pino'
 import t from 'tap'
 import type { Bus } from '../../src/bus/bus.ts'
@@ -147,16 +147,16 @@ const activeIn = (phase: ActiveTurn['phase']): ActiveTurn => {
   return active
 }
 
-t.test('a turn restarts only in a model call, once for several wishes, at most eight times', async (t) => {
+t.test('a turn restarts only in a model call, once for several commands, at most eight times', async (t) => {
   const active = activeIn('model')
   t.equal(requestRestart(active), 'restarting')
   t.equal(active.model?.signal.reason, RESTART)
-  t.equal(requestRestart(active), 'restarting', 'a second wish joins the pending restart')
+  t.equal(requestRestart(active), 'restarting', 'a second command joins the pending restart')
   active.sent = { revision: 7, isRestart: false }
   t.equal(
     requestRestart(active, 7),
     'restarting',
-    'a wish also joins if the request that is given up was made with its change',
+    'a command also joins if the request that is given up was made with its change',
   )
   for (const phase of ['preparing', 'tools', 'committing', 'waiting'] as const) {
     t.equal(requestRestart(activeIn(phase)), 'not_restartable', phase)
@@ -166,7 +166,11 @@ t.test('a turn restarts only in a model call, once for several wishes, at most e
   const fresh = activeIn('model')
   fresh.sent = { revision: 7, isRestart: true }
   t.equal(requestRestart(fresh, 7), 'restarting', 'the request in flight was made with the change')
-  t.equal(requestRestart(fresh, 7, false), 'not_restartable', 'a wish that changed nothing claims no restart')
+  t.equal(
+    requestRestart(fresh, 7, false),
+    'not_restartable',
+    'a command that changed nothing claims no restart',
+  )
   t.notOk(fresh.model?.signal.aborted)
   t.equal(requestRestart({ ...fresh, sent: { revision: 7, isRestart: false } }, 7), 'not_restartable')
   t.equal(requestRestart(fresh, 8), 'restarting')
