@@ -96,8 +96,8 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
     },
     (request) => {
       const { provider } = request.params
-      const { mode = null, ...wish } = request.body
-      return logins.authorize(request.caller, provider, mode, wish)
+      const { mode = null, ...choices } = request.body
+      return logins.authorize(request.caller, provider, mode, choices)
     },
   )
   app.get(

@@ -93,7 +93,7 @@ export interface ImportedLogin extends LoginIdentity {
 }
 
 /** What the caller chose for a login besides its mode. */
-export interface LoginWish {
+export interface LoginChoices {
   path?: 'code_assist' | 'public'
   project_id?: string
   quota_project?: string
@@ -122,7 +122,7 @@ export interface OAuthVendor {
    */
   authorization(
     settings: OAuthSettings,
-    wish: LoginWish,
+    choices: LoginChoices,
   ): { url: string; parameters: Readonly<Record<string, string>> }
   /** The state as it was sent: the vendor may have added to the one that it returned. */
   stateOf?(returned: string): string

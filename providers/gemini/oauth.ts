@@ -6,9 +6,9 @@ import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, invalid } from '../../src/errors.ts'
 import {
   type ImportedLogin,
+  type LoginChoices,
   type LoginIdentity,
   type LoginSecret,
-  type LoginWish,
   type OAuthAnswer,
   type OAuthSettings,
   type OAuthVendor,
@@ -49,10 +49,10 @@ export const googleLogins: OAuthVendor = {
   loopback: { host: '127.0.0.1', ports: [], path: LOOPBACK_PATH, anyPath: true },
   // Nothing needs to listen there: the person copies the address that the browser could not open.
   pasteRedirect: `http://127.0.0.1:8085${LOOPBACK_PATH}`,
-  authorization: ({ authorizeUrl = '' }, wish) => ({
+  authorization: ({ authorizeUrl = '' }, choices) => ({
     url: authorizeUrl,
     // Without `prompt=consent` only a person's first login brings a refresh token (1.2).
-    parameters: { scope: scopeOf(wish), access_type: 'offline', prompt: 'consent' },
+    parameters: { scope: scopeOf(choices), access_type: 'offline', prompt: 'consent' },
   }),
   exchange: (settings, { code, redirect_uri, verifier }) => ({
     method: 'POST',
@@ -91,7 +91,7 @@ export const googleLogins: OAuthVendor = {
   imports: { 'gemini-cli': readCliFile },
 }
 
-const scopeOf = ({ path }: LoginWish): string =>
+const scopeOf = ({ path }: LoginChoices): string =>
   (path === 'public' ? [...USER_SCOPES, PUBLIC_SCOPE] : USER_SCOPES).join(' ')
 
 /**

@@ -6,7 +6,7 @@
  */
 import type { Logger } from 'pino'
 import { BatonError, invalid, refuseAt } from '../errors.ts'
-import type { LoginMode, LoginWish } from '../oauth-vendor.ts'
+import type { LoginChoices, LoginMode } from '../oauth-vendor.ts'
 import type { OAuthLogin, Scope, Store } from '../store/store.ts'
 import type { Credentials, CredentialView } from './credentials.ts'
 import { codeIn, readPasted } from './logins/answer.ts'
@@ -43,7 +43,7 @@ type Brought = { state: string } & ({ code: string } | { pasted: string })
 /** Every verb throws oauth_not_enabled, and invalid_request for a wrong state or code. */
 export interface Logins {
   /** `mode` null: the default of the deployment. Throws invalid_request if no client is configured. */
-  authorize(caller: Scope, provider: string, mode: LoginMode | null, wish?: LoginWish): Promise<Login>
+  authorize(caller: Scope, provider: string, mode: LoginMode | null, choices?: LoginChoices): Promise<Login>
   /** The vendor's redirect; its single-use `state` identifies the caller. The page says what came of it. */
   callback(provider: string, query: Readonly<Record<string, string>>): Promise<LoginPage>
   exchange(caller: Scope, provider: string, answer: Brought): Promise<CredentialView>
@@ -98,9 +98,9 @@ export function createLogins(deps: LoginsDeps): Logins {
       loopback.release(state_hash)
       try {
         const grant = granted()
-        const { verifier, wish } = pending.kept(login)
+        const { verifier, wish: choices } = pending.kept(login)
         const call = configured.vendor.exchange(configured.settings, { verifier, redirect_uri, ...grant })
-        return await end.byCode(configured, owner, call, wish)
+        return await end.byCode(configured, owner, call, choices)
       } catch (err) {
         log.warn({ provider, err }, 'login failed')
         throw err
@@ -157,8 +157,8 @@ export function createLogins(deps: LoginsDeps): Logins {
   }
 
   return {
-    authorize: async ({ owner }, provider, mode, wish = {}) =>
-      begin({ owner, configured: vendors.get(provider), mode, wish }),
+    authorize: async ({ owner }, provider, mode, choices = {}) =>
+      begin({ owner, configured: vendors.get(provider), mode, choices }),
     callback,
     exchange,
     status,

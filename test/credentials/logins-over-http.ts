@@ -186,8 +186,8 @@ t.test(
       'the token had ended, and was renewed at the API itself',
     )
 
-    const wish = { mode: 'paste', path: 'public', quota_project: 'billed-project' }
-    const login = await call('POST', '/oauth/gemini/authorize', wish)
+    const choices = { mode: 'paste', path: 'public', quota_project: 'billed-project' }
+    const login = await call('POST', '/oauth/gemini/authorize', choices)
     const at = await visit(login.body.authorization_url)
     const { state } = login.body
     const own = await call('POST', '/oauth/gemini/exchange', { state, pasted: at.href })

@@ -277,8 +277,8 @@ t.test('a login is for one API, where the vendor has several', async (t) => {
 
 t.test('Code Assist is set up before its login counts', async (t) => {
   const login = async (project_id?: string) => {
-    const wish = project_id === undefined ? {} : { project_id }
-    const { authorization_url, state } = await quick.logins.authorize(ME, 'gemini', 'paste', wish)
+    const choices = project_id === undefined ? {} : { project_id }
+    const { authorization_url, state } = await quick.logins.authorize(ME, 'gemini', 'paste', choices)
     const at = await visit(authorization_url)
     return quick.logins.exchange(ME, 'gemini', { state, pasted: at.href })
   }

@@ -2,19 +2,20 @@
 import * as oauth from 'oauth4webapi'
 import { sha256 } from '../../chat/json.ts'
 import { invalid } from '../../errors.ts'
-import type { DeviceGrant, LoginMode, LoginWish } from '../../oauth-vendor.ts'
+import type { DeviceGrant, LoginChoices, LoginMode } from '../../oauth-vendor.ts'
 import type { OAuthLogin } from '../../store/store.ts'
 import type { Login } from '../logins.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
 import type { Loopback } from './loopback.ts'
 import type { LoginPage } from './page.ts'
 import { LIFETIME_SECONDS, type PendingLogins } from './pending.ts'
-import { assertWish, type ConfiguredVendor } from './vendors.ts'
+import { assertChoices, type ConfiguredVendor } from './vendors.ts'
 
 /** What only the login's end needs, sealed. */
 export interface Kept {
   verifier: string
-  wish: LoginWish
+  /** Under its former name: replicas of other versions may end the login */
+  wish: LoginChoices
   device?: DeviceGrant
 }
 
@@ -34,7 +35,7 @@ interface Begin {
   configured: ConfiguredVendor
   /** Null: the default of the deployment */
   mode: LoginMode | null
-  wish: LoginWish
+  choices: LoginChoices
 }
 
 export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promise<Login> {
@@ -47,7 +48,10 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
     throw invalid('mode', `mode must be one of ${known} for ${vendor.provider}.`)
   }
 
-  async function byBrowser({ owner, configured, wish }: Begin, mode: 'loopback' | 'paste'): Promise<Login> {
+  async function byBrowser(
+    { owner, configured, choices }: Begin,
+    mode: 'loopback' | 'paste',
+  ): Promise<Login> {
     const { vendor, settings } = configured
     const state = oauth.generateRandomState()
     const verifier = oauth.generateRandomCodeVerifier()
@@ -60,10 +64,10 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
         mode,
         state,
         redirect_uri,
-        kept: { verifier, wish },
+        kept: { verifier, wish: choices },
         seconds: LIFETIME_SECONDS,
       })
-      const { url, parameters } = vendor.authorization(settings, wish)
+      const { url, parameters } = vendor.authorization(settings, choices)
       const query = {
         response_type: 'code',
         client_id: vendor.clientId(settings),
@@ -90,7 +94,7 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
     )
   }
 
-  async function byDevice({ owner, configured, wish }: Begin): Promise<Login> {
+  async function byDevice({ owner, configured, choices }: Begin): Promise<Login> {
     const { vendor, settings } = configured
     const flow = vendor.device
     if (!flow) throw new Error(`${vendor.provider} lists the mode device without a flow`)
@@ -102,7 +106,7 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
       mode: 'device',
       state,
       redirect_uri: flow.redirectUri(settings),
-      kept: { verifier: '', wish, device },
+      kept: { verifier: '', wish: choices, device },
       seconds: flow.lifetimeSeconds,
     })
     deps.watch(login, device)
@@ -116,10 +120,10 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
   }
 
   return async (begin) => {
-    const { configured, wish } = begin
+    const { configured, choices } = begin
     // Throws if the operator has configured no client.
     configured.vendor.clientId(configured.settings)
-    assertWish(configured, wish)
+    assertChoices(configured, choices)
     const mode = modeFor(configured, begin.mode)
     await pending.prune()
     return mode === 'device' ? byDevice(begin) : byBrowser(begin, mode)

@@ -1,6 +1,6 @@
 /** Where every login at a provider ends: tokens for what the vendor granted, the account set up, a credential stored. */
 import { newId } from '../../chat/ids.ts'
-import type { LoginSecret, LoginWish, OAuthCall } from '../../oauth-vendor.ts'
+import type { LoginChoices, LoginSecret, OAuthCall } from '../../oauth-vendor.ts'
 import type { Store } from '../../store/store.ts'
 import type { AddLogin, Credentials, CredentialView } from '../credentials.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
@@ -8,7 +8,7 @@ import { codeRefused, endOf, merged, readTokens } from './answer.ts'
 import { type LoginFile, readLoginFile } from './file.ts'
 import type { PendingLogins } from './pending.ts'
 import { setUp } from './setup.ts'
-import { assertWish, type ConfiguredVendor } from './vendors.ts'
+import { assertChoices, type ConfiguredVendor } from './vendors.ts'
 
 interface LoginEndDeps {
   store: Pick<Store, 'credentials'>
@@ -26,7 +26,7 @@ interface LoginEnd {
     configured: ConfiguredVendor,
     owner: string,
     call: OAuthCall,
-    wish: LoginWish,
+    choices: LoginChoices,
   ): Promise<CredentialView>
   /** The warning says what the import means for the tool that made the file. Throws invalid_request. */
   byFile(
@@ -83,12 +83,12 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
   }
 
   return {
-    async byCode(configured, owner, call, wish) {
+    async byCode(configured, owner, call, choices) {
       const { vendor, settings } = configured
       const got = await tokensBy(configured, call, { client_id: vendor.clientId(settings) }, 'code')
       const { secret, expires_at } = got
       const { facts, name = got.name ?? null } = vendor.identify(secret)
-      const known = { ...facts, ...factsOf(configured, wish) }
+      const known = { ...facts, ...factsOf(configured, choices) }
       const found = await setUp(configured, secret, known, deps)
       return add(owner, {
         provider: vendor.provider,
@@ -100,7 +100,7 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
     },
     async byFile(configured, owner, file) {
       const given = file.project_id === undefined ? {} : { project_id: file.project_id }
-      assertWish(configured, given)
+      assertChoices(configured, given)
       const { warning, name = null, ...read } = readLoginFile(configured, file)
       const { secret, expires_at } = await fresh(configured, read.secret, read.expires_at ?? null)
       const known = { ...read.facts, ...given }
@@ -115,5 +115,7 @@ export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
 }
 
 /** Which of the vendor's APIs the login is for, if it has several. */
-const factsOf = ({ vendor }: ConfiguredVendor, { path = 'code_assist', ...rest }: LoginWish): LoginWish =>
-  vendor.setup ? { path, ...rest } : {}
+const factsOf = (
+  { vendor }: ConfiguredVendor,
+  { path = 'code_assist', ...rest }: LoginChoices,
+): LoginChoices => (vendor.setup ? { path, ...rest } : {})

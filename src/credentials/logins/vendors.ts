@@ -1,7 +1,7 @@
 /** Who can be logged in to: each vendor's description with the operator's settings for it. */
 import type { Config } from '../../config/config.ts'
 import { BatonError, invalid } from '../../errors.ts'
-import type { LoginWish, OAuthSettings, OAuthVendor } from '../../oauth-vendor.ts'
+import type { LoginChoices, OAuthSettings, OAuthVendor } from '../../oauth-vendor.ts'
 
 /** A vendor's description and the operator's settings for it. */
 export interface ConfiguredVendor {
@@ -55,9 +55,9 @@ export function createVendors(
   }
 }
 
-/** Throws invalid_request for a wish if the vendor's logins leave nothing to choose. */
-export function assertWish({ vendor }: ConfiguredVendor, wish: LoginWish): void {
-  const [field] = Object.keys(wish)
+/** Throws invalid_request for a choice if the vendor's logins leave nothing to choose. */
+export function assertChoices({ vendor }: ConfiguredVendor, choices: LoginChoices): void {
+  const [field] = Object.keys(choices)
   if (field === undefined || vendor.setup) return
   throw invalid(field, `${vendor.provider} logins take no ${field}.`)
 }
