@@ -13,7 +13,7 @@ const LONGEST_PAUSE_MS = 30_000
 const HEALTHY_MS = 60_000
 
 /**
- * After these, asking again on this connection is in vain: 405 means by the specification that there is no channel, 404
+ * After these, asking again on this connection is useless: 405 means by the specification that there is no channel, 404
  * (400 with some servers) that the session is gone, which the next request finds out. Any other failure may pass: a
  * token that has just expired, a rate limit.
  */

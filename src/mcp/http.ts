@@ -147,8 +147,8 @@ function either(lasting: AbortSignal, ending: AbortSignal): AbortSignal {
 const PIECE = 16 * 1024
 
 /**
- * Limits the body to a number of bytes (capBody), and reads an event stream in pieces, with its answers repaired: a flood
- * of messages must not hold up everybody else.
+ * Limits the body to a number of bytes (capBody), and reads an event stream in pieces, with its answers repaired: a
+ * flood of messages must not hold up everybody else.
  */
 function bounded(response: Response, maxBytes: number, onExceeded?: () => void): Response {
   const capped = capBody(response, maxBytes, onExceeded)

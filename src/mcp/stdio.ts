@@ -219,7 +219,7 @@ function readLine(whole: Buffer, transport: StdioTransport): void {
     message = parseJSONRPCMessage(repairAnswer(json))
   } catch (error) {
     transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
-    // This is an answer, though a broken one: its request would wait for a better one in vain.
+    // This is an answer, though a broken one: its request would wait for a better one that never comes.
     if (isRecord(json) && json.jsonrpc === '2.0' && !('method' in json) && typeof json.id === 'number')
       transport.onrefused?.(json.id, 'protocol', "The server's answer is not valid JSON-RPC.")
     return

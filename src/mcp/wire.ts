@@ -59,7 +59,7 @@ const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
 
-/** How long an attempt to connect may take in all; `probeMs`: the probe's part of that, if it may be in vain. */
+/** How long an attempt to connect may take; `probeMs`: the part of a probe that the server may not answer. */
 export interface Patience {
   ms: number
   probeMs?: number

@@ -114,10 +114,10 @@ t.test('a channel is reopened after pauses that double up to half a minute', asy
 })
 
 t.test('a channel is reopened after the longer pause that its server asks for, up to a limit', async (t) => {
-  const wishes = [5_000, 0, 3_000, 86_400_000]
+  const named = [5_000, 0, 3_000, 86_400_000]
   const pauses = await pausesAfter(
     t,
-    wishes.map((retryMs) => ({ retryMs })),
+    named.map((retryMs) => ({ retryMs })),
   )
   t.strictSame(pauses, [5_000, 2_000, 4_000, 30_000])
 })
