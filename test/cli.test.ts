@@ -53,6 +53,15 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
   t.equal(help.code, 0)
   for (const word of ['login', 'logout', 'import', 'credentials', 'keys rotate-encryption', 'doctor'])
     t.match(help.out.join('\n'), new RegExp(`^  ${word}`, 'm'))
+  for (const line of ['keys --help', 'keys -h', 'keys help']) {
+    const { code, out } = await run(env, line)
+    t.equal(code, 0, line)
+    t.same(
+      out.flatMap((shown) => /^ {2}(\w+)/.exec(shown)?.[1] ?? []),
+      ['keys', 'keys', 'keys', 'keys'],
+      'the commands that begin so, and no other',
+    )
+  }
   const { version } = JSON.parse(
     readFileSync(fileURLToPath(new URL('../../package.json', import.meta.url)), 'utf8'),
   )

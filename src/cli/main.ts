@@ -25,8 +25,9 @@ const EX_USAGE = 64
 export async function runCli(argv: readonly string[], world: World): Promise<number> {
   const io = harmless(world.io)
   try {
-    if (argv.length === 0 || /^(--help|-h|help)$/.test(argv[0] ?? '')) {
-      for (const line of help()) io.say(line)
+    const explained = explainedBy(argv)
+    if (explained.length > 0) {
+      for (const line of help(explained)) io.say(line)
       return argv.length === 0 ? EX_USAGE : 0
     }
     if (argv[0] === '--version') {
@@ -50,6 +51,13 @@ const harmless = (io: Io): Io => ({
   say: (line) => io.say(jsonEscaped(line).replace(/[\t\n]/g, ' ')),
   note: (words) => io.note(jsonEscaped(words)),
 })
+
+/** The commands that a line asks about without naming one: all, or those that begin with its word (`keys --help`) */
+function explainedBy([first, second = '']: readonly string[]): readonly Command[] {
+  const asks = /^(--help|-h|help)$/
+  if (first === undefined || asks.test(first)) return COMMANDS
+  return asks.test(second) ? COMMANDS.filter(({ name }) => name.startsWith(`${first} `)) : []
+}
 
 function commandIn(argv: readonly string[]): Command {
   const found = COMMANDS.find(({ name }) => name === argv.slice(0, name.split(' ').length).join(' '))
@@ -124,11 +132,11 @@ const targetOf = ({ name }: Command, text: Given['text']): Target => ({
 const usageOf = ({ name, usage }: Pick<Command, 'name' | 'usage'>): string =>
   `Usage: baton ${name} ${usage}`.trimEnd()
 
-const help = (): string[] => [
+const help = (commands: readonly Command[]): string[] => [
   'Usage: baton <command>',
   '`baton` stands for: npm run baton --',
   '',
-  ...COMMANDS.flatMap(({ name, usage, summary }) => [
+  ...commands.flatMap(({ name, usage, summary }) => [
     `  ${`${name} ${usage}`.trimEnd()}`,
     `      ${summary}`,
   ]),
