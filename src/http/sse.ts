@@ -41,7 +41,7 @@ export interface Streams {
 interface StreamOptions {
   log: Logger
   metrics: Pick<Metrics, 'httpAnswered' | 'streamOpened' | 'streamClosed'>
-  /** Called at each ping: throws unauthenticated once the stream's key may call no more */
+  /** Called at each ping and, while events go out, each second: throws unauthenticated once the key may call no more */
   authenticate(headers: IncomingHttpHeaders): Promise<unknown>
   /** Default PING_MS */
   pingMs?: number | undefined
@@ -51,6 +51,8 @@ export const PING_MS = 15_000
 /** Pings in a row that found the client not reading: then it is stuck, not slow. */
 export const STUCK_PINGS = 4
 const OVER = Symbol('the stream is over')
+/** How old the last look at a stream's key may be when an event goes out: revoking a key works within a second. */
+const KEY_CHECK_MS = 1000
 /** How long headers wait for a first event, to leave with it. */
 const GREETING_MS = 10
 /** How long a client may take to read the rest when the server closes. */
@@ -158,7 +160,7 @@ interface Paced {
  * The reply as a stream written at its client's pace, with pings in between. It writes straight to the response: a
  * readable stream piped into that takes a buffer and a pass through two more queues for each delta.
  */
-function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Paced {
+function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => void): Paced {
   const { raw } = reply
   reply
     // Proxies that compress (Next.js, Express, webpack's) hold small frames back until they have a block full.
@@ -171,12 +173,17 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
   const greeting = setTimeout(() => raw.write(encodeComment('baton')), GREETING_MS)
   let drained: (() => void) | null = null
   let stuck = 0
+  let checkedAt = performance.now()
+  const check = () => {
+    checkedAt = performance.now()
+    checkKey()
+  }
   const hurry = () => {
     drained?.()
     drained = null
   }
   const ping = setInterval(() => {
-    onPing()
+    check()
     const isRead = drained === null && !raw.writableEnded
     stuck = isRead ? 0 : stuck + 1
     if (isRead) raw.write(encodeComment('ping'))
@@ -193,7 +200,10 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
       // The reader may have all events of a batch already: the headers still wait.
       if (text === '') return null
       clearTimeout(greeting)
-      if (raw.destroyed || raw.write(text)) return null
+      if (raw.destroyed) return null
+      // The event does not wait for the answer: a store that is away would hold it up.
+      if (performance.now() - checkedAt > KEY_CHECK_MS) check()
+      if (raw.write(text)) return null
       return new Promise<void>((resolve) => {
         drained = resolve
       })

@@ -271,6 +271,33 @@ t.test('a stream ends once its key may call no more, and stays open while nobody
   }
 })
 
+t.test(
+  'a stream with events to send ends without waiting for a ping once its key may call no more',
+  async (t) => {
+    const auth = {
+      assertLocal() {},
+      async authenticate() {
+        if (isRevoked) throw new BatonError('unauthenticated', 'The key was revoked.')
+        return { owner: 'local', admin: true, key_id: 'key_1' }
+      },
+    }
+    let isRevoked = false
+    const s = await serve(t, turnRow(), { pingMs: 600_000, auth })
+    let sent = 0
+    scripted(async function* ({ signal }) {
+      while (sent < 200 && !signal.aborted) {
+        yield { events: [event('content.delta', ++sent)] }
+        await new Promise((resolve) => setTimeout(resolve, 50))
+      }
+    })(s)
+    const stream = await s.open('/v1/sessions/ses_1/events')
+    await until(stream, 'event: content.delta')
+    isRevoked = true
+    await all(stream)
+    t.ok(sent < 200, 'it ended before its source did')
+  },
+)
+
 t.test('a reader that is too slow for its buffer is told that it lagged, and its stream ends', async (t) => {
   const s = await serve(t, turnRow())
   scripted(async function* () {
