@@ -83,6 +83,17 @@ t.test('thinking is asked for as each model takes it', async (t) => {
       thinking: { type: 'enabled', budget_tokens: 16_384 },
       beta: INTERLEAVED,
     })
+    const efforts: Effort[] = ['minimal', 'low', 'medium', 'high', 'xhigh']
+    const budgets = efforts.map((effort) => {
+      const { thinking } = plan('claude-haiku-4-5', effort)
+      return thinking?.type === 'enabled' ? thinking.budget_tokens : 0
+    })
+    t.equal(budgets[0], 1024, 'the least that the API takes')
+    t.same(
+      budgets,
+      [...new Set(budgets)].sort((a, b) => a - b),
+      'a higher effort thinks longer',
+    )
     const limited = (max_output_tokens: number) =>
       plan('claude-haiku-4-5', 'high', { settings: { max_output_tokens } })
     t.match(limited(6000), { thinking: { budget_tokens: 3000 } })

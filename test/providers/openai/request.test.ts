@@ -146,6 +146,8 @@ t.test('a request takes the shape that the path accepts', async (t) => {
             parts: [
               { type: 'image', media_type: 'image/png', data: PNG },
               { type: 'image', media_type: 'image/png', url: 'https://x.test/a.png' },
+              { type: 'image', media_type: 'image/webp', url: 'https://x.test/a.webp' },
+              { type: 'image', media_type: 'image/gif', url: 'https://x.test/a.gif' },
               { type: 'image', media_type: 'image/svg+xml', data, name: 'a.svg' },
               { type: 'image', media_type: 'image/heic', url: 'https://x.test/a.heic' },
               { type: 'file', media_type: 'application/pdf', data: PDF },
@@ -169,6 +171,8 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         content: [
           { type: 'input_image', image_url: `data:image/png;base64,${PNG}`, detail: 'auto' },
           { type: 'input_image', image_url: 'https://x.test/a.png', detail: 'auto' },
+          { type: 'input_image', image_url: 'https://x.test/a.webp', detail: 'auto' },
+          { type: 'input_image', image_url: 'https://x.test/a.gif', detail: 'auto' },
           { type: 'input_text', text: '[image a.svg, image/svg+xml: not shown to this model]' },
           {
             type: 'input_text',
