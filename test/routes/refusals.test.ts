@@ -265,6 +265,51 @@ t.test(
   },
 )
 
+t.test('more than a call takes is refused, and the error names the field', async (t) => {
+  const { body: session } = await call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
+  const of = (path: string) => `/v1/sessions/${session.id}/${path}`
+  const many = <T>(count: number, item: T) => Array.from({ length: count }, () => item)
+  const fields = (count: number) => Object.fromEntries(many(count, 0).map((_, i) => [`f${i}`, 'x']))
+  const said = { role: 'user', parts: [{ type: 'text', text: 'a' }] }
+  const server = (more: object) => ({
+    name: 'files',
+    transport: 'streamable_http',
+    url: 'https://mcp.test/',
+    ...more,
+  })
+  const chat = (more: object) => ({ provider: 'openai', model: 'm', ...more })
+  const cases: [string, object, string][] = [
+    ['/v1/sessions', chat({ model: 'm'.repeat(257) }), 'model'],
+    ['/v1/sessions', chat({ title: 't'.repeat(501) }), 'title'],
+    ['/v1/sessions', chat({ metadata: fields(101) }), 'metadata'],
+    ['/v1/sessions', chat({ connectors: many(101, 'files') }), 'connectors'],
+    ['/v1/sessions', chat({ settings: { temperature: -0.1 } }), 'settings.temperature'],
+    ['/v1/sessions', chat({ settings: { top_p: 1.1 } }), 'settings.top_p'],
+    ['/v1/sessions', chat({ settings: { max_output_tokens: 10_000_001 } }), 'settings.max_output_tokens'],
+    [of('messages'), { messages: many(1001, said) }, 'messages'],
+    [of('messages'), { messages: [] }, 'messages'],
+    [of('messages'), { role: 'user', parts: many(1001, said.parts[0]) }, 'parts'],
+    [of('turns'), { input: many(1001, said.parts[0]) }, 'input'],
+    [of('turns'), { input: 'a', context: many(1001, { op: 'delete_at', index: 0 }) }, 'context'],
+    ['/v1/turns/turn_0/approvals/c', { decision: 'deny', reason: 'r'.repeat(4001) }, 'reason'],
+    ['/v1/connectors', server({ headers: fields(101) }), 'headers'],
+    ['/v1/connectors', server({ allow_tools: many(1001, 'a') }), 'allow_tools'],
+    ['/v1/connectors', server({ deny_tools: ['a'.repeat(257)] }), 'deny_tools[0]'],
+    ['/v1/connectors', server({ url: `https://mcp.test/${'a'.repeat(8192)}` }), 'url'],
+    [
+      '/v1/connectors',
+      server({ default_tool_config: { max_instances: 10_001 } }),
+      'default_tool_config.max_instances',
+    ],
+    ['/v1/credentials', { provider: 'openai', kind: 'api_key', api_key: 'k', name: 'n'.repeat(201) }, 'name'],
+    ['/v1/keys', { owner: 'a', scopes: ['chat'], name: 'n'.repeat(201) }, 'name'],
+    ['/v1/keys', { owner: 'a'.repeat(129), scopes: ['chat'] }, 'owner'],
+  ]
+  for (const [url, body, param] of cases) {
+    t.match(await call('POST', url, body), refused('invalid_request', 400, param), `${url} ${param}`)
+  }
+})
+
 t.test('a body of very many values is refused before it is parsed', async (t) => {
   const other = await gateway(store, { BATON_BODY_LIMIT: '8MiB' })
   t.teardown(() => other.close())
