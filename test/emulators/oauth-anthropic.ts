@@ -27,6 +27,8 @@ export const FEDERATION = {
   assertion: jwt({ sub: 'workload', aud: 'https://api.anthropic.com' }),
   federation_rule_id: 'fdrl_1',
   organization_id: 'org-1',
+  service_account_id: 'svac_1',
+  workspace_id: 'wrkspc_1',
 }
 const ACCESS_SECONDS = 28_800
 const PASTE = 'https://platform.claude.com/oauth/code/callback'

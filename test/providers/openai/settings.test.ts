@@ -148,6 +148,12 @@ t.test('what a refusal tells of a model holds for later requests, which note it'
   t.strictSame(later(unsupported('max_output_tokens'), { max_output_tokens: 99 }), [
     left('max_output_tokens'),
   ])
+  const both = requestFor({ model, settings: { temperature: 0.5, top_p: 0.5 } })
+  const once = openai.amend?.(failed(unsupported('temperature')), both)
+  const twice = once && openai.amend?.(failed(unsupported('top_p')), once)
+  t.ok(twice)
+  const sampling = twice ? Object.keys(publicBody(twice).body) : []
+  t.notOk(sampling.includes('temperature') || sampling.includes('top_p'), 'what was refused first stays out')
   const value = { param: 'temperature', code: 'unsupported_value' }
   t.strictSame(
     later(value, { temperature: 1.5 }, { temperature: 0.5 }),
