@@ -1,9 +1,10 @@
 /**
  * A client of Baton for tests: JSON with its status and headers, event streams with every frame as it came. A frame
- * that is not what the OpenAPI document says breaks its stream.
+ * that is not what the OpenAPI document says breaks its stream, and an answer that is not rejects its call.
  */
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import { Event } from '../../routes/turn-event.ts'
+import { type Document, documented } from '../routes/document.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: a test's view of JSON answers; the contract is the API's
 export type Json = any
@@ -52,6 +53,9 @@ export interface Client {
   follow(path: string, headers?: Record<string, string>): Promise<EventStream>
 }
 
+/** Every gateway of these tests has the same document. */
+let conforms: ReturnType<typeof documented> | undefined
+
 export function createClient(url: string): Client {
   const send = (
     method: string,
@@ -70,7 +74,10 @@ export function createClient(url: string): Client {
   async function call(method: string, path: string, body?: unknown, headers = {}): Promise<Answer> {
     const response = await send(method, path, body, headers)
     const text = await response.text()
-    return { status: response.status, headers: response.headers, body: text === '' ? null : JSON.parse(text) }
+    const answer = text === '' ? null : JSON.parse(text)
+    conforms ??= documented((await (await fetch(`${url}/openapi.json`)).json()) as Document)
+    conforms(method, path, response.status, answer ?? undefined, Object.fromEntries(response.headers))
+    return { status: response.status, headers: response.headers, body: answer }
   }
   const good = async (method: string, path: string, body?: unknown): Promise<Json> => {
     const answer = await call(method, path, body)
