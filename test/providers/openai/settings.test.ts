@@ -33,6 +33,12 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
     ['gpt-4', true, 'file'],
     ['o3-mini', false, 'file'],
     ['o3', false, 'image,pdf,file'],
+    ['gpt-5', false, 'image,pdf,file'],
+    ['gpt-5-pro', false, 'image,pdf,file'],
+    ['gpt-5-codex', false, 'image,pdf,file'],
+    ['gpt-5.1-codex-max', false, 'image,pdf,file'],
+    ['gpt-5.1-codex', false, 'image,pdf,file'],
+    ['gpt-5.4-pro', false, 'image,pdf,file'],
     ['something-new', false, 'image,pdf,file'],
   ] as const) {
     t.same(sampled(model), [sampling, false], model)
@@ -79,6 +85,7 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
   t.same(effort('gpt-5', 'minimal'), ['minimal', 'low'], 'the ChatGPT path has no effort minimal')
   t.same(effort('gpt-5', 'none'), ['minimal', 'low'])
   t.same(effort('gpt-5.1', 'minimal'), ['low', 'low'])
+  t.same(effort('gpt-5-codex', 'minimal'), ['low', 'low'])
   t.same(effort('gpt-5.5', 'max'), ['xhigh', 'xhigh'])
   t.same(effort('gpt-5-pro', 'low'), ['high', 'high'])
   t.same(effort('gpt-5.5-pro', 'low'), ['medium', 'medium'])
@@ -88,6 +95,20 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
   for (const model of ['gpt-6-astra', 'gpt-6.2-astra', 'gpt-6.2-astra-law', 'gpt-6.2-sol'])
     t.same(effort(model, 'none'), ['low', 'low'], model)
   t.same(effort('gpt-6.1-terra', 'none'), ['none', 'none'])
+  for (const [model, low, medium, high, xhigh, max] of [
+    ['o3-mini', 'low', 'medium', 'high', 'high', 'high'],
+    ['gpt-5-codex', 'low', 'medium', 'high', 'high', 'high'],
+    ['gpt-5.1-codex-max', 'low', 'medium', 'high', 'xhigh', 'xhigh'],
+    ['gpt-5.1', 'low', 'medium', 'high', 'high', 'high'],
+    ['gpt-5.4', 'low', 'medium', 'high', 'xhigh', 'xhigh'],
+    ['gpt-5.4-pro', 'medium', 'medium', 'high', 'xhigh', 'xhigh'],
+    ['gpt-5.3-codex', 'low', 'medium', 'high', 'xhigh', 'xhigh'],
+    ['gpt-6.2-sol', 'low', 'medium', 'high', 'xhigh', 'max'],
+    ['something-new', 'low', 'medium', 'high', 'xhigh', 'max'],
+  ] as const) {
+    const sent = (['low', 'medium', 'high', 'xhigh', 'max'] as const).map((wish) => effort(model, wish)[0])
+    t.same(sent, [low, medium, high, xhigh, max], model)
+  }
   t.same(effort('o3', 'xhigh'), ['high', 'high'])
   t.same(
     effort('gpt-6-sol', 'max', ['low', 'medium', 'ultra']),
