@@ -289,8 +289,12 @@ t.test('more than a call takes is refused, and the error names the field', async
     [of('messages'), { messages: many(1001, said) }, 'messages'],
     [of('messages'), { messages: [] }, 'messages'],
     [of('messages'), { role: 'user', parts: many(1001, said.parts[0]) }, 'parts'],
-    [of('turns'), { input: many(1001, said.parts[0]) }, 'input'],
-    [of('turns'), { input: 'a', context: many(1001, { op: 'delete_at', index: 0 }) }, 'context'],
+    [of('turns'), { input: many(1001, said.parts[0]), background: true }, 'input'],
+    [
+      of('turns'),
+      { input: 'a', background: true, context: many(1001, { op: 'delete_at', index: 0 }) },
+      'context',
+    ],
     ['/v1/turns/turn_0/approvals/c', { decision: 'deny', reason: 'r'.repeat(4001) }, 'reason'],
     ['/v1/connectors', server({ headers: fields(101) }), 'headers'],
     ['/v1/connectors', server({ allow_tools: many(1001, 'a') }), 'allow_tools'],
@@ -306,7 +310,9 @@ t.test('more than a call takes is refused, and the error names the field', async
     ['/v1/keys', { owner: 'a'.repeat(129), scopes: ['chat'] }, 'owner'],
   ]
   for (const [url, body, param] of cases) {
-    t.match(await call('POST', url, body), refused('invalid_request', 400, param), `${url} ${param}`)
+    const answer = await call('POST', url, body)
+    t.match(answer, refused('invalid_request', 400, param), `${url} ${param}`)
+    t.equal(answer.body.error?.param, param, 'the field itself, not an item of it')
   }
 })
 
