@@ -266,13 +266,17 @@ export class Link {
     let mayHaveMissed = hasStood && !this.#options.isStdio
     const onOpen = (): void => {
       if (mayHaveMissed) this.#options.onDoubt()
-      mayHaveMissed = true
     }
     const listen = async (signal: AbortSignal, previous: ChannelEnd): Promise<ChannelEnd> => {
-      const end = await connection.listen(signal, previous, onOpen)
-      // The server has forgotten the session, and may be another by now: it announces nothing here any more.
-      if (end.isUnsupported && mayHaveMissed) this.#options.onDoubt()
-      return end
+      try {
+        const end = await connection.listen(signal, previous, onOpen)
+        // The server has forgotten the session, and may be another by now: it announces nothing here any more.
+        if (end.isUnsupported && mayHaveMissed) this.#options.onDoubt()
+        return end
+      } finally {
+        // Nothing is heard until the next one is open, also if this one never was.
+        mayHaveMissed = true
+      }
     }
     this.#channel = keepChannel(listen, this.#interestUntil)
   }

@@ -46,6 +46,19 @@ t.test('after a cut the channel is opened again, and what it missed is asked for
   }
 })
 
+t.test('what a server announced while its first channel could not be opened is asked for', async (t) => {
+  for (const era of ['legacy', 'modern'] as const) {
+    const rig = await startRig(t, era, 's')
+    for (const method of ['GET', 'subscriptions/listen'])
+      rig.on(method, (exchange) => {
+        if (rig.count(method) === 1) exchange.status(503)
+        else beginChannel(exchange)
+      })
+    const { heard } = await following(t, specOf(rig))
+    await eventually(() => heard.length === 1)
+  }
+})
+
 t.test('what a server announced before anybody followed it is asked for', async (t) => {
   const isAsked = async (rig: Rig) => {
     const mcp = door(t, { announceMs: 1 })
