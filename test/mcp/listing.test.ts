@@ -73,6 +73,45 @@ t.test('a list is read once more, however many changes are announced while it is
   t.notOk(listing.isOutdated())
 })
 
+t.test(
+  'a change that is announced while a list is read again makes one more request for all callers',
+  async (t) => {
+    const { listing, requests, get } = served()
+    const first = get()
+    listing.markChanged()
+    const second = get()
+    requests[0]?.answer('first')
+    await first
+    await new Promise(setImmediate)
+    const shared = get()
+    listing.markChanged()
+    const third = [get(), get()]
+    requests[1]?.answer('second')
+    t.strictSame(await Promise.all([second, shared]), ['second', 'second'])
+    await new Promise(setImmediate)
+    requests[2]?.answer('third')
+    t.strictSame(await Promise.all(third), ['third', 'third'])
+    t.equal(requests.length, 3)
+  },
+)
+
+t.test('a list is held still for many changes in a minute, and for no other announcements', async (t) => {
+  const { listing, requests, time, get } = served()
+  const change = async (name: string, ms: number): Promise<void> => {
+    time.now += ms
+    listing.markChanged()
+    const read = get()
+    requests.at(-1)?.answer(name)
+    await read
+  }
+  for (let i = 0; i < 15; i++) await change('same', 10)
+  t.notOk(listing.isQuarantined(), 'the list did not change')
+  for (let i = 0; i < 15; i++) await change(`slow ${i}`, 7_000)
+  t.notOk(listing.isQuarantined(), 'they are fewer than ten in a minute')
+  for (let i = 0; i < 15; i++) await change(`quick ${i}`, 5_000)
+  t.ok(listing.isQuarantined())
+})
+
 t.test('a list is kept for five minutes, and then asked for again', async (t) => {
   const { requests, time, get } = served()
   const first = get()

@@ -36,7 +36,7 @@ t.test('a session that is opened has the tools of a server that takes a while to
   const tools = create()
   const { opened: when, open: letGo } = gate()
   const opening = tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')], when })])
-  await sleep(20)
+  t.equal(await Promise.race([opening.then(() => 'opened'), sleep(100).then(() => 'waiting')]), 'waiting')
   letGo()
   await opening
   t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: 'available' })
