@@ -8,12 +8,15 @@ import { startRig } from './servers/rig.ts'
 
 const spec: McpServerSpec = { key: 'k', name: 's', transport: 'stdio', allowPrivate: false }
 
-function keeping(): KeptList {
+function keeping(): KeptList & { drop(): void } {
   let kept: ToolList | null = null
   return {
     get: () => kept,
     put(list) {
       kept = list
+    },
+    drop() {
+      kept = null
     },
   }
 }
@@ -21,6 +24,7 @@ function keeping(): KeptList {
 /** A listing whose requests a test answers. */
 function served() {
   const time = { now: 1_000 }
+  const kept = keeping()
   const requests: { answer(tool: string): void; fail(): void }[] = []
   const listing = createListing(
     () =>
@@ -35,11 +39,11 @@ function served() {
           fail: () => reject(new Error('away')),
         })
       }),
-    keeping(),
+    kept,
     () => time.now,
   )
   const get = async () => (await listing.get(spec, false)).tools[0]?.name
-  return { listing, requests, time, get }
+  return { listing, kept, requests, time, get }
 }
 
 t.test('a list whose change is announced while it is read is asked for again', async (t) => {
@@ -96,7 +100,7 @@ t.test(
 )
 
 t.test('a list is held still for many changes in a minute, and for no other announcements', async (t) => {
-  const { listing, requests, time, get } = served()
+  const { listing, kept, requests, time, get } = served()
   const change = async (name: string, ms: number): Promise<void> => {
     time.now += ms
     listing.markChanged()
@@ -110,6 +114,11 @@ t.test('a list is held still for many changes in a minute, and for no other anno
   t.notOk(listing.isQuarantined(), 'they are fewer than ten in a minute')
   for (let i = 0; i < 15; i++) await change(`quick ${i}`, 5_000)
   t.ok(listing.isQuarantined())
+  t.notOk(listing.isOutdated(), 'no turn waits for what is not asked for')
+  kept.drop()
+  const read = get()
+  requests.at(-1)?.answer('new')
+  t.equal(await read, 'new', 'without a kept list the server is asked')
 })
 
 t.test('a list is kept for five minutes, and then asked for again', async (t) => {

@@ -73,12 +73,41 @@ t.test('a server that no session uses any more is not asked when it announces a 
   const { mcp, servers, asked, announce } = createDoor()
   servers.set('s', { tools: [tool('a')] })
   const discovery = over(mcp)
-  await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
+  const use = (refresh: boolean) =>
+    discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh })
+  await use(true)
   announce('s')
   t.strictSame(asked, ['s', 's'])
+  now += 3 * 60_000
+  await use(false)
+  now += 9 * 60_000
+  announce('s')
+  t.strictSame(asked, ['s', 's', 's'], 'it was used ten minutes ago at most')
+  now += 2 * 60_000
+  announce('s')
+  t.strictSame(asked, ['s', 's', 's'])
+})
+
+t.test('of very many servers only those that no session uses any more are forgotten', async (t) => {
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  t.teardown(() => mock.restoreAll())
+  const { mcp, servers, asked, announce } = createDoor()
+  const discovery = over(mcp)
+  const use = (name: string) => {
+    servers.set(name, { tools: [tool('a')] })
+    return discovery.lookUp([{ connector: connector(name), alias: null }], { deadlineMs: 1_000 })
+  }
+  await Promise.all(Array.from({ length: 1_010 }, (_, i) => use(`s${i}`)))
+  const before = asked.length
+  announce('s0')
+  t.strictSame(asked.slice(before), ['s0'])
   now += 11 * 60_000
-  announce('s')
-  t.strictSame(asked, ['s', 's'])
+  await use('s1')
+  t.equal(discovery.lastSeen('con_s0', 'a'), null)
+  t.not(discovery.lastSeen('con_s1', 'a'), null)
+  await use('s0')
+  t.not(discovery.lastSeen('con_s0', 'a'), null, 'it is known again with its next use')
 })
 
 t.test('calls that find a server away do not hasten the attempts to reach it again', async (t) => {
