@@ -2,17 +2,19 @@
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
+import { connectorKey } from '../../src/credentials/connector-secret.ts'
 import { type Mcp, McpError, type McpState } from '../../src/mcp/contract.ts'
+import type { Connector } from '../../src/store/store.ts'
 import { createDiscovery, type Discovery } from '../../src/tools/discovery.ts'
 import { NONE } from '../patterns.ts'
 import { eventually, gate } from '../waiting.ts'
 import { connector, createDoor, createMemory, tool } from './session-tools-doubles.ts'
 
-const over = (mcp: Mcp, onNews = () => {}): Discovery =>
+const over = (mcp: Mcp, onNews = () => {}, keyOf = ({ name }: Connector) => name): Discovery =>
   createDiscovery({
     store: createMemory().store,
     mcp,
-    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    specFor: (one) => ({ key: keyOf(one), name: one.name, transport: 'streamable_http', allowPrivate: true }),
     onNews,
     log: pino({ level: 'silent' }),
   })
@@ -163,6 +165,24 @@ t.test('a list that the door remembers is no answer of a server that it has foun
   state = 'down'
   t.match(await discovery.lookUp(bindings, { deadlineMs: 'budget' }), [{ state: 'away', reason: /refused/ }])
 })
+
+t.test(
+  'a list is heard of while no replica has seen a later one and its server has not failed',
+  async (t) => {
+    const { mcp, servers } = createDoor()
+    const discovery = over(mcp, () => {}, connectorKey)
+    t.teardown(() => discovery.close())
+    servers.set('con_s@1', { tools: [tool('a')] })
+    const bindings = [{ connector: connector('s'), alias: null }]
+    const heard = (seen: string[]) => discovery.heard(bindings, new Map(seen.map((date) => ['con_s', date])))
+    const [listed] = await discovery.lookUp(bindings, { deadlineMs: 'budget' })
+    t.match([heard([]), heard([listed?.seen_at ?? ''])].flat(), [{ state: 'live' }, { state: 'live' }])
+    t.match(heard(['9999-01-01T00:00:00.000Z']), [{ state: 'pending', tools: null }])
+    servers.delete('con_s@1')
+    await discovery.lookUp(bindings, { deadlineMs: 'budget', refresh: true })
+    t.match(heard([]), [{ state: 'pending', tools: null }])
+  },
+)
 
 t.test('a list is asked for again when its time to live is over, and not before', async (t) => {
   let now = 0
