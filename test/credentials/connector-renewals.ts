@@ -49,6 +49,30 @@ t.test('metadata that cannot be read for a moment costs no login and sends no re
   t.equal(guarded.grants.refresh_token, 1)
 })
 
+t.test('a renewal names the resource as its metadata write it', async (t) => {
+  const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
+  guarded.metadata({ resource: guarded.origin, authorization_servers: [guarded.origin] })
+  const connector = await logIn()
+  const ask = () => replica().authFor(connector).token()
+  const first = await ask()
+  time.ahead = 601_000
+  t.not(await ask(), first)
+})
+
+t.test('no refresh token goes to a login service that claims to be the one that made it', async (t) => {
+  const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600, tenant: '/as' })
+  const connector = await logIn()
+  const ask = () => replica().authFor(connector).token()
+  await ask()
+  const path = '/.well-known/oauth-authorization-server'
+  const body = await (await fetch(`${guarded.origin}${path}/as`)).text()
+  guarded.metadata({ resource: guarded.url, authorization_servers: [`${guarded.origin}/false`] })
+  guarded.instead(`${path}/false`, { status: 200, body })
+  time.ahead = 601_000
+  await t.rejects(ask(), { message: /issuer/ })
+  t.same(guarded.grants, { authorization_code: 1 })
+})
+
 t.test('metadata that cannot be read costs no login either where the owner gave the issuer', async (t) => {
   const issuer = 'https://as.mcp.test'
   const { guarded, replica, logIn, time, read } = await bench(t, {

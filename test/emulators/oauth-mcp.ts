@@ -300,7 +300,8 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   }
 
   /** The resource that token requests must name; none while its metadata are not there. */
-  const nameable = () => (!isResourceNamed || instead.get(resource)?.status === 404 ? null : made.url)
+  const nameable = () =>
+    !isResourceNamed || instead.get(resource)?.status === 404 ? null : (metadata?.resource ?? made.url)
 
   function renewed(form: URLSearchParams): Grant | null {
     if (form.get('resource') !== nameable()) return null
