@@ -73,6 +73,21 @@ t.test('no refresh token goes to a login service that claims to be the one that 
   t.same(guarded.grants, { authorization_code: 1 })
 })
 
+t.test(
+  'metadata that cannot be read costs no login either where a server is its own login service',
+  async (t) => {
+    const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
+    const connector = await logIn()
+    const ask = () => replica().authFor(connector).token()
+    time.ahead = 601_000
+    guarded.instead('/.well-known/oauth-protected-resource/mcp', { status: 404 })
+    await t.rejects(ask(), { code: 'upstream_overloaded' })
+    guarded.instead('/.well-known/oauth-protected-resource/mcp', null)
+    t.ok(await ask())
+    t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
+  },
+)
+
 t.test('metadata that cannot be read costs no login either where the owner gave the issuer', async (t) => {
   const issuer = 'https://as.mcp.test'
   const { guarded, replica, logIn, time, read } = await bench(t, {

@@ -320,12 +320,13 @@ t.test('three unanswered calls make a new connection, and others finish on the o
   for (let i = 0; i < 3; i++)
     await fails(t, call(mcp, specOf(rig), 'tool', {}, { timeoutMs: 20 }), { kind: 'timeout' })
   t.equal(rig.count('DELETE'), 0)
+  rig.on('tools/call', ({ reply }) => reply({ content: [] }))
+  await call(mcp, specOf(rig))
   finish()
   t.same(await slow, RAN)
   await rig.arrival('DELETE')
-  rig.on('tools/call', ({ reply }) => reply({ content: [] }))
-  await call(mcp, specOf(rig))
-  t.equal(rig.count('initialize'), 2)
+  for (let i = 0; i < 5; i++) await call(mcp, specOf(rig))
+  t.equal(rig.count('initialize'), 2, 'the end of the old connection leaves the new one alone')
 })
 
 t.test('failures of calls on a former connection do not count against the next connection', async (t) => {

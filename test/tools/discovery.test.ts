@@ -112,6 +112,25 @@ t.test('of very many servers only those that no session uses any more are forgot
   t.not(discovery.lastSeen('con_s0', 'a'), null, 'it is known again with its next use')
 })
 
+t.test('a server that was away while nobody used it is asked by the next turn', async (t) => {
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => {
+    mock.timers.reset()
+    mock.restoreAll()
+  })
+  const { mcp, servers, asked } = createDoor()
+  const discovery = over(mcp)
+  const ofTurn = () => discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 400 })
+  t.match(await ofTurn(), [{ state: 'away' }])
+  now += 11 * 60_000
+  mock.timers.tick(2_000)
+  t.strictSame(asked, ['s'])
+  servers.set('s', { tools: [tool('a')] })
+  t.match(await ofTurn(), [{ state: 'live' }])
+})
+
 t.test('calls that find a server away do not hasten the attempts to reach it again', async (t) => {
   const { mcp, asked, announce } = createDoor()
   let state: McpState = 'down'
