@@ -131,6 +131,21 @@ t.test('a server that was away while nobody used it is asked by the next turn', 
   t.match(await ofTurn(), [{ state: 'live' }])
 })
 
+t.test('a change that is announced while the list is read is asked for', async (t) => {
+  const { mcp, servers, asked, announce } = createDoor()
+  const { opened: when, open: answer } = gate()
+  servers.set('s', { tools: [tool('a')], when })
+  const discovery = over(mcp)
+  const bindings = [{ connector: connector('s'), alias: null }]
+  const read = [discovery.lookUp(bindings, { deadlineMs: 'budget' })]
+  read.push(discovery.lookUp(bindings, { deadlineMs: 'budget' }))
+  t.strictSame(asked, ['s'], 'callers share one request')
+  announce('s')
+  t.strictSame(asked, ['s', 's'])
+  answer()
+  t.match((await Promise.all(read)).flat(), [{ state: 'live' }, { state: 'live' }])
+})
+
 t.test('calls that find a server away do not hasten the attempts to reach it again', async (t) => {
   const { mcp, asked, announce } = createDoor()
   let state: McpState = 'down'
