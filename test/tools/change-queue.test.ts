@@ -1,5 +1,6 @@
 import { mock } from 'node:test'
 import t from 'tap'
+import type { ToolsMove } from '../../src/ports.ts'
 import type { Session } from '../../src/store/store.ts'
 import { createChangeQueue } from '../../src/tools/change-queue.ts'
 import { gate } from '../waiting.ts'
@@ -35,5 +36,23 @@ t.test(
     }
     await Promise.all(changes.map(({ told }) => told))
     t.strictSame(effects, [['one', 'two', 'three', 'four']])
+  },
+)
+
+t.test(
+  'changes that take effect together are a change if one of them is, at the newest revision',
+  async (t) => {
+    const moves: ToolsMove[] = []
+    const queue = createChangeQueue(async (_, move) => {
+      moves.push(move)
+      return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
+    })
+    const session = { id: 'ses_1' } as Session
+    await Promise.all([
+      queue.applyNow(session, { tools_revision: 2, removed: [], isMoved: false }),
+      queue.applyNow(session, { tools_revision: 4, removed: ['a'], isMoved: true }),
+      queue.applyNow(session, { tools_revision: 3, removed: ['b'], isMoved: false }),
+    ])
+    t.strictSame(moves, [{ tools_revision: 4, removed: ['a', 'b'], isMoved: true }])
   },
 )
