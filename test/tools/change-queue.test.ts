@@ -56,3 +56,52 @@ t.test(
     t.strictSame(moves, [{ tools_revision: 4, removed: ['a', 'b'], isMoved: true }])
   },
 )
+
+t.test('a change begins only once all those before it are over', async (t) => {
+  const queue = createChangeQueue(() => Promise.reject(new Error('not in this test')))
+  const [first, second] = [gate(), gate()]
+  const begun: string[] = []
+  const take = (name: string, until?: Promise<void>) =>
+    queue.take('ses_1', async () => {
+      begun.push(name)
+      await until
+    })
+  const one = take('one', first.opened)
+  void take('two', second.opened)
+  first.open()
+  await one
+  await new Promise(setImmediate)
+  const three = take('three')
+  await new Promise(setImmediate)
+  t.strictSame(begun, ['one', 'two'])
+  t.ok(queue.isTaken('ses_1'))
+  second.open()
+  await three
+  await new Promise(setImmediate)
+  t.notOk(queue.isTaken('ses_1'))
+})
+
+t.test('the wait for changes that are being written is bounded', async (t) => {
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => {
+    mock.restoreAll()
+    mock.timers.reset()
+  })
+  const queue = createChangeQueue(() => Promise.reject(new Error('not in this test')))
+  void queue.take('ses_1', () => new Promise(() => {}))
+  let isOver = false
+  void queue.whenEmpty('ses_1').then(() => {
+    isOver = true
+  })
+  for (const [ms, over] of [
+    [900, false],
+    [200, true],
+  ] as const) {
+    now += ms
+    mock.timers.tick(ms)
+    await new Promise(setImmediate)
+    t.equal(isOver, over)
+  }
+})
