@@ -112,6 +112,17 @@ t.test(
   },
 )
 
+t.test('a channel ends with its connection, however long there is interest', async (t) => {
+  const rig = await startRig(t)
+  const channels = channelsOf(rig)
+  const mcp = door(t)
+  mcp.interest(specOf(rig), 600_000)
+  await list(mcp, specOf(rig))
+  await eventually(() => channels.length === 1)
+  mcp.release('server:1')
+  await eventually(() => channels[0]?.closed)
+})
+
 t.test('a call that finds its server away lets it be asked whether it is there', async (t) => {
   const rig = await startRig(t)
   const { mcp, heard } = await following(t, specOf(rig))
