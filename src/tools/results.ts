@@ -236,26 +236,20 @@ function textAt({ output, structured }: StoredOutput, path: string): string {
   // Text that happens to be JSON can be walked too.
   const document: unknown = structured ? JSON.parse(output) : readJson(output)
   if (document === undefined) throw refused('This output is text; read it by offset, without a path.')
-  // Who knows the server's structure does not know that it is kept beside a long text here.
-  const [found] = [document, ...besideText(document)].flatMap((root) => valueAt(root, path))
+  // shapeResult keeps {text, structured} for a long text with a structure; who knows the structure does not know that.
+  const found = valueAt(document, path) ?? (structured ? valueAt(document, `/structured${path}`) : null)
   if (!found) throw refused(`There is nothing at ${path}.`)
   return typeof found.value === 'string' ? found.value : JSON.stringify(found.value)
 }
 
-/** The structure of what shapeResult keeps as {text, structured}. */
-function besideText(document: unknown): unknown[] {
-  const pair = document as { text: unknown; structured: unknown } | null
-  return Object.keys(pair ?? {}).join() === 'text,structured' ? [pair?.structured] : []
-}
-
-function valueAt(root: unknown, path: string): { value: unknown }[] {
+function valueAt(root: unknown, path: string): { value: unknown } | null {
   let value = root
   for (const key of stepsOf(path)) {
     const holds = typeof value === 'object' && value !== null && Object.hasOwn(value, key)
-    if (!holds || (Array.isArray(value) && !/^(0|[1-9]\d*)$/.test(key))) return []
+    if (!holds || (Array.isArray(value) && !/^(0|[1-9]\d*)$/.test(key))) return null
     value = (value as Record<string, unknown>)[key]
   }
-  return [{ value }]
+  return { value }
 }
 
 function readJson(text: string): unknown {
