@@ -82,6 +82,8 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
     if (random.next() < 0.5) await kill(world, victim)
   },
   async postgres_restart({ world, random }) {
+    // A replica that is still starting would end without its database, and nothing here starts it again.
+    await Promise.all(world.replicas.map((replica) => replica.ready()))
     // SIGQUIT: as after a crash, without a checkpoint.
     await world.servers.postgres.down(random.next() < 0.5 ? 'SIGQUIT' : 'SIGINT')
     await sleep(random.between(0, 5000))
