@@ -59,14 +59,15 @@ export function assertLimits({ default_tool_config, ...globs }: Limited): void {
     throw invalid('default_tool_config.timeout', words)
   }
   for (const field of ['allow_tools', 'deny_tools'] as const) {
-    const weighed = (globs[field] ?? []).map((glob) => (glob.includes('?') ? '*'.repeat(glob.length) : glob))
-    const stars = weighed.join('').split('*').length - 1
+    const stars = (globs[field] ?? []).reduce((sum, glob) => sum + starsIn(glob), 0)
     const words = `${field} may hold * at most ${MOST_STARS} times; a name with ? counts as often as it has characters.`
     if (stars > MOST_STARS) throw invalid(field, words)
   }
 }
 
 type Limited = Pick<ConnectorInput, 'default_tool_config' | 'allow_tools' | 'deny_tools'>
+
+const starsIn = (glob: string): number => (glob.includes('?') ? glob.length : glob.split('*').length - 1)
 
 /** The row for what was asked for, with defaults filled in. */
 export function rowOf(

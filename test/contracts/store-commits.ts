@@ -8,6 +8,7 @@ import {
   COMPLETED,
   connector,
   endTurn,
+  execution,
   id,
   LAPSED,
   LEASE,
@@ -53,9 +54,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
   await t.test('a commit of calls returns the current revision of the session’s tools', async (t) => {
     const { session, turn, fence } = await runningTurn(store, owner())
     await store.registry.put([{ session_id: session.id, expected: 0, tools: [] }])
-    const call = { step: 0, call_id: 'call_1', tool: 'a.b', connector: null, arguments: {} }
-    const row = { ...call, turn_id: turn.id, tools_revision: 0, state: 'started', repeatable: false } as const
-    const executions = [{ ...row, id: id('exec') }]
+    const executions = [execution(turn.id)]
     const messages = [message('calls', { turn_id: turn.id, role: 'assistant' })]
     const committed = await store.turns.commit(fence, { turn_id: turn.id, messages, executions })
     t.match(committed, { messages: [{ turn_id: turn.id }], tools_revision: 1 })

@@ -12,6 +12,7 @@ import {
   ADMIN,
   allPages,
   endTurn,
+  execution,
   id,
   LEASE,
   message,
@@ -21,19 +22,6 @@ import {
   STRANGER,
 } from './store-rows.ts'
 
-export const execution = (turn_id: string, rest: Partial<NewExecution> = {}): NewExecution => ({
-  id: id('exec'),
-  turn_id,
-  step: 0,
-  call_id: id('call'),
-  tool: 'files.read',
-  connector: 'files',
-  tools_revision: 4,
-  arguments: { z: '\0', a: 1 },
-  state: 'started',
-  repeatable: false,
-  ...rest,
-})
 export const resultOf = (call_id: string): ToolResultPart => ({
   type: 'tool_result',
   call_id,

@@ -4,6 +4,7 @@ import type {
   AnnouncedEvent,
   Fence,
   NewConnector,
+  NewExecution,
   NewMessage,
   OpenTurn,
   Scope,
@@ -111,6 +112,20 @@ export const step = (index: number, rest: Partial<Step> = {}): Step => ({
   usage: usage(10, 5),
   started_at: '2026-01-31T12:00:00.123Z',
   ended_at: '2026-01-31T12:00:01.000Z',
+  ...rest,
+})
+
+export const execution = (turn_id: string, rest: Partial<NewExecution> = {}): NewExecution => ({
+  id: id('exec'),
+  turn_id,
+  step: 0,
+  call_id: id('call'),
+  tool: 'files.read',
+  connector: 'files',
+  tools_revision: 4,
+  arguments: { z: '\0', a: 1 },
+  state: 'started',
+  repeatable: false,
   ...rest,
 })
 

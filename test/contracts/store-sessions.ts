@@ -6,6 +6,7 @@ import {
   ADMIN,
   allPages,
   endTurn,
+  execution,
   id,
   newSession,
   openRequest,
@@ -212,16 +213,7 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     const scope = owner()
     const [gone, kept] = [await runningTurn(store, scope), await runningTurn(store, scope)]
     for (const { turn, fence } of [gone, kept]) {
-      const call = {
-        id: id('exec'),
-        turn_id: turn.id,
-        step: 0,
-        call_id: 'call_1',
-        tool: 'now',
-        connector: null,
-      }
-      const row = { ...call, tools_revision: 0, arguments: {}, state: 'started', repeatable: false } as const
-      await store.turns.commit(fence, { turn_id: turn.id, step: step(0), executions: [row] })
+      await store.turns.commit(fence, { turn_id: turn.id, step: step(0), executions: [execution(turn.id)] })
       await endTurn(store, fence, turn.id)
     }
     const { session, turn } = kept

@@ -4,8 +4,15 @@ import type { Part } from '../../src/chat/message.ts'
 import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
-import { execution, resultOf, settlement } from '../contracts/store-ledger.ts'
-import { COMPLETED, message, openRequest, runningTurn, startTurn } from '../contracts/store-rows.ts'
+import { resultOf, settlement } from '../contracts/store-ledger.ts'
+import {
+  COMPLETED,
+  execution,
+  message,
+  openRequest,
+  runningTurn,
+  startTurn,
+} from '../contracts/store-rows.ts'
 import { freshStore } from '../store/fresh.ts'
 import { cursorAt } from './fake-bus.ts'
 import { gateway } from './gateway.ts'

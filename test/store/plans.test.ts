@@ -5,7 +5,7 @@ import type { Db, Param, Queries } from '../../src/store/db.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
 import { EVERYONE, type Scope, type Store } from '../../src/store/store.ts'
 import { credential } from '../contracts/store-credentials.ts'
-import { COMPLETED, connector, id, owner, runningTurn } from '../contracts/store-rows.ts'
+import { COMPLETED, connector, execution, id, owner, runningTurn } from '../contracts/store-rows.ts'
 import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
 import { freshDatabase, storeOn } from './fresh.ts'
@@ -100,19 +100,7 @@ async function widthOf(db: Db, { text, params }: Asked): Promise<string[]> {
 /** A row of every kind. */
 async function furnish(store: Store, scope: Scope) {
   const { session, turn, fence } = await runningTurn(store, scope)
-  const call = {
-    id: id('exec'),
-    turn_id: turn.id,
-    step: 0,
-    call_id: id('call'),
-    tool: 'files.read',
-    connector: 'files',
-    tools_revision: 0,
-    arguments: {},
-    state: 'awaiting_approval',
-    repeatable: false,
-    lapses_in: 3600,
-  } as const
+  const call = execution(turn.id, { arguments: {}, state: 'awaiting_approval', lapses_in: 3600 })
   await store.turns.commit(fence, { turn_id: turn.id, executions: [call] })
   await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
   const bound = connector(scope, 'files')

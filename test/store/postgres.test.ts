@@ -19,6 +19,7 @@ import { storeContract } from '../contracts/store.ts'
 import {
   COMPLETED,
   connector,
+  execution,
   id,
   LAPSED,
   LEASE,
@@ -182,16 +183,8 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     const made = await store.connectors.create(connector(scope, 'bound'))
     if (made === 'name_taken') return t.fail(made)
     await store.connectors.bind(session.id, made.id, null)
-    const call = {
-      id: id('exec'),
-      turn_id: turn.id,
-      step: 0,
-      call_id: 'call_1',
-      tool: 'now',
-      connector: null,
-    }
-    const row = { ...call, tools_revision: 0, arguments: {}, state: 'started', repeatable: false } as const
-    await store.turns.commit(fence, { turn_id: turn.id, step: step(0), executions: [row], end: COMPLETED })
+    const executions = [execution(turn.id)]
+    await store.turns.commit(fence, { turn_id: turn.id, step: step(0), executions, end: COMPLETED })
     const tables = await values<string>(
       raw,
       `select table_name::text from information_schema.tables where table_schema = 'public'`,

@@ -1,20 +1,30 @@
 import { mock } from 'node:test'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import type { ToolsMove } from '../../src/ports.ts'
 import type { Session } from '../../src/store/store.ts'
 import { createChangeQueue } from '../../src/tools/change-queue.ts'
 import { gate } from '../waiting.ts'
 
+/** Stops the clock. Returns what lets `ms` pass, and then what waited for it run. */
+function heldClock(t: Test): (ms: number) => Promise<void> {
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => {
+    mock.restoreAll()
+    mock.timers.reset()
+  })
+  return async (ms) => {
+    now += ms
+    mock.timers.tick(ms)
+    await new Promise(setImmediate)
+  }
+}
+
 t.test(
   'changes that are to hold at once take effect together although a busy store writes them slowly',
   async (t) => {
-    let now = 0
-    mock.method(performance, 'now', () => now)
-    mock.timers.enable({ apis: ['setTimeout'] })
-    t.teardown(() => {
-      mock.restoreAll()
-      mock.timers.reset()
-    })
+    const pass = heldClock(t)
     const effects: string[][] = []
     const queue = createChangeQueue(async (_, { removed }) => {
       effects.push(removed)
@@ -30,9 +40,7 @@ t.test(
     })
     for (const { open } of changes) {
       open()
-      now += 900
-      mock.timers.tick(900)
-      await new Promise(setImmediate)
+      await pass(900)
     }
     await Promise.all(changes.map(({ told }) => told))
     t.strictSame(effects, [['one', 'two', 'three', 'four']])
@@ -82,13 +90,7 @@ t.test('a change begins only once all those before it are over', async (t) => {
 })
 
 t.test('the wait for changes that are being written is bounded', async (t) => {
-  let now = 0
-  mock.method(performance, 'now', () => now)
-  mock.timers.enable({ apis: ['setTimeout'] })
-  t.teardown(() => {
-    mock.restoreAll()
-    mock.timers.reset()
-  })
+  const pass = heldClock(t)
   const queue = createChangeQueue(() => Promise.reject(new Error('not in this test')))
   void queue.take('ses_1', () => new Promise(() => {}))
   let isOver = false
@@ -99,9 +101,7 @@ t.test('the wait for changes that are being written is bounded', async (t) => {
     [900, false],
     [200, true],
   ] as const) {
-    now += ms
-    mock.timers.tick(ms)
-    await new Promise(setImmediate)
+    await pass(ms)
     t.equal(isOver, over)
   }
 })

@@ -14,6 +14,7 @@ import {
   asked,
   CALLER,
   follow,
+  heldCommit,
   pieces,
   type Seen,
   session,
@@ -162,13 +163,7 @@ t.test('a cancel that arrives while a model request is prepared stops the reques
 
 t.test('a turn that is cancelled as its step is committed stops its calls and waits for none', async (t) => {
   const { say, replica, begin } = world(t, {}, CALLS)
-  const { opened: reached, open: reach } = gate()
-  const { opened: committed, open: goOn } = gate()
-  const commit: Store['turns']['commit'] = async (...given) => {
-    reach()
-    await committed
-    return store.turns.commit(...given)
-  }
+  const held = heldCommit()
   const { policy, executor } = toolsThat(() => null)
   const { opened: called, open: callIt } = gate()
   const stopped: boolean[] = []
@@ -177,14 +172,14 @@ t.test('a turn that is cancelled as its step is committed stops its calls and wa
     callIt()
     return new Promise<never>(() => {})
   }
-  const one = replica({ policy, executor: { ...executor, run }, store: withTurns({ commit }) })
+  const one = replica({ policy, executor: { ...executor, run }, store: held.store })
   const { types, turn } = await begin(one, { max_steps: 1 })
   say()
-  await reached
+  await held.reached
   await one.cancel(CALLER, turn.id, null)
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
-  goOn()
+  held.goOn()
   await called
   mock.timers.tick(3_000)
   mock.timers.reset()

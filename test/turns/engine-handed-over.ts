@@ -22,6 +22,7 @@ import {
   asked,
   CALLER,
   follow,
+  heldCommit,
   looked,
   pieces,
   session,
@@ -242,22 +243,16 @@ t.test('a drain waits until the last event of a turn is in the stream', async (t
 
 t.test('a turn whose last step is being committed at the drain’s deadline is not given away', async (t) => {
   const { bus, say, replica, begin } = world(t)
-  const { opened: reached, open: reach } = gate()
-  const { opened: committed, open: goOn } = gate()
-  const commit: Store['turns']['commit'] = async (...given) => {
-    reach()
-    await committed
-    return store.turns.commit(...given)
-  }
+  const held = heldCommit()
   const told: string[] = []
   bus.subscribe('control', (message) => told.push(JSON.parse(message).op))
-  const leaving = replica({ store: withTurns({ commit }) })
+  const leaving = replica({ store: held.store })
   const { turn } = await begin(leaving)
   say()
-  await reached
+  await held.reached
   const left = leaving.drain(0)
   await new Promise((resolve) => setTimeout(resolve, 20))
-  goOn()
+  held.goOn()
   await left
   t.match(await store.turns.get(CALLER, turn.id), { state: 'completed' })
   t.strictSame([leaving.handedOver(), told], [0, []])

@@ -6,9 +6,10 @@ import type { PartsCodec } from '../../src/store/parts.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import { sayCreated } from '../../src/turns/events.ts'
-import { execution, resultOf, settlement } from '../contracts/store-ledger.ts'
+import { resultOf, settlement } from '../contracts/store-ledger.ts'
 import {
   COMPLETED,
+  execution,
   LAPSED,
   message,
   newSession,

@@ -134,6 +134,18 @@ export const withTurns = (turns: Partial<Store['turns']>): Store => ({
   turns: { ...store.turns, ...turns },
 })
 
+/** A store for a replica whose commits wait. `reached`: one has come; `goOn` lets them through. */
+export function heldCommit() {
+  const { opened: reached, open: reach } = gate()
+  const { opened: committed, open: goOn } = gate()
+  const commit: Store['turns']['commit'] = async (...given) => {
+    reach()
+    await committed
+    return store.turns.commit(...given)
+  }
+  return { reached, goOn, store: withTurns({ commit }) }
+}
+
 /**
  * A store for a replica. `hasLooked`: the replica has looked there for work. A look ends by asking for announcements.
  */
