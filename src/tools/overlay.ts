@@ -25,26 +25,20 @@ export interface Overlay {
 }
 
 /** Rows are immutable: a change makes a new one, so a row's overlays live as long as the row. */
-const overlays = new WeakMap<RegistryRow, Map<Deployment, Promise<Overlay>>>()
-/** One adaptation for a definition and profile, however many sessions bind it and deployments share it. */
-const adapted = new WeakMap<SchemaProfile, BoundedMap<Adapted>>()
+const overlaysOf = once((row: RegistryRow) => once((deployment: Deployment) => build(row, deployment)))
 /** Most characters of JSON for one profile */
 const MOST_ADAPTED = 32 << 20
 /** What an adaptation takes besides its schema */
 const OVERHEAD = 500
 const sizeOf = (one: Adapted): number => OVERHEAD + ('schema' in one ? JSON.stringify(one.schema).length : 0)
+/** One adaptation for a definition and profile, however many sessions bind it and deployments share it. */
+const adaptedFor = once((_: SchemaProfile) => new BoundedMap<Adapted>(MOST_ADAPTED, sizeOf))
 
-/** A row and deployment have one overlay: the same object each time. Made in slices: a long list takes half a second. */
-export function overlayOf(row: RegistryRow, deployment: Deployment): Promise<Overlay> {
-  const made = overlays.get(row) ?? new Map<Deployment, Promise<Overlay>>()
-  overlays.set(row, made)
-  const found = made.get(deployment)
-  if (found) return found
-  const overlay = build(row, deployment)
-  made.set(deployment, overlay)
-  return overlay
-}
+/** A row and deployment have one overlay: the same object each time. */
+export const overlayOf = (row: RegistryRow, deployment: Deployment): Promise<Overlay> =>
+  overlaysOf(row)(deployment)
 
+/** In slices: a long list takes half a second. */
 async function build(row: RegistryRow, deployment: Deployment): Promise<Overlay> {
   const limit = deployment.toolLimit ?? Number.POSITIVE_INFINITY
   const tools: ToolDeclaration[] = []
@@ -73,8 +67,7 @@ function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
   if (!isDeclarable(tool)) {
     return { undeclarable: tool.reason ?? 'It cannot be declared.' }
   }
-  const known = adapted.get(deployment.schema) ?? new BoundedMap<Adapted>(MOST_ADAPTED, sizeOf)
-  adapted.set(deployment.schema, known)
+  const known = adaptedFor(deployment.schema)
   // A row may hold the placeholder instead of its definition's schema: it must not be cached under the definition's
   // hash.
   const key = isPlaceholder(tool) ? '' : tool.hash
