@@ -26,16 +26,14 @@ export interface LoginRenewer {
    */
   fresh(row: Credential): Promise<Credential>
   /**
-   * Renews a login whose token was refused. If the version is the same, there is no other token. Throws what kept it
-   * from being renewed.
+   * Renews a login whose token was refused. If the version is the same, there is no other token, or the refused one came
+   * a moment ago in place of another: then renewing is no cure. Throws what kept it from being renewed.
    */
   renewed(row: Credential): Promise<Credential>
   /** Throws if the login's token has expired and nothing renews it. Asks no vendor. */
   assertRenewable(row: Credential): Promise<void>
   /** The row as it is stored now. */
   reread(row: Pick<Credential, 'id' | 'owner'>): Promise<Credential>
-  /** Whether the token came a moment ago in place of a refused one: if it is refused, too, renewing is no cure. */
-  isCured(row: Credential): boolean
   /** Whether the login's last renewal failed a moment ago. */
   isPaused(id: string): boolean
   underWay(): Iterable<Promise<unknown>>
@@ -188,12 +186,13 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
       const renewal = renewedIfDue(row)
       return isSpent(row, SPARE_MS, now()) ? renewal : ((await within(PATIENCE_MS, renewal)) ?? row)
     },
-    renewed: (row) => renew(row, row.version),
-    reread,
-    isCured({ id, version }) {
+    async renewed(row) {
+      const { id, version } = row
       const last = cured.get(id)
-      return last?.version === version && uptime() - last.at < CURE_MS
+      const isCured = last?.version === version && uptime() - last.at < CURE_MS
+      return isCured ? row : renew(row, version)
     },
+    reread,
     isPaused: endpoints.isPaused,
     underWay: () => running.values(),
   }

@@ -61,7 +61,6 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
         return access_token === undefined ? {} : { access_token }
       },
       async onUnauthorized() {
-        if (renewer.isCured(current)) return false
         const { version } = current
         current = await renewer.renewed(current)
         return current.version !== version
