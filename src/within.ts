@@ -1,4 +1,4 @@
-/** Bounded waits, and long work that yields to the event loop. */
+/** Bounded waits, work that is repeated, and long work that yields to the event loop. */
 import { setImmediate as nextPass, setTimeout as sleep } from 'node:timers/promises'
 
 /** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
@@ -37,6 +37,23 @@ export function timeLimit(ms: number): AbortSignal {
   const end = () => controller.abort(new DOMException(`no answer within ${ms} ms`, 'TimeoutError'))
   setTimeout(() => setImmediate(end), ms).unref()
   return controller.signal
+}
+
+/** Does the work every `ms`, never twice at once, and keeps no process alive. The work must not reject. */
+export function repeat(ms: number, work: () => Promise<unknown>) {
+  let round: Promise<unknown> | null = null
+  const timer = setInterval(() => {
+    round ??= work().finally(() => {
+      round = null
+    })
+  }, ms).unref()
+  return {
+    /** Waits for work that is under way. */
+    async stop(): Promise<void> {
+      clearInterval(timer)
+      await round
+    },
+  }
 }
 
 /** Longest that long work holds the event loop at once. */

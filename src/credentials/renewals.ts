@@ -2,10 +2,10 @@
  * Keeps logins at providers alive: each is renewed before its token expires and after a refusal (renew-login.ts), for
  * turns that use it, and on a timer if nobody does.
  */
-import type { Logger } from 'pino'
 import type { LoginSecret } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import type { Credential } from '../store/store.ts'
+import { repeat } from '../within.ts'
 import { createSetups } from './logins/setup.ts'
 import { createLoginRenewer, type LoginRenewerDeps } from './renew-login.ts'
 import { sleepFor, type Timing } from './renew-once.ts'
@@ -33,9 +33,11 @@ export interface Renewals {
 }
 
 interface RenewalsDeps extends Omit<LoginRenewerDeps, keyof Timing>, Partial<Pick<Timing, 'now' | 'sleep'>> {
-  /** Milliseconds between two rounds of `tend`; 0: no timer */
+  /** Between two rounds of `tend` */
   tendMs?: number
 }
+
+const TEND_MS = 60_000
 
 export function createRenewals(deps: RenewalsDeps): Renewals {
   const { store, vault, vendors, http, log, sleep = sleepFor } = deps
@@ -85,34 +87,17 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     return count
   }
 
-  const timer = repeat(deps.tendMs ?? 60_000, tend, log)
+  const rounds = repeat(deps.tendMs ?? TEND_MS, () =>
+    tend().catch((err: unknown) => log.warn({ err }, 'idle logins could not be renewed')),
+  )
   return {
     open,
     assertRenewable: renewer.assertRenewable,
     tend,
     async close() {
       ending.abort()
-      await timer.stop()
+      await rounds.stop()
       await Promise.allSettled([...renewer.underWay(), ...setups.underWay()])
-    },
-  }
-}
-
-/** Does the work again and again, never twice at once; keeps no process alive. */
-function repeat(ms: number, work: () => Promise<unknown>, log: Logger): { stop(): Promise<void> } {
-  if (ms === 0) return { stop: async () => {} }
-  let round: Promise<unknown> | null = null
-  const timer = setInterval(() => {
-    round ??= work()
-      .catch((err: unknown) => log.warn({ err }, 'idle logins could not be renewed'))
-      .finally(() => {
-        round = null
-      })
-  }, ms).unref()
-  return {
-    async stop() {
-      clearInterval(timer)
-      await round
     },
   }
 }

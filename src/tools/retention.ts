@@ -1,6 +1,7 @@
 /** Keeps the ledger of tool calls for as long as the operator wants it, and no longer. */
 import type { Logger } from 'pino'
 import type { Store } from '../store/store.ts'
+import { repeat } from '../within.ts'
 
 interface RetentionDeps {
   store: Pick<Store, 'executions'>
@@ -15,7 +16,6 @@ const EVERY_MS = 3_600_000
 /** Looks at once, then every hour. `close` waits for a look that is under way. */
 export function startRetention({ store, retentionMs, log }: RetentionDeps) {
   if (retentionMs === null) return { close: async () => {} }
-  let looking: Promise<void> = Promise.resolve()
   const look = async () => {
     try {
       const count = await store.executions.prune(retentionMs / 1000)
@@ -24,15 +24,7 @@ export function startRetention({ store, retentionMs, log }: RetentionDeps) {
       log.warn({ err }, 'the ledger was not pruned')
     }
   }
-  const next = () => {
-    looking = looking.then(look)
-  }
-  next()
-  const timer = setInterval(next, EVERY_MS).unref()
-  return {
-    async close() {
-      clearInterval(timer)
-      await looking
-    },
-  }
+  const first = look()
+  const further = repeat(EVERY_MS, look)
+  return { close: () => Promise.all([first, further.stop()]) }
 }

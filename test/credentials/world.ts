@@ -81,7 +81,8 @@ export function assemble(
   const common = { store, vault, vendors, http, log, ...pick(options, 'now') }
   const renewals = createRenewals({
     ...common,
-    tendMs: 0,
+    // Tests call for each round themselves.
+    tendMs: 86_400_000,
     ...pick(options, 'claimSeconds'),
     ...pick(options, 'sleep'),
   })
