@@ -126,10 +126,8 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       report(connector, told, known !== undefined)
       if (told.length < fresh.length) log.info(moreTools(fresh.length - told.length, connector.name))
       for (const tool of (known ?? []).filter((name) => !after.includes(name))) {
-        const isNamed = toolbox.tools.some(
-          ({ name }) => name === tool || name === `${connector.name}.${tool}`,
-        )
-        if (isNamed) log.warn(goneTool(tool, connector.name))
+        const admitted = policy.admit(connector, tool)
+        if (admitted.ok && admitted.configured) log.warn(goneTool(tool, connector.name))
       }
     },
   }

@@ -88,6 +88,29 @@ t.test('the log names only a hundred tools of a caller’s list, and all of a co
   t.end()
 })
 
+t.test('the log misses a tool only at a server whose tool the toolbox names', (t) => {
+  const said: string[] = []
+  const named = toolbox({
+    mcps: [{ name: 'bank' }] as unknown as Toolbox['mcps'],
+    tools: [{ name: 'bank.pay' }, { name: 'look' }],
+  })
+  const rules = createToolboxRules({
+    log: { warn: (words: string) => said.push(words) },
+    toolbox: named,
+    policy: createToolboxPolicy(named),
+  } as unknown as Parameters<typeof createToolboxRules>[0])
+  const lists = { ...connector, mode: 'dynamic' as const, allow_tools: [], deny_tools: [] }
+  const gone = (name: string, tool: string) =>
+    `Tool '${tool}' was configured but is no longer available from MCP server '${name}'`
+  for (const [name, ...tools] of [
+    ['bank', 'pay', 'look', 'other'],
+    ['evil', 'bank.pay', 'pay', 'look'],
+  ] as const)
+    rules.note({ ...lists, name }, [...tools, 'stays'], ['stays'])
+  t.strictSame(said, [gone('bank', 'pay'), gone('bank', 'look'), gone('evil', 'look')])
+  t.end()
+})
+
 t.test('hints count if the operator trusts the server, and absent hints mean the worst', async (t) => {
   const policy = createToolboxPolicy(toolbox({ tools: [{ name: 'srv.asks', requireApproval: 'always' }] }))
   const harmless = tool({ annotations: { readOnlyHint: true } })
