@@ -85,8 +85,7 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
     for (const tool of tools) {
       const admitted = policy.admit(connector, tool)
       if (!admitted.ok) {
-        const [words] = strictBlock(toolbox, connector.name, tool).split('\n')
-        log.warn({ tool: oneLine(tool), server: connector.name }, words)
+        log.warn({ tool: oneLine(tool), server: connector.name }, unconfigured(tool, connector.name))
       } else if (!admitted.configured) {
         log.info(isNew ? newTool(tool, connector.name) : byDefault(tool, connector.name))
       } else {
@@ -140,6 +139,8 @@ export const unforeseenIn = (
   policy: Pick<ToolboxPolicy, 'admit'>,
 ): string[] => tools.filter((tool) => isOffered(connector, tool) && !policy.admit(connector, tool).ok)
 
+const unconfigured = (tool: string, server: string) =>
+  `Tool '${oneLine(tool)}' from MCP server '${server}' is not configured in the toolbox.`
 const byDefault = (tool: string, server: string) =>
   `Tool '${oneLine(tool)}' from MCP '${server}' not explicitly configured, using default configuration`
 const newTool = (tool: string, server: string) =>
@@ -160,7 +161,7 @@ function strictBlock(toolbox: Toolbox, server: string, offered: string): string 
   const tool = oneLine(offered)
   const names = toolbox.tools.map(({ name }) => name).join(', ')
   return [
-    `Tool '${tool}' from MCP server '${server}' is not configured in the toolbox.`,
+    unconfigured(offered, server),
     `MCP Server: ${server}`,
     'Mode: strict',
     `Missing Tool: ${tool}`,
