@@ -18,12 +18,10 @@ interface Deadline {
 /** The patience of a caller who waits `ms` at most; it rejects with an McpError of kind timeout or cancelled. */
 export function createDeadline(server: string, ms: number, caller?: AbortSignal): Deadline {
   const controller = new AbortController()
-  let failure: McpError | null = null
   let isSent = false
-  const end = (kind: 'timeout' | 'cancelled', text: string): void => {
-    failure ??= new McpError(kind, `${server}: ${text}`, { sent: isSent })
-    controller.abort(failure)
-  }
+  // The first reason counts.
+  const end = (kind: 'timeout' | 'cancelled', text: string): void =>
+    controller.abort(new McpError(kind, `${server}: ${text}`, { sent: isSent }))
   const onAbort = (): void => end('cancelled', 'cancelled by the caller')
   const timer = setTimeout(() => end('timeout', `no answer within ${ms} ms`), ms)
   if (caller?.aborted) onAbort()
@@ -35,7 +33,7 @@ export function createDeadline(server: string, ms: number, caller?: AbortSignal)
     markSent() {
       isSent = true
     },
-    failure: () => failure,
+    failure: () => (signal.aborted ? signal.reason : null),
     clear() {
       clearTimeout(timer)
       caller?.removeEventListener('abort', onAbort)
