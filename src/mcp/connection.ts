@@ -36,7 +36,7 @@ interface CallRequest {
   args: Record<string, unknown>
   timeoutMs: number
   signal: AbortSignal
-  onProgress?: ((progress: McpProgress) => void) | undefined
+  onProgress(progress: McpProgress): void
 }
 
 /** A tool list as it was read, over all pages. */
@@ -167,7 +167,7 @@ async function callTool(client: Client, call: CallRequest, signal: AbortSignal):
       resetTimeoutOnProgress: true,
       signal,
       onprogress: ({ progress, total, message }) =>
-        onProgress?.({
+        onProgress({
           progress,
           ...(total !== undefined && { total }),
           ...(message !== undefined && { message }),

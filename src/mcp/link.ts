@@ -318,7 +318,7 @@ export class Link {
 
   /** Whether the next user gets this connection */
   isHeld(connection: Connection | null): boolean {
-    return connection !== null && this.#held?.connection === connection
+    return this.#held?.connection === connection
   }
 
   /** Nobody uses or watches the link now */

@@ -30,7 +30,7 @@ export interface ConnectionContext extends ConnectionSettings {
   onListChanged(): void
   /** The transport is gone: process ended, stream cut, or closed by us */
   onClose(): void
-  /** Takes a close that goes on after its caller has left */
+  /** Takes a close that goes on after its caller has left; it may fail */
   closing(work: Promise<void>): void
   /** Aborts when nobody will need the connection any more: an attempt ends with it */
   ending: AbortSignal
@@ -153,7 +153,7 @@ async function openWire(
     return wire
   } catch (error) {
     exchange.abort()
-    context.closing(wire.transport.close().catch(() => {}))
+    context.closing(wire.transport.close())
     if (isUnclearProbe(error, exchange, spec, probeMs))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
     const failure = toMcpError(exchange.failure ?? error, spec, exchange)
