@@ -119,19 +119,22 @@ export function modernNode(raw: JsonSchema): Map<string, unknown> {
 /** Keywords that the validator reads but does not check. */
 const UNCHECKED = ['format', 'contentEncoding', 'contentMediaType']
 
+/** Most subschemas that a validator is given */
+const MOST_NODES = 20_000
+
 /**
  * A whole schema of any draft as 2020-12, with its meaning kept: for a validator, not for a provider. A keyword that
  * cannot be read, or a reference that leads nowhere in the schema, refuses nothing. Throws a RangeError beyond
- * `maxNodes` subschemas.
+ * MOST_NODES.
  */
-export function modernised(raw: unknown, maxNodes: number): JsonSchema | boolean {
-  const resolve = createResolver(raw, maxNodes)
+export function modernised(raw: unknown): JsonSchema | boolean {
+  const resolve = createResolver(raw, MOST_NODES)
   const made = new Map<unknown, JsonSchema>()
   const targets = new Map<JsonSchema, unknown>()
   const relaxed = new Set<JsonSchema>()
   const visit = (sub: unknown): JsonSchema | boolean => {
     if (!isRecord(sub)) return sub !== false
-    if (made.size >= maxNodes) throw new RangeError(`more than ${maxNodes} subschemas`)
+    if (made.size >= MOST_NODES) throw new RangeError(`more than ${MOST_NODES} subschemas`)
     const node = modernNode(sub)
     const types = [node.get('type') ?? []].flat() as string[]
     // A type that JSON Schema does not know refuses nothing.

@@ -32,7 +32,6 @@ export type Judgement = { id: number } & (
   | { unknown: true }
 )
 
-const MOST_NODES = 20_000
 const MOST_COMPILED = 300
 const MOST_PROBLEMS = 5
 const MOST_NAMED = 20
@@ -55,7 +54,7 @@ function compile(schema: unknown): ValidateFunction {
     multipleOfPrecision: 6,
     code: { regExp: readable },
   })
-  return ajv.compile(modernised(schema, MOST_NODES))
+  return ajv.compile(modernised(schema))
 }
 
 const readable = (pattern: string): RegExp => patternOf(pattern) ?? /(?:)/
