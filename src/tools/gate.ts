@@ -14,7 +14,6 @@ export interface Gate {
    * says whose slots they are; `name` is what the model calls it.
    */
   enter(tool: string, most: number, signal: AbortSignal, name?: string): Promise<() => void>
-  waiting(): number
 }
 
 export interface GateOptions {
@@ -63,7 +62,6 @@ export function createGate(options: GateOptions): Gate {
   }
 
   return {
-    waiting: () => waiting.size,
     async enter(tool, most, signal, name = tool) {
       signal.throwIfAborted()
       // Counted before the wait: the metrics name a tool even if other replicas' calls keep its first call waiting.

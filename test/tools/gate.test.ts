@@ -56,9 +56,21 @@ async function replica(t: Test, scope: string, leaseMs = 60_000): Promise<Replic
 
 const scopeOf = (name: string) => `${name}-${process.pid}-${Date.now()}`
 
+interface CountedGate extends Gate {
+  /** Calls in line for a slot */
+  waiting(): number
+}
+
 const metrics = createMetrics({ defaults: false })
-const gateOn = (slots: Slots, over: Partial<GateOptions> = {}): Gate =>
-  createGate({ slots, maxConcurrent: 10, queueMs: 60_000, metrics, ...over })
+const gateOn = (slots: Slots, over: Partial<GateOptions> = {}): CountedGate => {
+  let waiting = 0
+  const toolWaits = (change: 1 | -1) => {
+    waiting += change
+  }
+  const counted = { ...metrics, toolWaits }
+  const gate = createGate({ slots, maxConcurrent: 10, queueMs: 60_000, metrics: counted, ...over })
+  return { ...gate, waiting: () => waiting }
+}
 
 /** Enters the gate and notes the name; `leave` gives the slot back. */
 function visitor(gate: Gate, order: string[]) {
@@ -70,10 +82,9 @@ function visitor(gate: Gate, order: string[]) {
     })
 }
 
-/** Waits until the calls wait at the gate, and have asked Redis: only then is their order of arrival known. */
-const arrived = async (gate: Gate, count: number) => {
+/** Waits until the calls are in line: only then is their order of arrival known. */
+const arrived = async (gate: CountedGate, count: number) => {
   while (gate.waiting() < count) await sleep(1)
-  await sleep(20)
 }
 
 async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
