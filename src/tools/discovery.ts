@@ -15,8 +15,8 @@ interface DiscoveryDeps extends WatchDeps {
   specFor(connector: Connector): McpServerSpec
 }
 
-/** A server as it is known, without its accepted definitions. */
-export interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
+/** A server as it is known, without what its sessions and the operator say of its tools. */
+export interface ListedServer extends Omit<KnownServer, 'pins' | 'off' | 'refusalOf'> {
   /** The mark of the list that it shows (see `marks`) */
   mark: string | null
 }

@@ -11,7 +11,6 @@ import { inSlices } from '../within.ts'
 import type { Builtin } from './builtin.ts'
 import { definitionOf, hashOf, schemaOf } from './definition.ts'
 import type { Normalised } from './schema/normalise.ts'
-import type { ToolboxPolicy } from './toolbox.ts'
 
 /** A bound server and what is known of it. */
 export interface KnownServer {
@@ -35,6 +34,8 @@ export interface KnownServer {
   pins: ReadonlyMap<string, string>
   /** The server's own names of its tools that were switched off */
   off: readonly string[]
+  /** Why the operator's rules refuse the tool (ToolboxPolicy.admit); null: they admit it */
+  refusalOf(tool: string): string | null
 }
 
 /** What became of the tools between two revisions, by canonical name. */
@@ -64,7 +65,6 @@ export async function nextRegistry(
   before: readonly RegistryTool[],
   servers: readonly KnownServer[],
   builtins: readonly Builtin[],
-  policy: Pick<ToolboxPolicy, 'admit'>,
   now: string,
 ): Promise<NextRegistry> {
   const known = new Map(before.map((tool) => [tool.canonical_name, tool]))
@@ -74,7 +74,7 @@ export async function nextRegistry(
     for (const tool of tools) candidates.set(tool.canonical_name, tool)
   }
   add(builtins.map((builtin) => builtinTool(builtin, now)))
-  for (const server of servers) add(await toolsOf(server, before, policy, room))
+  for (const server of servers) add(await toolsOf(server, before, room))
   const stay = await inSlices(before, (tool) => {
     const next = candidates.get(tool.canonical_name)
     return next ? [merged(tool, next)] : []
@@ -103,14 +103,11 @@ const ownKey = (connector: string | null, tool: string | null): string => `${con
 async function toolsOf(
   server: KnownServer,
   before: readonly RegistryTool[],
-  policy: Pick<ToolboxPolicy, 'admit'>,
   room: Room,
 ): Promise<Candidate[]> {
   const isKnown = (tool: RegistryTool) => belongsTo(tool, server)
   const isKept = server.tools === null || (server.state === 'pending' && before.some(isKnown))
-  return isKept
-    ? remembered(server, before.filter(isKnown), policy)
-    : listed(server, server.tools ?? [], policy, room)
+  return isKept ? remembered(server, before.filter(isKnown)) : listed(server, server.tools ?? [], room)
 }
 
 export function difference(before: readonly RegistryTool[], after: readonly RegistryTool[]): Difference {
@@ -203,12 +200,7 @@ function builtinTool(builtin: Builtin, now: string): Candidate {
 }
 
 /** In slices: a schema that is read for the first time takes a millisecond. */
-async function listed(
-  server: KnownServer,
-  tools: readonly McpTool[],
-  policy: Pick<ToolboxPolicy, 'admit'>,
-  room: Room,
-): Promise<Candidate[]> {
+async function listed(server: KnownServer, tools: readonly McpTool[], room: Room): Promise<Candidate[]> {
   const most = Math.min(MOST_LIST_BYTES, room.bytes)
   const beyond = most < MOST_LIST_BYTES ? BEYOND_ALL : BEYOND
   let bytes = 0
@@ -218,15 +210,13 @@ async function listed(
     .sort((a, b) => (a.name < b.name ? -1 : 1))
   const usable = await inSlices(offered, (tool) => {
     bytes += definitionOf(tool).bytes
-    return mcpTool(server, tool, bytes <= most ? schemaOf(tool) : beyond, policy)
+    return mcpTool(server, tool, bytes <= most ? schemaOf(tool) : beyond)
   })
   room.bytes -= Math.min(bytes, most)
   const leftOut = server.left_out
     .filter(({ tool }) => isOffered(server.connector, tool))
     .slice(0, MOST_LEFT_OUT)
-    .map(({ tool: name, problem }) =>
-      mcpTool(server, { name, inputSchema: ANY }, { undeclarable: problem }, policy),
-    )
+    .map(({ tool: name, problem }) => mcpTool(server, { name, inputSchema: ANY }, { undeclarable: problem }))
   return [...usable, ...leftOut]
 }
 
@@ -248,16 +238,11 @@ export function isOffered({ allow_tools, deny_tools }: Connector, tool: string):
   return isAllowed && !deny_tools.some((glob) => matches(glob, tool))
 }
 
-function mcpTool(
-  server: KnownServer,
-  tool: McpTool,
-  schema: Normalised,
-  policy: Pick<ToolboxPolicy, 'admit'>,
-): Candidate {
+function mcpTool(server: KnownServer, tool: McpTool, schema: Normalised): Candidate {
   const { connector } = server
   const { hash, description } = definitionOf(tool)
   const canonical = `${server.server}.${tool.name}`
-  const { refusal, isChanged } = ruled(server, tool.name, hash, policy)
+  const { refusal, isChanged } = ruled(server, tool.name, hash)
   const problem = refusal ?? ('undeclarable' in schema ? schema.undeclarable : null)
   // Tools beyond the limit are kept without their texts: else each session would store the lists of a hundred servers.
   const isKept = schema !== BEYOND && schema !== BEYOND_ALL
@@ -281,17 +266,12 @@ function mcpTool(
 
 /** What the rules say of one of the server's tools. They hold whether or not the server's list is known. */
 function ruled(
-  { connector, pins }: KnownServer,
+  { pins, refusalOf }: KnownServer,
   tool: string,
   hash: string,
-  policy: Pick<ToolboxPolicy, 'admit'>,
 ): { refusal: string | null; isChanged: boolean } {
-  const admitted = policy.admit(connector, tool)
   const pinned = pins.get(tool)
-  return {
-    refusal: admitted.ok ? null : admitted.reason,
-    isChanged: pinned !== undefined && pinned !== hash,
-  }
+  return { refusal: refusalOf(tool), isChanged: pinned !== undefined && pinned !== hash }
 }
 
 /** What stands in a tool's way, the most lasting first. */
@@ -317,16 +297,12 @@ const belongsTo = (tool: RegistryTool, { connector, server }: KnownServer): bool
  * The tools of a server that the registry has: as they were while its state is pending, else unavailable; the rules
  * always hold.
  */
-const remembered = (
-  server: KnownServer,
-  own: readonly RegistryTool[],
-  policy: Pick<ToolboxPolicy, 'admit'>,
-): Candidate[] =>
+const remembered = (server: KnownServer, own: readonly RegistryTool[]): Candidate[] =>
   own.flatMap((tool) => {
     const { connector, state, reason } = server
     const { mcp_tool_name: name, hash } = tool
     if (name === null || !isOffered(connector, name)) return []
-    const { refusal, isChanged } = ruled(server, name, hash, policy)
+    const { refusal, isChanged } = ruled(server, name, hash)
     if (refusal !== null) return { ...tool, status: 'undeclarable', reason: refusal }
     if (isChanged && connector.pin === 'block')
       return { ...tool, status: 'changed', reason: changedReason(connector), is_blocked: true }

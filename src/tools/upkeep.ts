@@ -69,7 +69,8 @@ interface MadeOf {
 /** Most bindings of all sessions kept here, each session counted as one more: some 40 MB. */
 const MOST_KNOWN = 100_000
 
-export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
+export function createUpkeep(deps: UpkeepDeps): Upkeep {
+  const { store, discovery, registries, builtins, policy, log } = deps
   /** What each session's registry was last made of, so that a turn that starts without news writes and asks nothing */
   const madeOf = new BoundedMap<MadeOf>(MOST_KNOWN, ({ bound }) => 1 + bound.length)
   const pinned = createFirstUse(store)
@@ -96,9 +97,13 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     for (const [i, server] of servers.entries()) {
       const { connector, tools } = server
       const off = bindings[i]?.off ?? []
-      known.push({ ...server, off, pins: await pinned(connector.id, tools, pins) })
+      const refusalOf = (tool: string) => {
+        const admitted = policy.admit(connector, tool)
+        return admitted.ok ? null : admitted.reason
+      }
+      known.push({ ...server, off, pins: await pinned(connector.id, tools, pins), refusalOf })
     }
-    const next = await nextRegistry(row.tools, known, rules.builtins, rules.policy, new Date().toISOString())
+    const next = await nextRegistry(row.tools, known, builtins, new Date().toISOString())
     await keepOff(row, next.removed, bindings)
     return next
   }

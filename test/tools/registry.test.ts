@@ -10,7 +10,7 @@ import { definitionDiff, hashOf } from '../../src/tools/definition.ts'
 import { overlayOf } from '../../src/tools/overlay.ts'
 import { isOffered, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
 import { holdLoop, passesOf } from '../waiting.ts'
-import { BUILTIN, connector, deployments, found, NOW, OPEN, OPTIONS, tool } from './session-tools-doubles.ts'
+import { BUILTIN, connector, deployments, found, NOW, OPTIONS, tool } from './session-tools-doubles.ts'
 
 /** Milliseconds of processor time, since other processes may slow the machine down. */
 const worked = (): number => process.cpuUsage().user / 1000
@@ -43,13 +43,14 @@ const server = (
   reason: null,
   pins: new Map(),
   off: [],
+  refusalOf: () => null,
   ...over,
 })
 const next = (
   before: readonly RegistryTool[],
   servers: readonly KnownServer[],
   builtins: readonly Builtin[] = [],
-) => nextRegistry(before, servers, builtins, OPEN, NOW)
+) => nextRegistry(before, servers, builtins, NOW)
 const names = (tools: readonly RegistryTool[]) =>
   [...tools].sort((a, b) => a.order - b.order).map((one) => one.canonical_name)
 const rowOf = (tools: RegistryTool[]): RegistryRow => ({
@@ -293,8 +294,7 @@ t.test('what the connector or the operator forbids holds before the server lists
       connector: connector('s', over),
       pins,
     })
-  const strict = { admit: () => ({ ok: false as const, reason: 'not configured' }) }
-  const refused = await nextRegistry(before, [late({ mode: 'strict' })], [], strict, NOW)
+  const refused = await next(before, [{ ...late({ mode: 'strict' }), refusalOf: () => 'not configured' }])
   t.strictSame(refused.changed, ['s.a', 's.b'])
   t.match(found(refused.tools, 's.a'), { status: 'undeclarable', reason: 'not configured' })
   const pins = new Map([['a', hashOf(tool('a', { description: 'As it was accepted' }))]])
@@ -322,16 +322,8 @@ t.test('globs, limits and the operator decide which tools are available', async 
     's.read_a',
     's.read_b',
   ])
-  const { tools: refused } = await nextRegistry(
-    [],
-    [server('s', list)],
-    [],
-    {
-      admit: (_, name) =>
-        name === 'write_a' ? { ok: false, reason: 'not configured' } : { ok: true, configured: true },
-    },
-    NOW,
-  )
+  const refusalOf = (name: string) => (name === 'write_a' ? 'not configured' : null)
+  const { tools: refused } = await next([], [server('s', list, { refusalOf })])
   t.match(found(refused, 's.write_a'), { status: 'undeclarable', reason: 'not configured' })
   const many = Array.from({ length: 600 }, (_, i) => tool(`t${i}`))
   const crowd = (await next([], [server('s', many)])).tools
@@ -546,16 +538,13 @@ t.test('a list at the limits is read, and declared, while others have the event 
 t.test(
   'many short lists, of one session or of several, are read while others have the event loop',
   async (t) => {
-    const slow = {
-      admit: () => {
-        holdLoop(4)
-        return { ok: true as const, configured: true }
-      },
+    const refusalOf = () => {
+      holdLoop(4)
+      return null
     }
-    const read = (servers: readonly KnownServer[]) => nextRegistry([], servers, [], slow, NOW)
-    const servers = Array.from({ length: 10 }, (_, i) => server(`s${i}`, [tool('a')]))
-    t.ok((await passesOf(() => read(servers))) > 1)
-    t.ok((await passesOf(() => Promise.all(servers.map((one) => read([one]))))) > 1)
+    const servers = Array.from({ length: 10 }, (_, i) => server(`s${i}`, [tool('a')], { refusalOf }))
+    t.ok((await passesOf(() => next([], servers))) > 1)
+    t.ok((await passesOf(() => Promise.all(servers.map((one) => next([], [one]))))) > 1)
   },
 )
 

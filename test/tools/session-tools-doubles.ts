@@ -38,7 +38,7 @@ export const tool = (name: string, over: Partial<McpTool> = {}): McpTool => ({
   inputSchema: { type: 'object', properties: { a: { type: 'string' } } },
   ...over,
 })
-export const OPEN = { admit: () => ({ ok: true as const, configured: false }) }
+const OPEN = { admit: () => ({ ok: true as const, configured: false }) }
 export const BUILTIN: Builtin = {
   name: 'look_up',
   description: 'Looks up.',
