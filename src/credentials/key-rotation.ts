@@ -36,7 +36,7 @@ type RotationStore = Pick<Store, 'sealed' | 'settings'>
 
 /** Rows that are looked at together; few hold anything sealed. */
 const PAGE = 500
-/** What was written during a pass is found by the next. */
+/** What was written during a pass is found by the next; after so many, one more only counts what is left. */
 const MOST_PASSES = 5
 const MOST_NAMED = 100
 
@@ -62,22 +62,17 @@ const ALL_PLACES = Object.keys(PLACES) as SealedPlace[]
  */
 export async function rotateKeys(store: RotationStore, vault: Vault): Promise<Rotation> {
   let resealed = 0
-  for (let pass = 0; pass < MOST_PASSES; pass++) {
-    const tally = { done: 0, moved: 0 }
+  for (let pass = 0; ; pass++) {
     const unopened: string[] = []
-    // One write after the other; false: the row was changed meanwhile.
-    for await (const write of outdated(store, vault, unopened)) (await write()) ? tally.done++ : tally.moved++
-    resealed += tally.done
-    if (tally.moved > 0) continue
-    if (tally.done > 0 && pass < MOST_PASSES - 1) continue
-    await confirmKeys(store.settings, vault)
-    return { resealed, left: 0, unopened }
+    let left = 0
+    for await (const write of outdated(store, vault, unopened)) {
+      left++
+      // One write after the other; false: the row was changed meanwhile.
+      if (pass < MOST_PASSES && (await write())) resealed++
+    }
+    if (left === 0) await confirmKeys(store.settings, vault)
+    if (left === 0 || pass === MOST_PASSES) return { resealed, left, unopened }
   }
-  const unopened: string[] = []
-  let left = 0
-  for await (const _ of outdated(store, vault, unopened)) left++
-  if (left === 0) await confirmKeys(store.settings, vault)
-  return { resealed, left, unopened }
 }
 
 type Write = () => Promise<boolean>
