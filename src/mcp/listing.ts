@@ -43,18 +43,17 @@ export function createListing(
   kept: KeptList,
   now: () => number = () => performance.now(),
 ): Listing {
+  /** How many announcements came: in all, and before the last finished fetch began */
+  const announced = { all: 0, known: 0 }
   let underWay: Promise<ToolList> | null = null
-  /** The fetch under way begins only once the one before it is over */
-  let isNext = false
-  /** How many announcements came: in all, before the newest fetch began, and before the last finished fetch began */
-  const announced = { all: 0, asked: 0, known: 0 }
+  /** How many had come when the fetch under way began; null: it begins only once the one before it is over */
+  let asked: number | null = null
   let changes: number[] = []
   let quarantinedUntil = 0
 
   const fetchList = async (spec: McpServerSpec): Promise<ToolList> => {
     const { all } = announced
-    announced.asked = all
-    isNext = false
+    asked = all
     const { server, tools, left_out, ttlMs } = await fetch(spec)
     const hash = await hashTools({ tools, left_out })
     const fetched_at = Date.now()
@@ -75,9 +74,9 @@ export function createListing(
 
   /** The fetch under way or, if a change was announced after it began, the one that follows it. */
   const share = (spec: McpServerSpec): Promise<ToolList> => {
-    if (underWay && (isNext || announced.asked === announced.all)) return underWay
+    if (underWay && (asked === null || asked === announced.all)) return underWay
     const before = underWay
-    isNext = before !== null
+    asked = null
     const next = before ? before.catch(() => {}).then(() => fetchList(spec)) : fetchList(spec)
     underWay = next
     const done = (): void => {
