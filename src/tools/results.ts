@@ -139,15 +139,15 @@ async function storedForm(structured: unknown, text: string): Promise<StoredOutp
   return { output: JSON.stringify(await redactJson(structured)), structured: true }
 }
 
-const readOn = (execId: string, canInspect: boolean, how: string): string =>
+const readOn = (execId: string, canInspect: boolean, offset: number): string =>
   canInspect
-    ? `Read on with ${INSPECT}: {"exec_id": "${execId}", ${how}}.`
+    ? `Read on with ${INSPECT}: {"exec_id": "${execId}", "offset": ${offset}}.`
     : 'The rest is kept with the tool execution and cannot be read from here.'
 
 function abridged(whole: string, stored: string, execId: string, canInspect: boolean): string {
   const head = cutUtf8(whole, HEAD)
   const offset = Buffer.byteLength(stored.slice(0, storedIndex(whole, stored, head.length)))
-  const how = readOn(execId, canInspect, `"offset": ${offset}`)
+  const how = readOn(execId, canInspect, offset)
   const bytes = Buffer.byteLength(stored)
   const notice = `[The result is ${bytes} bytes long; its middle is left out here. ${how}]`
   return `${head}\n\n${notice}\n\n${endUtf8(whole, TAIL)}`
@@ -172,7 +172,7 @@ function storedIndex(whole: string, stored: string, index: number): number {
 }
 
 const elsewhere = (bytes: number, execId: string, canInspect: boolean): string =>
-  `[There is also a structured result of ${bytes} bytes. ${readOn(execId, canInspect, '"offset": 0')}]`
+  `[There is also a structured result of ${bytes} bytes. ${readOn(execId, canInspect, 0)}]`
 
 function fitMedia(part: ContentPart): ContentPart {
   if (part.type === 'text') return part
