@@ -183,7 +183,7 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
   // The SDK would answer the same, but write to stdout.
   if (!client.getServerCapabilities()?.tools) return { tools: [], left_out: [] }
   const listed = await client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
-  const { tools, left_out } = repairTools(wire.takeListed().entries)
+  const { tools, left_out } = repairTools(wire.takeListed())
   const accepted = new Set(listed.tools.map(({ name }) => name))
   // Clients MUST leave such tools out (MCP 2026-07-28, Streamable HTTP); the SDK has done so.
   const excluded = tools.filter(({ name }) => !accepted.has(name))

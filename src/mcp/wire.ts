@@ -41,7 +41,7 @@ export interface Wire extends Transports {
   client: Client
   tap: Tap
   /** Gives the last tool list away and keeps none of it: the tools left out of a list may be larger than the others */
-  takeListed(): Pages
+  takeListed(): unknown[]
 }
 
 /** The pages of a tool list, as they came. */
@@ -257,10 +257,10 @@ function createWire(
     // In the old SSE transport the stream is the session: the server would not know a new stream.
     if (error instanceof SseError) void client.close().catch(() => {})
   }
-  const takeListed = (): Pages => {
-    const taken = listed
+  const takeListed = (): unknown[] => {
+    const { entries } = listed
     listed = noPages()
-    return taken
+    return entries
   }
   return { client, transport, tap: tapped, stdio, http, takeListed }
 }
