@@ -14,7 +14,7 @@ import {
   type McpServerSpec,
   type McpTool,
 } from './contract.ts'
-import { toMcpError } from './failure.ts'
+import { sseStatus, toMcpError } from './failure.ts'
 import { createExchange, createMcpFetch, type Exchange, exchanges, inExchange } from './http.ts'
 import { type RepairedTools, repairTools } from './repair.ts'
 import { scrubbedFailure } from './scrub.ts'
@@ -267,9 +267,7 @@ function isForgotten(
   if (isBroken && !failure.sent && exchange.status === undefined) return true
   // The request began, whatever was said when its stream was asked for again.
   if (!ANSWERED.has(failure.kind)) return false
-  // The SSE transport tells a status only in words.
-  if (!wire.http && !wire.stdio)
-    return error instanceof Error && /^Error POSTing to endpoint \(HTTP 40[04]\)/.test(error.message)
+  if (!wire.http && !wire.stdio) return [400, 404].includes(sseStatus(error) ?? 0)
   const { status = 0 } = error instanceof SdkHttpError ? error : exchange
   const { message } = error instanceof SdkHttpError ? error : failure
   const hasSession = wire.http?.sessionId !== undefined

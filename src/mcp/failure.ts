@@ -95,7 +95,7 @@ function fromKnownError(error: unknown, server: Server, exchange?: Exchange): Mc
 }
 
 /** The legacy SSE transport gives a status as a code, or only in words. */
-function sseStatus(error: unknown): number | undefined {
+export function sseStatus(error: unknown): number | undefined {
   if (error instanceof SseError) return error.code
   const told =
     error instanceof Error ? /^Error POSTing to endpoint \(HTTP (\d{3})\)/.exec(error.message) : null
