@@ -9,23 +9,21 @@ interface Batches {
    * Calls before its batch is made share the work.
    */
   join(session: string, options?: JoinOptions): Promise<void>
-  /** Whether unconditional work (no `isBehind`) for the session waits or is under way. */
+  /** Whether unconditional work (no `unlessCurrent`) for the session waits or is under way. */
   isDue(session: string): boolean
 }
 
 interface JoinOptions {
   /** A turn waits for the session: it goes before all that are not urgent */
   isUrgent?: boolean
-  /**
-   * Asked when the batch is made: if the session is no longer behind, there is nothing to do. Left out: the work is
-   * done in any case
-   */
-  isBehind?(session: string): boolean
+  /** If the session is up to date when the batch is made, there is nothing to do */
+  unlessCurrent?: boolean
 }
 
 interface BatchWork {
   /** How much of a batch's room the session takes */
   weightOf(session: string): number
+  isCurrent(session: string): boolean
   /** Does the work for all of them; answers with those that are left to be done alone. */
   together(sessions: readonly string[]): Promise<readonly string[]>
   alone(session: string): Promise<unknown>
@@ -40,7 +38,7 @@ interface Waiting extends JoinOptions {
 /** Most of one batch: more would keep the store and the event loop busy for too long. */
 const MOST = { sessions: 50, weight: 1_000 }
 
-export function createBatches({ weightOf, together, alone }: BatchWork): Batches {
+export function createBatches({ weightOf, isCurrent, together, alone }: BatchWork): Batches {
   const waiting = new Map<string, Waiting>()
   let underWay = new Map<string, Waiting>()
   let isBusy = false
@@ -61,7 +59,7 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
     const all = [...waiting]
     const ordered = [...all.filter(([, one]) => one.isUrgent), ...all.filter(([, one]) => !one.isUrgent)]
     for (const [session, one] of ordered) {
-      if (one.isBehind?.(session) === false) one.done()
+      if (one.unlessCurrent && isCurrent(session)) one.done()
       else {
         weight += weightOf(session)
         if (batch.size === MOST.sessions || (batch.size > 0 && weight > MOST.weight)) break
@@ -88,7 +86,7 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
       const known = waiting.get(session)
       if (known) {
         known.isUrgent ||= options.isUrgent ?? false
-        if (!options.isBehind) delete known.isBehind
+        known.unlessCurrent &&= options.unlessCurrent ?? false
         return known.promise
       }
       const made = settleable()
@@ -96,7 +94,8 @@ export function createBatches({ weightOf, together, alone }: BatchWork): Batches
       if (!isBusy) void work()
       return made.promise
     },
-    isDue: (session) => [waiting.get(session), underWay.get(session)].some((one) => one && !one.isBehind),
+    isDue: (session) =>
+      [waiting.get(session), underWay.get(session)].some((one) => one && !one.unlessCurrent),
   }
 }
 

@@ -74,7 +74,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const { store, mcp, log } = deps
   const discovery = createDiscovery({
     ...deps,
-    onNews: (connector) => void followers(connector, (id) => upkeep.standing(id) !== 'current'),
+    onNews: (connector) => void followers(connector, { unlessCurrent: true }),
   })
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
@@ -86,8 +86,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       log.warn({ err }, 'the sessions that follow a tool list could not be read')
       return []
     })
-  const followers = async (connector: Connector, behind?: (session: string) => boolean) =>
-    upkeep.follow(await sessionsOf(connector), behind)
+  const followers = async (connector: Connector, options?: { unlessCurrent: boolean }) =>
+    upkeep.follow(await sessionsOf(connector), options)
 
   /** The list of a server that nobody has asked yet. */
   async function listed(connector: Connector): Promise<ToolList> {

@@ -24,11 +24,8 @@ export interface Upkeep {
   recall(session: string): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before sessions that merely follow. */
   bringUp(session: string): Promise<void>
-  /**
-   * The same without urgency, for sessions that are `isBehind` when their batch is made, by default for all. Never
-   * rejects.
-   */
-  follow(sessions: readonly string[], isBehind?: (session: string) => boolean): Promise<void>
+  /** The same without urgency; `unlessCurrent` leaves out sessions that are up to date by then. Never rejects. */
+  follow(sessions: readonly string[], options?: { unlessCurrent: boolean }): Promise<void>
   /**
    * Whether the session's registry is what its servers list now. `bindings`: the session's, if they were read a moment
    * ago.
@@ -76,6 +73,7 @@ export function createUpkeep(deps: UpkeepDeps): Upkeep {
   const pinned = createFirstUse(store)
   const batches = createBatches({
     weightOf: registries.weightOf,
+    isCurrent: (session) => standing(session) === 'current',
     together: (sessions) => registries.changeTogether(sessions, remake),
     alone: update,
   })
@@ -129,30 +127,32 @@ export function createUpkeep(deps: UpkeepDeps): Upkeep {
     return registries.change(session, remake)
   }
 
+  function standing(session: string, bindings?: readonly Bound[]): Standing {
+    const last = madeOf.get(session)
+    if (!last) return 'unknown'
+    const { bound, marks } = last
+    if (bindings && JSON.stringify(bound) !== JSON.stringify(bindings.map(boundIn))) return 'rebound'
+    const now = discovery.marks(bound)
+    const isOther = now.some((mark, i) => mark !== null && mark !== marks[i])
+    const isExpected = bound.some(({ connector: { id } }) => discovery.isExpected(id))
+    // A look-up that began before a change may end after it, and show the servers as they were.
+    if (isOther || isExpected || batches.isDue(session)) return 'moved'
+    return now.includes(null) ? 'doubtful' : 'current'
+  }
+
   return {
     update,
     recall: (session) => registries.change(session, recalled),
     bringUp: (session) => batches.join(session, { isUrgent: true }),
-    async follow(sessions, isBehind) {
-      const all = await Promise.allSettled(sessions.map((id) => batches.join(id, isBehind && { isBehind })))
+    async follow(sessions, options) {
+      const all = await Promise.allSettled(sessions.map((id) => batches.join(id, options)))
       const failed = all.filter((one) => one.status === 'rejected')
       const [first] = failed
       // A store that is away fails all of them alike.
       if (first)
         log.warn({ err: first.reason, sessions: failed.length }, 'tools could not be brought up to date')
     },
-    standing(session, bindings) {
-      const last = madeOf.get(session)
-      if (!last) return 'unknown'
-      const { bound, marks } = last
-      if (bindings && JSON.stringify(bound) !== JSON.stringify(bindings.map(boundIn))) return 'rebound'
-      const now = discovery.marks(bound)
-      const isOther = now.some((mark, i) => mark !== null && mark !== marks[i])
-      const isExpected = bound.some(({ connector: { id } }) => discovery.isExpected(id))
-      // A look-up that began before a change may end after it, and show the servers as they were.
-      if (isOther || isExpected || batches.isDue(session)) return 'moved'
-      return now.includes(null) ? 'doubtful' : 'current'
-    },
+    standing,
     awaitExpected: (session, deadlineMs) =>
       discovery.awaitExpected(madeOf.get(session)?.bound ?? [], deadlineMs),
   }

@@ -5,15 +5,17 @@ import { gate } from '../waiting.ts'
 
 interface Given {
   weightOf?: (session: string) => number
+  isCurrent?: (session: string) => boolean
   together?: (sessions: readonly string[]) => Promise<readonly string[]>
 }
 
 /** Batches that note what they do. `batches`: the sessions of each batch · `alone`: sessions that were done alone. */
-function setUp({ weightOf = () => 1, together = async () => [] }: Given = {}) {
+function setUp({ weightOf = () => 1, isCurrent = () => false, together = async () => [] }: Given = {}) {
   const batches: string[][] = []
   const alone: string[] = []
   const { join } = createBatches({
     weightOf,
+    isCurrent,
     together(sessions) {
       batches.push([...sessions])
       return together(sessions)
@@ -73,10 +75,16 @@ t.test('a session that joins while a batch is under way waits for the next batch
 })
 
 t.test('a session that is up to date is passed over unless a caller wants it in any case', async (t) => {
-  const { join, batches } = setUp()
-  const isBehind = () => false
-  await Promise.all([join('done', { isBehind }), join('wanted', { isBehind }), join('wanted'), join('other')])
-  t.same(batches, [['wanted', 'other']])
+  const { join, batches } = setUp({ isCurrent: (session) => session !== 'behind' })
+  const unlessCurrent = { unlessCurrent: true }
+  await Promise.all([
+    join('done', unlessCurrent),
+    join('wanted', unlessCurrent),
+    join('wanted'),
+    join('other'),
+    join('behind', unlessCurrent),
+  ])
+  t.same(batches, [['wanted', 'other', 'behind']])
 })
 
 t.test('a session that a batch leaves or fails with is done alone, and its callers hear of it', async (t) => {
