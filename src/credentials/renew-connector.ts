@@ -66,22 +66,18 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
   const isSpare: ConnectorRenewer['isSpare'] = (login, refused) => lasts(login, refused, SPARE_MS)
 
   function renewed(connector: Connector, refused: string | null): Promise<McpLogin> {
-    const until = now() + CLAIM_SECONDS * 1000
-    return underClaim(store.connectors, {
+    return underClaim(store.connectors, deps, {
       id: connector.id,
       seconds: CLAIM_SECONDS,
-      now,
-      sleep,
-      ending,
+      patience: CLAIM_SECONDS,
       work: (row, wasTried) => renewHeld(connector, row, { refused, wasTried }),
       async elsewhere() {
         const seen = await rowOf(connector)
         if (!seen) throw loginNeeded(connector)
         const { oauth: login = {} } = openConnector(vault, seen)
-        if (isFresh(login, refused) || isSpare(login, refused)) return loginAt(connector, seen)
-        if (now() > until || ending.aborted) throw busy(connector)
-        return null
+        return isFresh(login, refused) || isSpare(login, refused) ? loginAt(connector, seen) : null
       },
+      busy: () => busy(connector),
     })
   }
 

@@ -83,21 +83,20 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
 
   /** Renews the login, or takes it over as another replica has renewed it. */
   function claimed(row: Credential, refused: number | null): Promise<Credential> {
-    // A process that dies keeps its claim to the end, and the next one may need as long.
-    const until = now() + 2 * claimSeconds * 1000
-    return underClaim(store.credentials, {
+    return underClaim(store.credentials, deps, {
       id: row.id,
       seconds: claimSeconds,
-      now,
-      sleep,
-      ending,
+      // A process that dies keeps its claim to the end, and the next one may need as long.
+      patience: 2 * claimSeconds,
       work: (held, wasTried) => renewHeld(held, { isRefused: held.version === refused, wasTried }),
       async elsewhere() {
         const seen = await reread(row)
-        if (seen.version !== row.version || (refused === null && !isSpent(seen, SPARE_MS, now()))) return seen
-        if (now() <= until && !ending.aborted) return null
+        const isOver = seen.version !== row.version || (refused === null && !isSpent(seen, SPARE_MS, now()))
+        return isOver ? seen : null
+      },
+      busy: () => {
         const words = `Credential ${row.id} is being renewed by another process.`
-        throw new BatonError('unavailable', words, { retryAfter: 2 })
+        return new BatonError('unavailable', words, { retryAfter: 2 })
       },
     })
   }

@@ -53,21 +53,22 @@ export const SPARE_MS = 10_000
 /** How long somebody who has such a token waits for another. */
 export const PATIENCE_MS = 2_000
 
-interface Claimed<Row, T> extends Pick<Timing, 'now' | 'sleep' | 'ending'> {
+interface Claimed<Row, T> {
   id: string
   /** How long the claim outlives its process: longer than the work takes */
   seconds: number
+  /** How long another process is waited for, in seconds */
+  patience: number
   /**
    * `row` as it was when the claim was made. `wasTried`: another process did the work while this caller waited. If
    * nothing came of that, the service is not to be asked again: all who wait for a service that hangs would ask it one
    * after the other.
    */
   work(row: Row, wasTried: boolean): Promise<T>
-  /**
-   * Called while another has the claim: returns what came of its work, or null to keep waiting. Throws if that takes
-   * too long.
-   */
+  /** Called while another has the claim: returns what came of its work, or null to keep waiting. */
   elsewhere(): Promise<T | null>
+  /** What to throw if that takes too long, or this process ends */
+  busy(): Error
 }
 
 const LONGEST_PAUSE_MS = 500
@@ -75,9 +76,13 @@ const LONGEST_PAUSE_MS = 500
 const LATE_MS = 5_000
 
 /** Does the work under the row's claim, or returns what came of it elsewhere. */
-export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row, T>): Promise<T> {
-  const { id, seconds, work, now, elsewhere, sleep, ending } = claimed
+export async function underClaim<Row, T>(
+  rows: Claims<Row>,
+  { now, sleep, ending }: Timing,
+  { id, seconds, patience, work, elsewhere, busy }: Claimed<Row, T>,
+): Promise<T> {
   const by = randomUUID()
+  const until = now() + patience * 1000
   // If that fails, the claim lapses.
   const release = () => rows.release(id, by).catch(() => {})
   let isWaiting = false
@@ -91,6 +96,7 @@ export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row
     isWaiting = claim === null
     const outcome = await elsewhere()
     if (outcome !== null) return outcome
+    if (now() > until || ending.aborted) throw busy()
     await sleep(pause, ending).catch(() => {})
   }
 }
