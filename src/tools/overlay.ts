@@ -18,8 +18,6 @@ export interface Overlay {
   revision: number
   tools: ToolDeclaration[]
   byExposed: ReadonlyMap<string, DeclaredTool>
-  /** A tool has properties under other names than its server's */
-  isRenaming: boolean
   /** Enabled tools that this deployment's model does not get, and why */
   undeclared: { canonical_name: string; reason: string }[]
 }
@@ -55,8 +53,7 @@ async function build(row: RegistryRow, deployment: Deployment): Promise<Overlay>
     tools.push({ name, canonical_name, description, parameters: fit.schema })
     byExposed.set(name, { tool, rename: fit.rename })
   })
-  const isRenaming = [...byExposed.values()].some(({ rename }) => rename !== null)
-  return { revision: row.revision, tools, byExposed, isRenaming, undeclared }
+  return { revision: row.revision, tools, byExposed, undeclared }
 }
 
 const beyond = (limit: number): Adapted => ({
@@ -83,14 +80,18 @@ export const ownPart = (overlay: Overlay, part: AssistantPart): AssistantPart =>
   withNames(overlay, part, ownNames)
 
 /** A request's messages: the arguments of their calls have the names that it declares. */
-export const sentMessages = (overlay: Overlay, messages: MessageInput[]): MessageInput[] =>
-  overlay.isRenaming ? messages.map(sentMessage(overlay)) : messages
+export function sentMessages(overlay: Overlay, messages: MessageInput[]): MessageInput[] {
+  const sent = sentForm(overlay)
+  return sent ? messages.map(sent) : messages
+}
 
-const sentMessage = once((overlay: Overlay) =>
-  once((message: MessageInput): MessageInput => {
+/** Null: all properties have the names that their servers gave. */
+const sentForm = once((overlay: Overlay) => {
+  if ([...overlay.byExposed.values()].every(({ rename }) => rename === null)) return null
+  return once((message: MessageInput): MessageInput => {
     return { ...message, parts: message.parts.map((part) => withNames(overlay, part, sentNames)) }
-  }),
-)
+  })
+})
 
 function withNames<P extends Part>({ byExposed }: Overlay, part: P, names: typeof ownNames): P {
   if (part.type !== 'tool_call') return part
