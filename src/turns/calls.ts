@@ -13,7 +13,7 @@ import { CANCELLED, DRAINING } from './active.ts'
 import { announced } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
 import { completion, isSameTool, type Job, recordEnd, runJob, sayAhead, toolOf, unsaid } from './job.ts'
-import { commit, committedSteps, connectorsOf, endOfSteps, type Run } from './run.ts'
+import { type Committing, commit, committedSteps, connectorsOf, endOfSteps, type Run } from './run.ts'
 
 /** A step's calls, and their rows in the ledger, made before the step is committed. */
 export async function planCalls(
@@ -248,23 +248,23 @@ function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Jo
   return announced(active.turn, index, `approval:${call_id}`, body)
 }
 
-type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
-
 async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | undefined): Promise<void> {
   const { active } = run
   const parts = jobs.flatMap((job) => job.result ?? [])
-  const stored = await commitEnds(run, jobs, {
+  await commitEnds(run, jobs, {
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'tool', parts }],
     before: jobs.flatMap((job) => unsaid(job, completion(run, job))),
     end,
   })
-  run.history.push(...stored)
 }
 
 /** Commits, with the settlements that are not in the ledger yet. */
-async function commitEnds(run: Committing, jobs: Job[], rest: Parameters<typeof commit>[1]) {
+async function commitEnds(
+  run: Committing,
+  jobs: Job[],
+  rest: Parameters<typeof commit>[1],
+): Promise<void> {
   const ended = jobs.flatMap((job) => (job.settlement ? [{ job, settlement: job.settlement }] : []))
-  const stored = await commit(run, { ...rest, settlements: ended.map(({ settlement }) => settlement) })
+  await commit(run, { ...rest, settlements: ended.map(({ settlement }) => settlement) })
   for (const { job, settlement } of ended) await recordEnd(run, job, settlement)
-  return stored
 }

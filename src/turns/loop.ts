@@ -17,7 +17,7 @@ import { type ActiveTurn, CANCELLED, DRAINING, type Entry, OWNER_LOST, requestSt
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
 import { say, sayAll } from './events.ts'
 import type { LoopDeps } from './loop-deps.ts'
-import { commit, committedSteps, connectorsIn, endedStep, type Run } from './run.ts'
+import { type Committing, commit, committedSteps, connectorsIn, endedStep, type Run } from './run.ts'
 import { discard, discardLost, modelStep } from './step.ts'
 
 /**
@@ -214,7 +214,7 @@ async function fail(run: Ending, thrown: unknown): Promise<void> {
   await end(run, { state: 'failed', error: error.toBody() })
 }
 
-type Ending = Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'inFlight' | 'history'>
+type Ending = Committing & Pick<Run, 'inFlight'>
 
 /** Ends the turn with what its last step left: calls that are open, or a step in flight. */
 async function end(run: Ending, how: TurnEnd): Promise<void> {

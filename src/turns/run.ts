@@ -26,8 +26,8 @@ export interface Run {
   readonly provider: string
   readonly model: string
   readonly credential: ChosenCredential
-  /** Everything stored in the session, ascending */
-  history: Message[]
+  /** Everything stored in the session, ascending; a commit adds its messages */
+  readonly history: Message[]
   /** History up to acceptance with the turn's context edits applied */
   edited: readonly MessageInput[]
   registry: RegistryRow | null
@@ -119,15 +119,18 @@ export function contextOf(run: Run): MessageInput[] {
   return [...run.edited, ...since, ...hint]
 }
 
+/** What it takes to commit, which a turn that could not be loaded has, too */
+export type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
+
 /**
  * Commits, then announces what follows from it: nothing is said before it is true. In the stream, `before` and
  * `events` come before and after the messages' own events. Sets the end of `active.turn`, and `active.hasQueued`.
  * Throws StaleOwner.
  */
 export async function commit(
-  run: Pick<Run, 'active' | 'deps' | 'writer' | 'index'>,
+  run: Committing,
   change: Omit<Commit, 'turn_id' | 'announce'> & { before?: AnnouncedEvent[]; events?: AnnouncedEvent[] },
-): Promise<Message[]> {
+): Promise<void> {
   const { active, deps } = run
   const { before = [], events = [], ...rest } = change
   // What is not in the stream yet would die with the turn's owner.
@@ -147,6 +150,7 @@ export async function commit(
     ...rest,
     announce: afterLoss([...active.unsaid, ...announce], run.writer),
   })
+  run.history.push(...stored)
   active.hasQueued = has_queued
   // The step's calls go by this revision: another replica's message about a newer registry may have been lost.
   if (tools_revision !== undefined) deps.tools.noteRevision(active.session.id, tools_revision)
@@ -162,7 +166,6 @@ export async function commit(
     .catch((err: unknown) =>
       deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),
     )
-  return stored
 }
 
 /**

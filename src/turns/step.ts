@@ -292,12 +292,11 @@ async function writeStep(
   say(run, { type: 'usage', ...usage })
   // A crash right after the commit must not cost readers deltas of a message that is stored.
   await run.writer.flush()
-  const stored = await commit(run, {
+  await commit(run, {
     step: done,
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'assistant', parts }],
     events: [announced(active.turn, done.index, `step:${done.index}`, completed)],
     ...rest,
   })
-  run.history.push(...stored)
   deps.metrics.stepEnded(run.provider, finish_reason)
 }

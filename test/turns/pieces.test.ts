@@ -306,7 +306,7 @@ t.test('an announced wait is noted at once, an announced end later with those of
     flush: async () => {},
     isBroken: () => false,
   } as unknown as Run['writer']
-  const run = { active, deps, writer, index: 0 }
+  const run = { active, deps, writer, history: [], index: 0 }
   await commit(run, { state: 'awaiting_input' })
   await new Promise(setImmediate)
   await commit(run, { end: { state: 'cancelled' } })
@@ -327,7 +327,7 @@ t.test('an end is committed after the stream’s flush, and says if the flush lo
   }
   const writer = { emit: async () => {}, flush, isBroken: () => isBroken } as unknown as Run['writer']
   const end = { state: 'cancelled' } as const
-  await commit({ active: activeIn('model'), deps, writer, index: 0 }, { end })
+  await commit({ active: activeIn('model'), deps, writer, history: [], index: 0 }, { end })
   t.match(kept, [{ key: `${turn.id}:end`, lost: true }])
 })
 
@@ -340,7 +340,7 @@ t.test('events that are not known to be in the stream are kept with the next com
   }
   const deps = { store: { turns: { commit: write } } } as unknown as Run['deps']
   const writer = { emit: () => isThere, isBroken: () => false } as unknown as Run['writer']
-  const run = { active: activeIn('tools'), deps, writer, index: 0 }
+  const run = { active: activeIn('tools'), deps, writer, history: [], index: 0 }
   const say = (key: string) => commit(run, { events: [announced(turn.id, 'ses_1', key)] })
   await say('one')
   await say('two')
