@@ -34,16 +34,16 @@ export interface ModelCall {
   context: ParseContext
   signal: AbortSignal
   /** Asked once per attempt, right before its bytes leave; on false nothing is sent and LlmStale is thrown */
-  beforeSend?: () => boolean
+  beforeSend(): boolean
   /** Asked once per call at most, after a refusal that `renewOn` names; true: the credential was renewed, so try again */
   onUnauthorized?: (() => Promise<boolean>) | undefined
   /**
    * Refusals that earlier calls of the same turn met for what they held, and that `amend` had an answer to. This request
    * is amended for them before it is first sent; those that it meets itself are added.
    */
-  amended?: UpstreamFailure[]
+  amended: UpstreamFailure[]
   /** The tries that were made for a request in whose place this one is sent; those of this call are added. */
-  tries?: Tries
+  tries: Tries
 }
 
 /** The door to the providers: turns stream through it, previews show what it would send. */

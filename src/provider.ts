@@ -183,7 +183,7 @@ export interface Deployment {
   declare(tools: readonly ToolDeclaration[], options: DeploymentOptions): unknown[]
   render(request: ModelRequest): RenderedRequest
   /** `headers` of the response, whose `date` an error in its stream may count from */
-  parser(context: ParseContext, headers?: UpstreamFailure['headers']): ModelParser
+  parser(context: ParseContext, headers: UpstreamFailure['headers']): ModelParser
   /**
    * Maps a failed response to the catalogue; keeps the vendor's words in `details.upstream`, and in
    * `details.should_retry` whether the vendor says that trying again may help.
@@ -202,7 +202,7 @@ export interface Deployment {
    * requests have, too. Any other amendment is for what this request holds: it is made again for later requests of the
    * same turn.
    */
-  amend?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
+  amend(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
   /** The vendor's list of models, if it has more than names: GET path, headers besides authorization, its body read. */
   models?: { path: string; headers?: Record<string, string>; parse(body: unknown): ReportedModel[] }
 }

@@ -24,7 +24,7 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
   capabilities: publicCapabilities,
   declare: declareTools,
   render: renderPublic,
-  parser: (context, headers = {}) => createParser(context, vendor, headers),
+  parser: (context, headers) => createParser(context, vendor, headers),
   classify: (failure) => classifyFailure(failure, vendor),
   amend: amendRequest,
   authorize: ({ api_key }) => bearer(api_key, vendor),

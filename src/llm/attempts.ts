@@ -47,8 +47,6 @@ export class Attempts {
   readonly #call: ModelCall
   readonly #deps: AttemptsDeps
   readonly #retry: Retry
-  /** The refusals that requests of the same turn were amended for, this call's included */
-  readonly #amended: UpstreamFailure[]
   /** The request as the next attempt sends it */
   #request: ModelRequest
   #amendments = 0
@@ -62,9 +60,8 @@ export class Attempts {
     this.#call = call
     this.#deps = deps
     this.#retry = createRetry(deps.random, call.tries)
-    const { deployment, request, amended = [] } = call
-    this.#amended = amended
-    this.#request = amended.reduce((sent, failure) => deployment.amend?.(failure, sent) ?? sent, request)
+    const { deployment, request, amended } = call
+    this.#request = amended.reduce((sent, failure) => deployment.amend(failure, sent) ?? sent, request)
   }
 
   /**
@@ -143,11 +140,11 @@ export class Attempts {
   /** Replaces the refused request if the deployment has another one to send instead. Returns whether it has. */
   #amend(failure: UpstreamFailure): boolean {
     if (failure.status < 400 || failure.status >= 500 || this.#amendments === MOST_AMENDMENTS) return false
-    const amended = this.#call.deployment.amend?.(failure, this.#request)
+    const amended = this.#call.deployment.amend(failure, this.#request)
     if (!amended) return false
     const { reported } = amended
     if (reported && reported !== this.#request.reported) this.#deps.onLearned(reported)
-    else this.#amended.push(failure)
+    else this.#call.amended.push(failure)
     this.#request = amended
     this.#amendments++
     return true

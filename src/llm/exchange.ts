@@ -30,7 +30,7 @@ export interface ExchangeRequest {
   /** Milliseconds between any two pieces of the body */
   idleMs: number
   /** Asked right before the first byte leaves; false: nothing is sent, LlmStale is thrown */
-  beforeSend?: (() => boolean) | undefined
+  beforeSend?(): boolean
 }
 
 export interface ResponseHead {

@@ -26,7 +26,7 @@ export interface Tries {
 }
 export const noTries = (): Tries => ({ retries: 0, waitedMs: 0, begunWith: new Set() })
 
-export function createRetry(random: () => number, tries = noTries()): Retry {
+export function createRetry(random: () => number, tries: Tries): Retry {
   return (error, begun) => {
     if (tries.retries >= RETRIES || !mayPass(error)) return null
     const phase = error.details?.phase

@@ -7,11 +7,11 @@ import { gate } from '../waiting.ts'
 import {
   type Answer,
   bench,
-  CALL,
   collect,
   cut,
   failure,
   frame,
+  newCall,
   rawServer,
   SSE,
   status,
@@ -139,7 +139,7 @@ t.test('cancellation', async (t) => {
       response.writeHead(200, SSE).write(frame({ text: 'a' }))
     })
     const fault = new Error('a fault of ours')
-    const calling = bench(t, server.url).llm.stream({ ...CALL, signal: new AbortController().signal }, () => {
+    const calling = bench(t, server.url).llm.stream(newCall(), () => {
       throw fault
     })
     t.equal(await calling.catch((thrown: unknown) => thrown), fault)

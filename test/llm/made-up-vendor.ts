@@ -5,7 +5,7 @@ import { pino } from 'pino'
 import type { Test } from 'tap'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import { BatonError } from '../../src/errors.ts'
-import { createLlm, type LlmDeps, type ModelCall } from '../../src/llm.ts'
+import { createLlm, type LlmDeps, type ModelCall, noTries } from '../../src/llm.ts'
 import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
 import type { ModelCallRecord } from '../../src/telemetry.ts'
 import { listening } from '../listening.ts'
@@ -81,6 +81,7 @@ export const vendor: Deployment = {
     const details = told === undefined ? {} : { should_retry: told === 'true' }
     return upstream(code, body, wait === undefined ? undefined : Number(wait), details)
   },
+  amend: () => null,
   authorize: ({ api_key }) => ({ authorization: `Bearer ${api_key}` }),
   models: { path: '/models', headers: { 'x-list': '1' }, parse: (body) => body as { id: string }[] },
 }
@@ -206,20 +207,25 @@ export function bench(
       batch.push(event)
       begun()
     }
-    const done = llm.stream({ ...CALL, signal: new AbortController().signal, ...options }, take)
+    const done = llm.stream(newCall(options), take)
     done.catch(() => {})
     return { batches, first, done }
   }
   return { waits, calls, retries, logged, llm, call }
 }
 const PROVENANCE = { provider: 'made-up', model: 'one', credential_id: 'cred_1' }
-export const CALL: Omit<ModelCall, 'signal'> = {
+export const newCall = (own: Partial<ModelCall> = {}): ModelCall => ({
   turn_id: 'turn_1',
   deployment: vendor,
   request: REQUEST,
   secret: async () => ({ api_key: KEY }),
   context: { callId: () => 'call_1', toolName: (name) => name, provenance: PROVENANCE },
-}
+  signal: new AbortController().signal,
+  beforeSend: () => true,
+  amended: [],
+  tries: noTries(),
+  ...own,
+})
 
 export async function collect({
   batches,

@@ -5,11 +5,11 @@ import { freePort } from '../servers.ts'
 import {
   type Answer,
   bench,
-  CALL,
   collect,
   cut,
   failure,
   frame,
+  REQUEST,
   rawServer,
   status,
   stream,
@@ -221,7 +221,7 @@ t.test(
     t.equal(endless.requests.length, 4)
 
     const hopeless = await upstreamServer(t, status(400))
-    await failure(bench(t, hopeless.url).call({ deployment: { ...vendor, amend: () => null } }))
+    await failure(bench(t, hopeless.url).call())
     t.equal(hopeless.requests.length, 1)
 
     const page = status(200, '<title>Blocked</title>', { 'content-type': 'text/html' })
@@ -258,17 +258,17 @@ t.test(
       [{ known: null }, { known: told }],
     )
     t.strictSame(amended, [])
-    t.strictSame(llm.models.known(deployment, CALL.request.credential, 'one'), told)
+    t.strictSame(llm.models.known(deployment, REQUEST.credential, 'one'), told)
     const lines = logged.map((line) => JSON.parse(line)).filter(({ known }) => known)
     t.match(lines, [
       { level: 30, turn_id: 'turn_1', provider: 'made-up', deployment: 'made-up-key', known: told },
     ])
     t.equal(lines.length, 1)
 
-    const other = { ...deployment, amend: (_: unknown, request: typeof CALL.request) => ({ ...request }) }
+    const other = { ...deployment, amend: (_: unknown, request: typeof REQUEST) => ({ ...request }) }
     const again = await upstreamServer(t, status(400, 'something else'), whole)
     await collect(
-      bench(t, again.url).call({ deployment: other, amended, request: { ...CALL.request, reported: told } }),
+      bench(t, again.url).call({ deployment: other, amended, request: { ...REQUEST, reported: told } }),
     )
     t.match(
       amended,

@@ -43,7 +43,7 @@ export function pieces(
   return {
     llm: {
       async stream({ signal, beforeSend }: ModelCall, take: (event: ModelEvent) => void) {
-        if (beforeSend?.() === false) throw new LlmStale()
+        if (!beforeSend()) throw new LlmStale()
         signal.throwIfAborted()
         const stopped = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
         await Promise.race([said, stopped])

@@ -74,7 +74,7 @@ async function step(talk: Talk, input?: string): Promise<Step> {
   const { messages, prefix } = repair(history, target, head)
   const request = { ...plain, messages, credential: { id: credential_id } }
   const first = await send(deployment, emulator.url, secret, request)
-  const amended = first.status === 200 ? null : (deployment.amend?.(first, request) ?? null)
+  const amended = first.status === 200 ? null : (deployment.amend(first, request) ?? null)
   const answer = amended ? await send(deployment, emulator.url, secret, amended) : first
   if (answer.status !== 200) throw deployment.classify(answer)
   const parser = parserOf(deployment, { provider: 'anthropic', model, credential_id, prefix })
@@ -228,17 +228,17 @@ t.test('whole turns against the emulator', async (t) => {
       body: JSON.stringify({ error: { type: 'invalid_request_error', message } }),
     })
     const failure = refused('messages.1.content.0: Invalid `signature` in `thinking` block')
-    t.equal(anthropic.amend?.(failure, requestFor()), null, 'a request without thinking is not amended')
+    t.equal(anthropic.amend(failure, requestFor()), null, 'a request without thinking is not amended')
     const thinks = requestFor({ messages: [said('a'), answered(thought('t', 'signed:x')), said('b')] })
-    t.match(anthropic.amend?.(failure, thinks)?.messages, [said('a'), said('b')])
+    t.match(anthropic.amend(failure, thinks)?.messages, [said('a'), said('b')])
     const hidden = refused('messages.1.content.0: Invalid `data` in `redacted_thinking` block')
-    t.match(anthropic.amend?.(hidden, thinks)?.messages, [said('a'), said('b')])
+    t.match(anthropic.amend(hidden, thinks)?.messages, [said('a'), said('b')])
     const now = answered(thought('u', 'signed:y'), { type: 'text', text: 'so' })
-    const goesOn = anthropic.amend?.(failure, { ...thinks, messages: [...thinks.messages, now] })
+    const goesOn = anthropic.amend(failure, { ...thinks, messages: [...thinks.messages, now] })
     t.match(goesOn?.messages, [said('a'), said('b'), now], 'thinking of the open turn stays')
-    t.match(goesOn && anthropic.amend?.(failure, goesOn)?.messages.at(-1)?.parts, [{ text: 'so' }])
-    t.equal(anthropic.amend?.({ ...failure, status: 500 }, thinks), null)
-    t.equal(anthropic.amend?.({ ...failure, body: '{}' }, thinks), null)
+    t.match(goesOn && anthropic.amend(failure, goesOn)?.messages.at(-1)?.parts, [{ text: 'so' }])
+    t.equal(anthropic.amend({ ...failure, status: 500 }, thinks), null)
+    t.equal(anthropic.amend({ ...failure, body: '{}' }, thinks), null)
   })
 
   await t.test('files with too many pages do not end a conversation', async (t) => {

@@ -245,7 +245,7 @@ t.test('media that the vendor cannot read become text, except those of the open 
     const body = JSON.stringify({
       error: { type: 'invalid_request_error', message, details: { error_code } },
     })
-    return anthropic.amend?.({ status, headers: {}, body }, requestFor({ messages }))?.messages
+    return anthropic.amend({ status, headers: {}, body }, requestFor({ messages }))?.messages
   }
   const kept = (message: string, error_code?: string) =>
     unread(message, [...before, said('b')], error_code)?.[0]?.parts.filter(({ type }) => type !== 'text')

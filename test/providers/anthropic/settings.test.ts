@@ -177,7 +177,7 @@ t.test('thinking is asked for as each model takes it', async (t) => {
       let request = requestFor({ model, settings })
       for (const message of refusals) {
         const body = JSON.stringify({ error: { type: 'invalid_request_error', message } })
-        const amended = anthropic.amend?.({ status: 400, headers: {}, body }, request)
+        const amended = anthropic.amend({ status: 400, headers: {}, body }, request)
         if (!amended) return null
         request = amended
       }
@@ -255,7 +255,7 @@ t.test('settings become the vendor’s', async (t) => {
     const message =
       'max_tokens: 200000 > 128000, which is the maximum allowed number of output tokens for claude-opus-9'
     const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { message } }) }
-    const request = anthropic.amend?.(refusal, wish)
+    const request = anthropic.amend(refusal, wish)
     if (!request) return t.fail('the request was not amended')
     const lowered = { max_tokens: 128_000, notes: [/lowered to 128000/] }
     t.match(
@@ -263,13 +263,13 @@ t.test('settings become the vendor’s', async (t) => {
       lowered,
       'it is lowered to the limit that a refusal names',
     )
-    t.equal(anthropic.amend?.(refusal, request), null, 'the request is amended only once')
+    t.equal(anthropic.amend(refusal, request), null, 'the request is amended only once')
     for (const message of [
       'Invalid max_tokens value, the valid range of max_tokens is [1, 8192]',
       'InternalError.Algo.InvalidParameter: Range of max_tokens should be [1, 8192]',
     ]) {
       const body = JSON.stringify({ error: { type: 'invalid_request_error', message } })
-      const foreign = anthropic.amend?.({ status: 400, headers: {}, body }, requestFor({ model: 'glm-9' }))
+      const foreign = anthropic.amend({ status: 400, headers: {}, body }, requestFor({ model: 'glm-9' }))
       t.match(
         foreign && settle('glm-9', {}, { request: foreign }),
         { max_tokens: 8192, notes: NONE },
@@ -305,14 +305,14 @@ t.test('settings become the vendor’s', async (t) => {
     const message = 'tool_choice: type "tool" and "any" are not supported for this model.'
     const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { message } }) }
     const wish = requestFor({ model: 'claude-haiku-5-5', settings: forced })
-    const request = anthropic.amend?.(refusal, wish)
+    const request = anthropic.amend(refusal, wish)
     if (!request) return t.fail('the request was not amended')
     t.strictSame(
       choice('claude-haiku-5-5', forced, { request }),
       [{ type: 'auto' }, 1],
       'a choice that was refused is degraded',
     )
-    t.equal(anthropic.amend?.(refusal, request), null, 'the request is amended only once')
+    t.equal(anthropic.amend(refusal, request), null, 'the request is amended only once')
     t.strictSame(choice('claude-haiku-4-5', { tool_choice: 'required', reasoning: { effort: 'low' } }), [
       { type: 'auto' },
       1,

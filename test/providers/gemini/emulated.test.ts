@@ -132,12 +132,12 @@ t.test('a signature that Google cannot verify is left out, and the request is am
   })
   const refused = await ask(gemini, emulator, one)
   t.match(refused.error, { code: 'upstream_rejected', details: { upstream: { message: /not valid/ } } })
-  const again = refused.failure && gemini.amend?.(refused.failure, one)
+  const again = refused.failure && gemini.amend(refused.failure, one)
   if (!again) return t.fail('the request was not amended')
   t.equal((await ask(gemini, emulator, again)).error, null)
-  t.equal(gemini.amend?.({ ...refused.failure }, again), null, 'a request without signatures is not amended')
+  t.equal(gemini.amend({ ...refused.failure }, again), null, 'a request without signatures is not amended')
   t.equal(
-    gemini.amend?.({ ...refused.failure, body: '{}' }, one),
+    gemini.amend({ ...refused.failure, body: '{}' }, one),
     null,
     'another refusal does not amend the request',
   )
@@ -148,13 +148,13 @@ t.test('media that Google cannot read become text', async (t) => {
   const image = { type: 'image' as const, media_type: 'image/png', url: 'https://a.invalid/b.png' }
   const request = requestFor({ messages: [{ role: 'user', parts: [image, IMAGE] }, said('hi')] })
   const { failure } = await ask(gemini, emulator, request)
-  const again = failure && gemini.amend?.(failure, request)
+  const again = failure && gemini.amend(failure, request)
   t.match(again?.messages[0]?.parts, [{ text: /b\.png: not shown to this model/ }, IMAGE])
   t.equal(again && (await ask(gemini, emulator, again)).error, null)
   const book = { type: 'file' as const, media_type: 'application/pdf', data: pdfOf(1001) }
   const long = requestFor({ messages: [{ role: 'user', parts: [book, IMAGE] }, said('hi')] })
   const { failure: refused } = await ask(gemini, emulator, long)
-  const short = refused && gemini.amend?.(refused, long)
+  const short = refused && gemini.amend(refused, long)
   t.match(
     short?.messages[0]?.parts,
     [{ text: /not shown to this model/ }, IMAGE],
@@ -168,13 +168,13 @@ t.test('media that Google cannot read become text', async (t) => {
     headers: {},
     body: JSON.stringify({ error: { code: status, message } }),
   })
-  const plain = gemini.amend?.(refusal('Unsupported MIME type: audio/x-odd'), strange)
+  const plain = gemini.amend(refusal('Unsupported MIME type: audio/x-odd'), strange)
   t.match(
     plain?.messages[0]?.parts,
     [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
     'a medium of an unsupported type becomes text',
   )
-  const deaf = gemini.amend?.(refusal('Audio input modality is not enabled for models/gemma-9'), strange)
+  const deaf = gemini.amend(refusal('Audio input modality is not enabled for models/gemma-9'), strange)
   t.match(
     deaf?.messages[0]?.parts,
     [{ text: /^\[audio, audio\/x-odd/ }, IMAGE],
@@ -182,24 +182,24 @@ t.test('media that Google cannot read become text', async (t) => {
   )
   const gone = refusal('You do not have permission to access the File b or it may not exist.', 403)
   t.match(
-    gemini.amend?.(gone, request)?.messages[0]?.parts,
+    gemini.amend(gone, request)?.messages[0]?.parts,
     [{ text: /b\.png: not shown/ }, IMAGE],
     'a file that has expired becomes text',
   )
-  t.equal(gemini.amend?.(refusal('The caller does not have permission', 403), request), null)
+  t.equal(gemini.amend(refusal('The caller does not have permission', 403), request), null)
   const large = refusal('Request payload size exceeds the limit: 20971520 bytes.')
   const page = { status: 413, headers: {}, body: '<html><title>413</title></html>' }
   for (const failure of [large, page]) {
-    const seen = gemini.amend?.(failure, strange)
+    const seen = gemini.amend(failure, strange)
     t.match(
       seen?.messages[0]?.parts,
       [{ text: /^\[audio/ }, { text: /^\[image/ }],
       'all media of a request that is too large become text',
     )
-    t.equal(seen && gemini.amend?.(failure, seen), null)
+    t.equal(seen && gemini.amend(failure, seen), null)
   }
   for (const words of ['Unable to process input image. Please retry', 'Provided image is not valid.']) {
-    const seen = gemini.amend?.(refusal(words), strange)
+    const seen = gemini.amend(refusal(words), strange)
     t.match(seen?.messages[0]?.parts, [sound, { text: /^\[image, image\/png: not shown/ }], words)
   }
 })

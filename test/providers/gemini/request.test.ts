@@ -81,10 +81,10 @@ t.test(
       'Thought signature is not valid.',
       'Invalid value at \'contents[1].parts[0].thought_signature\' (TYPE_BYTES), "{}"',
     ]) {
-      const again = gemini.amend?.(refused(message), requestFor({ messages }))
+      const again = gemini.amend(refused(message), requestFor({ messages }))
       t.ok(again, message)
       t.notMatch(JSON.stringify(again?.messages), /U0lH/, 'signatures that cannot be verified are left out')
-      t.equal(again && gemini.amend?.(refused(message), again), null, 'the request is amended only once')
+      t.equal(again && gemini.amend(refused(message), again), null, 'the request is amended only once')
     }
     const bad = refused('Corrupted thought signature.')
     const past: MessageInput = {
@@ -93,26 +93,26 @@ t.test(
     }
     const tail: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: '', provenance: own }] }
     const twoTurns = requestFor({ messages: [said('zero'), past, ...messages, tail] })
-    const kept = gemini.amend?.(bad, twoTurns)
+    const kept = gemini.amend(bad, twoTurns)
     t.notMatch(JSON.stringify(kept?.messages), /b2xk/, 'signatures of earlier turns go first')
     t.match(kept?.messages, [said('zero'), ...messages, tail], 'signatures of the open turn stay')
     t.notMatch(
-      JSON.stringify(kept && gemini.amend?.(bad, kept)),
+      JSON.stringify(kept && gemini.amend(bad, kept)),
       /U0lH/,
       'signatures of the open turn go once they are refused, too',
     )
-    t.equal(gemini.amend?.(refused('Invalid JSON payload received.'), requestFor({ messages })), null)
+    t.equal(gemini.amend(refused('Invalid JSON payload received.'), requestFor({ messages })), null)
     const strange = refused(
       'Invalid JSON payload received. Unknown name "id" at \'contents[1].parts[1].function_call\': Cannot find field.',
     )
-    const plain = gemini.amend?.(strange, requestFor({ messages }))
+    const plain = gemini.amend(strange, requestFor({ messages }))
     t.notMatch(
       JSON.stringify(plain && gemini.render(plain).body.contents),
       /"id"/,
       'call ids are left out if the server does not know them',
     )
     t.match(JSON.stringify(plain && gemini.render(plain).body.contents), /U0lH/)
-    t.equal(plain && gemini.amend?.(strange, plain), null, 'the request is amended only once')
+    t.equal(plain && gemini.amend(strange, plain), null, 'the request is amended only once')
   },
 )
 
@@ -248,7 +248,7 @@ t.test('a user text after unanswered results is not read as a result', async (t)
     'function response turn comes immediately after a function call turn',
     'multiturn requests alternate between user and model',
   ]) {
-    const joined = gemini.amend?.(ordered(words), requestFor({ messages }))
+    const joined = gemini.amend(ordered(words), requestFor({ messages }))
     t.match(
       joined?.reported,
       { results_apart: false },
@@ -257,13 +257,9 @@ t.test('a user text after unanswered results is not read as a result', async (t)
     t.match(joined && contentsOf(joined).slice(2), [
       { role: 'user', parts: [{ functionResponse: {} }, { text: 'say so' }] },
     ])
-    t.equal(joined && gemini.amend?.(ordered(words), joined), null, 'the request is amended only once')
+    t.equal(joined && gemini.amend(ordered(words), joined), null, 'the request is amended only once')
     const rest = requestFor({ messages: messages.slice(0, 3) })
-    t.equal(
-      gemini.amend?.(ordered(words), rest),
-      null,
-      'a request without a text after results is not amended',
-    )
+    t.equal(gemini.amend(ordered(words), rest), null, 'a request without a text after results is not amended')
   }
 })
 

@@ -71,11 +71,11 @@ t.test('thinking that a model of an unknown family refuses is left out with a no
     settings: { reasoning: { effort: 'low' } },
   })
   const { failure } = await ask(gemini, emulator, wish)
-  const again = failure && gemini.amend?.(failure, wish)
+  const again = failure && gemini.amend(failure, wish)
   if (!again) return t.fail('the request was not amended')
   t.equal((await ask(gemini, emulator, again)).error, null)
   t.strictSame(gemini.render(again).notes, ['reasoning.effort: not accepted by this model'])
-  t.equal(gemini.amend?.(failure, again), null, 'the request is amended only once')
+  t.equal(gemini.amend(failure, again), null, 'the request is amended only once')
   for (const [message, isOfThinking] of [
     ['Thinking level is not supported for this model.', true],
     ['Unable to submit request because thinking_level MEDIUM is not supported by this model.', true],
@@ -86,7 +86,7 @@ t.test('thinking that a model of an unknown family refuses is left out with a no
     ['Request contains an invalid argument.', false],
   ] as const) {
     const body = JSON.stringify({ error: { code: 400, message, status: 'INVALID_ARGUMENT' } })
-    const amended = codeAssist.amend?.({ status: 400, headers: {}, body }, wish)
+    const amended = codeAssist.amend({ status: 400, headers: {}, body }, wish)
     t.same(amended?.reported?.efforts, isOfThinking ? [] : undefined, message)
   }
 })
@@ -105,7 +105,7 @@ t.test(
         ],
       })
     const refused = (wish: ModelRequest) =>
-      gemini.amend?.(
+      gemini.amend(
         { status: 400, headers: {}, body: JSON.stringify(fixture('error-400-thought-signature.json')) },
         wish,
       )
@@ -128,7 +128,7 @@ t.test('sampling that a model under an older id refuses is left out with a note'
   const wish = requestFor({ model: 'gemini-2.5-pro', settings: { temperature: 1, top_p: 0.5 } })
   const refused = (message: string, request = wish) => {
     const body = JSON.stringify({ error: { code: 400, message, status: 'INVALID_ARGUMENT' } })
-    return gemini.amend?.({ status: 400, headers: {}, body }, request) ?? null
+    return gemini.amend({ status: 400, headers: {}, body }, request) ?? null
   }
   for (const words of ['topP is not supported by this model.', 'Unsupported parameter: temperature']) {
     const again = refused(words)
@@ -166,8 +166,8 @@ t.test('tools and instructions go as words to a model that says it takes none', 
       error: { code: 400, message: `${what} is not enabled for models/gemma-3-27b-it` },
     }),
   })
-  const bare = gemini.amend?.(refusal('Function calling'), wish)
-  const again = bare && gemini.amend?.(refusal('Developer instruction'), bare)
+  const bare = gemini.amend(refusal('Function calling'), wish)
+  const again = bare && gemini.amend(refusal('Developer instruction'), bare)
   if (!again) return t.fail('the request was not amended')
   const { body, notes } = gemini.render(again)
   t.strictSame(body, {
@@ -186,7 +186,7 @@ t.test('tools and instructions go as words to a model that says it takes none', 
   })
   t.match(notes, [/^tools: left out/, /^tool_choice:/])
   for (const what of ['Function calling', 'Developer instruction'])
-    t.equal(gemini.amend?.(refusal(what), again), null, 'the request is amended only once')
+    t.equal(gemini.amend(refusal(what), again), null, 'the request is amended only once')
 })
 
 t.test('settings that Gemini lacks are left out with notes', async (t) => {
@@ -242,13 +242,13 @@ t.test('settings that Gemini lacks are left out with notes', async (t) => {
   const message = 'The specified schema produces a constraint that has too many states for serving.'
   const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { code: 400, message } }) }
   const forced = requestFor({ tools, settings: { tool_choice: 'required', max_output_tokens: 9 } })
-  const free = gemini.amend?.(refusal, forced)
+  const free = gemini.amend(refusal, forced)
   t.strictSame(
     free?.settings,
     { max_output_tokens: 9 },
     'a forced tool choice that the server cannot keep is dropped',
   )
-  t.equal(free && gemini.amend?.(refusal, free), null, 'the request is amended only once')
+  t.equal(free && gemini.amend(refusal, free), null, 'the request is amended only once')
   for (const { id, toolLimit } of [gemini, codeAssist, geminiOauth]) t.equal(toolLimit, 512, id)
 })
 

@@ -43,7 +43,7 @@ t.test('whole turns against the emulator', async (t) => {
       const parser = parserOf(deployment, { ...origin, model, credential_id: credential.id })
       return eventsOf(parser, framesOf(answer.body))
     }
-    const again = deployment.amend?.(answer, request)
+    const again = deployment.amend(answer, request)
     if (again) return call(path, again)
     throw deployment.classify(answer)
   }

@@ -356,17 +356,17 @@ t.test('a refused request is amended once, without what was refused', async (t) 
     failed({ message: "Item with id 'rs_1' not found." }, 404),
     failed({ message: 'Items are not persisted when `store` is set to false.' }),
   ]) {
-    const again = openai.amend?.(failure, request)
+    const again = openai.amend(failure, request)
     t.same(again?.messages, [{ role: 'assistant', parts: parts.slice(1) }])
-    t.equal(again && openai.amend?.(failure, again), null, 'the request is amended only once')
+    t.equal(again && openai.amend(failure, again), null, 'the request is amended only once')
   }
   const asked: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'Go on.' }] }
   const now: MessageInput = { role: 'assistant', parts }
   const stale = failed({ code: 'invalid_encrypted_content' })
-  const later = openai.amend?.(stale, requestFor({ messages: [asked, { ...now }, alone, asked, now] }))
+  const later = openai.amend(stale, requestFor({ messages: [asked, { ...now }, alone, asked, now] }))
   t.same(later?.messages, [asked, { role: 'assistant', parts: parts.slice(1) }, asked, now])
   t.equal(later?.messages.at(-1), now, 'reasoning of the open turn stays')
-  const bare = later && openai.amend?.(stale, later)
+  const bare = later && openai.amend(stale, later)
   t.same(
     bare?.messages.at(-1)?.parts,
     parts.slice(1),
@@ -377,33 +377,33 @@ t.test('a refused request is amended once, without what was refused', async (t) 
     code: 'unsupported_value',
     message: 'must be verified',
   })
-  const quiet = openai.amend?.(unverified, request)
+  const quiet = openai.amend(unverified, request)
   t.match(quiet && publicBody(quiet), {
     body: { reasoning: undefined, include: ['reasoning.encrypted_content'] },
     notes: ['reasoning.summary: refused to this credential'],
   })
-  t.equal(quiet && openai.amend?.(unverified, quiet), null, 'the request is amended only once')
+  t.equal(quiet && openai.amend(unverified, quiet), null, 'the request is amended only once')
   const bold = requestFor({ model: 'gpt-6-sol', settings: { reasoning: { effort: 'none' } } })
   const lacks = (message: string) => failed({ param: 'reasoning.effort', code: 'unsupported_value', message })
   const listed = lacks("Unsupported value: 'none'. Supported values are: 'medium', 'high', and 'xhigh'.")
-  const milder = openai.amend?.(listed, bold)
+  const milder = openai.amend(listed, bold)
   t.match(milder && publicBody(milder).body.reasoning, { effort: 'medium' })
-  t.equal(milder && openai.amend?.(listed, milder), null, 'the request is amended only once')
-  t.equal(openai.amend?.(lacks('It is not supported.'), bold), null)
+  t.equal(milder && openai.amend(listed, milder), null, 'the request is amended only once')
+  t.equal(openai.amend(lacks('It is not supported.'), bold), null)
   const unknown = failed({ param: 'reasoning.effort', code: 'unsupported_parameter' })
-  const plain = openai.amend?.(unknown, bold)
+  const plain = openai.amend(unknown, bold)
   t.match(plain && publicBody(plain), { body: { reasoning: { effort: undefined } }, notes: [/its default/] })
-  t.equal(plain && openai.amend?.(unknown, plain), null, 'the request is amended only once')
+  t.equal(plain && openai.amend(unknown, plain), null, 'the request is amended only once')
   const unkept = failed({ param: 'include', message: 'Encrypted content is not supported with this model.' })
-  const fleeting = openai.amend?.(unkept, bold)
+  const fleeting = openai.amend(unkept, bold)
   t.match(fleeting && publicBody(fleeting), {
     body: { include: undefined, reasoning: { summary: 'auto' } },
     notes: ['include: gpt-6-sol gives out no encrypted reasoning'],
   })
-  t.equal(fleeting && openai.amend?.(unkept, fleeting), null, 'the request is amended only once')
-  t.equal(openai.amend?.(failed({ param: 'max_output_tokens' }), request), null)
-  t.equal(openai.amend?.(failed({ code: 'invalid_value' }), request), null)
-  t.equal(openai.amend?.(failed({ code: 'server_error' }, 500), request), null)
+  t.equal(fleeting && openai.amend(unkept, fleeting), null, 'the request is amended only once')
+  t.equal(openai.amend(failed({ param: 'max_output_tokens' }), request), null)
+  t.equal(openai.amend(failed({ code: 'invalid_value' }), request), null)
+  t.equal(openai.amend(failed({ code: 'server_error' }, 500), request), null)
 })
 
 t.test('media that the vendor cannot read become text', (t) => {
@@ -413,7 +413,7 @@ t.test('media that the vendor cannot read become text', (t) => {
   const given: MessageInput = { role: 'user', parts: [image, linked, file] }
   const request = requestFor({ messages: [given, said('Go on.')] })
   const kept = (error: Record<string, unknown>, status = 400) => {
-    const again = openai.amend?.({ status, headers: {}, body: JSON.stringify({ error }) }, request)
+    const again = openai.amend({ status, headers: {}, body: JSON.stringify({ error }) }, request)
     return again?.messages[0]?.parts.filter(({ type }) => type !== 'text')
   }
   const unreadable = 'The image data you provided does not represent a valid image.'

@@ -144,10 +144,10 @@ t.test('what a refusal tells of a model holds for later requests, which note it'
   /** What is sent of each of these settings after a request with the first settings was refused with this error. */
   const later = (error: Record<string, unknown>, first: ModelSettings, ...others: ModelSettings[]) => {
     const wish = requestFor({ model, settings: first, tools: TOOLS })
-    const amended = openai.amend?.(failed(error), wish)
+    const amended = openai.amend(failed(error), wish)
     if (!amended) return null
     t.equal(amended.settings, wish.settings, 'the settings that were asked for stay unchanged')
-    const again = openai.amend?.(failed(error), amended)
+    const again = openai.amend(failed(error), amended)
     t.equal(again?.reported ?? amended.reported, amended.reported, 'the same refusal teaches nothing more')
     return [first, ...others].map((settings) => {
       const { body, notes } = publicBody({ ...amended, settings })
@@ -170,8 +170,8 @@ t.test('what a refusal tells of a model holds for later requests, which note it'
     left('max_output_tokens'),
   ])
   const both = requestFor({ model, settings: { temperature: 0.5, top_p: 0.5 } })
-  const once = openai.amend?.(failed(unsupported('temperature')), both)
-  const twice = once && openai.amend?.(failed(unsupported('top_p')), once)
+  const once = openai.amend(failed(unsupported('temperature')), both)
+  const twice = once && openai.amend(failed(unsupported('top_p')), once)
   t.ok(twice)
   const sampling = twice ? Object.keys(publicBody(twice).body) : []
   t.notOk(sampling.includes('temperature') || sampling.includes('top_p'), 'what was refused first stays out')
@@ -208,20 +208,20 @@ t.test('what a refusal tells of a model holds for later requests, which note it'
     [128_000, 'Too large.'],
   ] as const) {
     const wish = requestFor({ settings: { max_output_tokens: limit, temperature: 1 } })
-    t.strictSame(openai.amend?.(failed(above(words)), wish), { ...wish, settings: { temperature: 1 } })
+    t.strictSame(openai.amend(failed(above(words)), wish), { ...wish, settings: { temperature: 1 } })
   }
   const lowered = requestFor({
     settings: { max_output_tokens: 128_000 },
     reported: { id: MODEL, max_output_tokens: 16_384 },
   })
   t.strictSame(
-    openai.amend?.(failed(above(most)), lowered)?.settings,
+    openai.amend(failed(above(most)), lowered)?.settings,
     {},
     'a limit that is refused although it was kept is left out',
   )
 
   const parallel = requestFor({ settings: { parallel_tool_calls: true }, tools: TOOLS })
-  const amended = chatgpt.amend?.(failed(unsupported('parallel_tool_calls')), parallel)
+  const amended = chatgpt.amend(failed(unsupported('parallel_tool_calls')), parallel)
   const { body, notes = [] } = amended ? chatgptBody(amended) : {}
   t.notOk(body && 'parallel_tool_calls' in body, 'the setting is not sent by default, either')
   t.strictSame(notes.slice(-1), [`parallel_tool_calls: not accepted by ${MODEL}`])
