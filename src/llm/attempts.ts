@@ -8,7 +8,7 @@ import { type Answer, readAnswer } from './answer.ts'
 import { bodyBytes } from './body.ts'
 import type { ResponseHead } from './exchange.ts'
 import type { Requests } from './requests.ts'
-import { createRetry, type Retry } from './retry.ts'
+import { retryWait } from './retry.ts'
 import { scrubber } from './scrub.ts'
 
 /** Bytes of an error's body; vendors' pages of HTML are shorter. */
@@ -46,7 +46,6 @@ type Take = (event: ModelEvent) => void
 export class Attempts {
   readonly #call: ModelCall
   readonly #deps: AttemptsDeps
-  readonly #retry: Retry
   /** The request as the next attempt sends it */
   #request: ModelRequest
   #amendments = 0
@@ -59,7 +58,6 @@ export class Attempts {
   constructor(call: ModelCall, deps: AttemptsDeps) {
     this.#call = call
     this.#deps = deps
-    this.#retry = createRetry(deps.random, call.tries)
     const { deployment, request, amended } = call
     this.#request = amended.reduce((sent, failure) => deployment.amend(failure, sent) ?? sent, request)
   }
@@ -153,7 +151,7 @@ export class Attempts {
   /** Resolves when the same request may be sent again; throws the error if it may not. */
   async #wait(error: unknown): Promise<void> {
     if (!(error instanceof BatonError)) throw error
-    const ms = this.#retry(error, this.#isStreaming)
+    const ms = retryWait(this.#call.tries, error, this.#isStreaming, this.#deps.random())
     if (ms === null) throw error
     this.#deps.onRetry(error, this.count, ms)
     const { signal } = this.#call

@@ -11,12 +11,6 @@ const BASE_MS = 400
 const LONGEST_WAIT_MS = 4000
 const TOTAL_WAIT_MS = 6000
 
-/**
- * Milliseconds until the next attempt; null: give up with this error. `begun`: a stream had begun to answer, so that
- * the vendor may have charged for the attempt.
- */
-export type Retry = (error: BatonError, begun: boolean) => number | null
-
 /** The retries used so far, for one request and for those that take its place. */
 export interface Tries {
   retries: number
@@ -26,24 +20,25 @@ export interface Tries {
 }
 export const noTries = (): Tries => ({ retries: 0, waitedMs: 0, begunWith: new Set() })
 
-export function createRetry(random: () => number, tries: Tries): Retry {
-  return (error, begun) => {
-    if (tries.retries >= RETRIES || !mayPass(error)) return null
-    const phase = error.details?.phase
-    // The whole time limit has passed in the queue or while the vendor was silent: the next attempt would wait as
-    // long.
-    if (error.code === 'upstream_timeout' && phase !== undefined && phase !== 'connect') return null
-    if (begun) {
-      // Tried again only after an error that the vendor itself sent in place of an answer, and once for each code.
-      if (error.code === 'upstream_disconnected' || tries.begunWith.has(error.code)) return null
-      tries.begunWith.add(error.code)
-    }
-    const wait = delay(error, random() * BASE_MS * 2 ** tries.retries)
-    if (wait === null || tries.waitedMs + wait > TOTAL_WAIT_MS) return null
-    tries.retries++
-    tries.waitedMs += wait
-    return wait
+/**
+ * Milliseconds until the next attempt, which then counts as one of the tries; null: give up with this error. `begun`: a
+ * stream had begun to answer, so that the vendor may have charged for the attempt. `chance`: in [0, 1).
+ */
+export function retryWait(tries: Tries, error: BatonError, begun: boolean, chance: number): number | null {
+  if (tries.retries >= RETRIES || !mayPass(error)) return null
+  const phase = error.details?.phase
+  // The whole time limit has passed in the queue or while the vendor was silent: the next attempt would wait as long.
+  if (error.code === 'upstream_timeout' && phase !== undefined && phase !== 'connect') return null
+  if (begun) {
+    // Tried again only after an error that the vendor itself sent in place of an answer, and once for each code.
+    if (error.code === 'upstream_disconnected' || tries.begunWith.has(error.code)) return null
+    tries.begunWith.add(error.code)
   }
+  const wait = delay(error, chance * BASE_MS * 2 ** tries.retries)
+  if (wait === null || tries.waitedMs + wait > TOTAL_WAIT_MS) return null
+  tries.retries++
+  tries.waitedMs += wait
+  return wait
 }
 
 /** Whether a later attempt may succeed: as the vendor says, else by the kind of failure. The limits hold either way. */
