@@ -153,11 +153,14 @@ export interface ParseContext {
   provenance: Provenance
 }
 
-/** One model call's stream, frame by frame. */
+/** One model call's stream, frame by frame, up to the event that is its `finish`. */
 export interface ModelParser {
   /** Throws a BatonError for an error that the vendor sent inside the stream; the same frame again throws again. */
   push(frame: SseFrame): ModelEvent[]
-  /** The body ended. Throws `upstream_disconnected` if the stream was not complete. Quotes no part of a frame cut short. */
+  /**
+   * The body ended without a `finish` so far. Throws `upstream_disconnected` if the stream was not complete. Quotes no
+   * part of a frame cut short.
+   */
   end(): ModelEvent[]
 }
 

@@ -132,7 +132,6 @@ interface State {
    * Only the next block or the message's end tells, and a cut one must not be run.
    */
   bare: { index: number; part: AssistantPart } | null
-  finished: boolean
 }
 
 type Handler = (state: State, event: Json) => ModelEvent[]
@@ -169,7 +168,6 @@ export function createParser(context: ParseContext, vendor: string): ModelParser
     called: false,
     nameless: false,
     bare: null,
-    finished: false,
   }
   return {
     push(frame) {
@@ -177,7 +175,6 @@ export function createParser(context: ParseContext, vendor: string): ModelParser
       return HANDLERS.get(type)?.(state, event) ?? []
     },
     end() {
-      if (state.finished) return []
       throw new BatonError(
         'upstream_disconnected',
         `${vendor} ended the stream before the message was complete.`,
@@ -266,7 +263,6 @@ function onMessageStop(state: State): ModelEvent[] {
   ])
   dropCut(state)
   rest.push(...releaseBare(state))
-  state.finished = true
   const reason = finishOf(state)
   if (state.nameless && reason !== 'refusal')
     return [...rest, { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' }]

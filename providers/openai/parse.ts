@@ -25,7 +25,6 @@ interface State {
   refused: boolean
   /** The response of a failure that has come without its reason */
   failure: Json | null
-  finished: boolean
 }
 
 type Handler = (state: State, event: Json) => ModelEvent[]
@@ -45,16 +44,13 @@ export function createParser(
     nameless: false,
     refused: false,
     failure: null,
-    finished: false,
   }
   return {
     push(frame) {
-      if (state.finished) return []
       const { type, event } = readFrame(frame, vendor)
       return (HANDLERS.get(type) ?? passOver)(state, event)
     },
     end() {
-      if (state.finished) return []
       if (state.failure) throw classifyEvent(state.failure, vendor, headers)
       throw new BatonError(
         'upstream_disconnected',
@@ -312,7 +308,6 @@ function settleRest(state: State, response: Json, status: 'completed' | 'incompl
 const NAMELESS: Finish = { reason: 'error', invalid_call: 'It did not name its tool.' }
 
 function finish(state: State, rest: ModelEvent[], response: Json, how: Finish): ModelEvent[] {
-  state.finished = true
   const usage = object(response.usage)
   const counted = response.usage ? [{ type: 'usage' as const, usage: usageOf(usage) }] : []
   const end = state.nameless && how.reason !== 'refusal' ? NAMELESS : how

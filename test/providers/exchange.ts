@@ -65,11 +65,15 @@ export function parserOf(deployment: Deployment, provenance: Provenance, headers
   return deployment.parser(context, headers)
 }
 
-/** The events of a whole answer. Throws what the parser throws. */
-export const eventsOf = (parser: ModelParser, frames: readonly SseFrame[]): ModelEvent[] => [
-  ...frames.flatMap((frame) => parser.push(frame)),
-  ...parser.end(),
-]
+/** The events of an answer up to its finish, as the door reads it. Throws what the parser throws. */
+export function eventsOf(parser: ModelParser, frames: readonly SseFrame[]): ModelEvent[] {
+  const events: ModelEvent[] = []
+  for (const frame of frames) {
+    events.push(...parser.push(frame))
+    if (events.at(-1)?.type === 'finish') return events
+  }
+  return [...events, ...parser.end()]
+}
 
 /** Sends the request. Gives the vendor's answer, also if it is a failure. */
 export async function send(
