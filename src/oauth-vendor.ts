@@ -136,8 +136,6 @@ export interface OAuthVendor {
   readTokens(body: string): TokenAnswer | null
   readFailure(answer: OAuthAnswer): TokenFailure
   identify(secret: LoginSecret): LoginIdentity
-  /** A login is renewed this many seconds before its access token expires. */
-  renewAheadSeconds: number
   /** A token that does not say when it expires is renewed at this age. Null: only after a refusal. */
   renewAfterSeconds: number | null
   /** Logins that nobody uses are renewed too, since they die otherwise. */

@@ -72,7 +72,6 @@ export const anthropicLogins: OAuthVendor = {
   readFailure,
   // Opaque tokens: they say nothing.
   identify: () => ({ facts: {} }),
-  renewAheadSeconds: 300,
   renewAfterSeconds: null,
   keepAlive: true,
   imports: { claude: readClaudeFile, 'anthropic-profile': readProfile },

@@ -83,7 +83,6 @@ export const googleLogins: OAuthVendor = {
   readTokens: (body) => tokenAnswer(parseRecord(body)),
   readFailure,
   identify,
-  renewAheadSeconds: 300,
   renewAfterSeconds: 3300,
   // The refresh token stays the same and outlives months without use (1.3).
   keepAlive: false,

@@ -74,7 +74,6 @@ export const openaiLogins: OAuthVendor = {
   readTokens: (body) => tokenAnswer(parseRecord(body)),
   readFailure,
   identify,
-  renewAheadSeconds: 300,
   renewAfterSeconds: 8 * 86_400,
   keepAlive: true,
   device: deviceFlow(),

@@ -211,15 +211,18 @@ function renewalOf({ vendor, settings }: ConfiguredVendor, secret: LoginSecret):
 const isSpent = ({ expires_at }: Pick<Credential, 'expires_at'>, spareMs: number, now: number): boolean =>
   expires_at !== null && Date.parse(expires_at) - now <= spareMs
 
+/** A login is renewed this long before its access token expires. */
+export const AHEAD_SECONDS = 300
+
 /** Whether the login's token expires soon; if nothing says when, whether it is as old as its vendor lets one become. */
 function isDue(row: Credential, { vendor }: ConfiguredVendor, now: number): boolean {
-  const { renewAheadSeconds, renewAfterSeconds } = vendor
+  const { renewAfterSeconds } = vendor
   const updated = Date.parse(row.updated_at)
   if (row.expires_at === null) return renewAfterSeconds !== null && now - updated > renewAfterSeconds * 1000
   // The life of a renewed token is known: a short-lived one must not be due as soon as it is there.
   const life = Date.parse(row.expires_at) - updated
   const ahead = row.version === 1 ? Number.POSITIVE_INFINITY : life / 4
-  return isSpent(row, Math.min(renewAheadSeconds * 1000, ahead), now)
+  return isSpent(row, Math.min(AHEAD_SECONDS * 1000, ahead), now)
 }
 
 const SPENT: TokenFailure = {

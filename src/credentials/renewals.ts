@@ -7,7 +7,7 @@ import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import type { Credential } from '../store/store.ts'
 import { repeat } from '../within.ts'
 import { createSetups } from './logins/setup.ts'
-import { createLoginRenewer, type LoginRenewerDeps } from './renew-login.ts'
+import { AHEAD_SECONDS, createLoginRenewer, type LoginRenewerDeps } from './renew-login.ts'
 import { sleepFor, type Timing } from './renew-once.ts'
 import { openSecret } from './vault.ts'
 
@@ -71,11 +71,11 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   }
 
   async function tend(): Promise<number> {
-    const { providers, aheadSeconds } = vendors.keptAlive()
+    const providers = vendors.keptAlive()
     if (providers.length === 0) return 0
     let count = 0
     // All that are due: logins that fail again and again would fill any limited number.
-    for (const { id, owner } of await store.credentials.due(providers, aheadSeconds)) {
+    for (const { id, owner } of await store.credentials.due(providers, AHEAD_SECONDS)) {
       // The process would end in the middle of a renewal.
       if (signal.aborted) break
       const row = await store.credentials.get({ owner, admin: false }, id)

@@ -11,8 +11,8 @@ export interface ConfiguredVendor {
 export interface Vendors {
   /** Throws invalid_request for an unknown provider, oauth_not_enabled unless the operator switched it on. */
   get(provider: string): ConfiguredVendor
-  /** The providers whose idle logins are renewed, and how long before a token expires. */
-  keptAlive(): { providers: string[]; aheadSeconds: number }
+  /** The providers whose idle logins are renewed */
+  keptAlive(): string[]
 }
 
 export function createVendors(
@@ -31,15 +31,10 @@ export function createVendors(
   )
   const isEnabled = (provider: string) => config.enableOauth.includes(provider)
   return {
-    keptAlive() {
-      const kept = [...rows.values()]
-        .map(({ vendor }) => vendor)
-        .filter(({ keepAlive, provider }) => keepAlive && isEnabled(provider))
-      return {
-        providers: kept.map(({ provider }) => provider),
-        aheadSeconds: Math.max(0, ...kept.map(({ renewAheadSeconds }) => renewAheadSeconds)),
-      }
-    },
+    keptAlive: () =>
+      [...rows]
+        .filter(([provider, { vendor }]) => vendor.keepAlive && isEnabled(provider))
+        .map(([provider]) => provider),
     get(provider) {
       const row = rows.get(provider)
       if (!row) {
