@@ -71,7 +71,7 @@ interface Asked {
   results: (ToolResultPart | undefined)[]
   /** Index of the call that the next result is for */
   open: number
-  /** Index of the call that is shown next */
+  /** Index of the call that is shown next: how many of them the pass has come by */
   shown: number
 }
 
@@ -84,8 +84,6 @@ class Walk {
   readonly #target: RepairTarget
   /** By call id */
   readonly #asked = new Map<string, Asked>()
-  /** Ids of the calls that the pass has come by */
-  readonly #calls = new Set<string>()
   /** Ids that are taken in what is sent */
   readonly #usedIds = new Set<string>()
   /** By id: the number that the next call with this id gets */
@@ -118,7 +116,7 @@ class Walk {
 
   take(message: MessageInput): void {
     if (message.role === 'assistant') return this.#assistant(message)
-    const parts: (ContentPart | ToolResultPart)[] = []
+    const parts: ContentPart[] = []
     for (const part of message.parts) parts.push(...this.#givenPart(part))
     if (parts.length === 0) return
     if (message.role !== 'system') return this.#push(messageWith(message, 'user', parts))
@@ -130,7 +128,7 @@ class Walk {
   }
 
   /** Parts of a message that is not the assistant's. A result stays, as text, only if its call is nowhere before it. */
-  #givenPart(part: Part): (ContentPart | ToolResultPart)[] {
+  #givenPart(part: Part): ContentPart[] {
     switch (part.type) {
       case 'text':
         if (isBlank(part.text)) return []
@@ -140,7 +138,7 @@ class Walk {
       case 'file':
         return [this.#medium(part)]
       case 'tool_result':
-        return this.#calls.has(part.call_id) ? [] : this.#orphan(part)
+        return this.#asked.get(part.call_id)?.shown ? [] : this.#orphan(part)
       case 'tool_call':
       case 'reasoning':
       case 'notice':
@@ -177,7 +175,6 @@ class Walk {
       case 'reasoning':
         return provenance ? part : null
       case 'tool_call':
-        this.#calls.add(part.call_id)
         return again(part, {
           type: 'tool_call',
           call_id: this.#freshId(part.call_id),
