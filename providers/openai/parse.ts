@@ -125,13 +125,12 @@ const itemDone: Handler = (state, event) => {
   return settle(state, item, wire)
 }
 
-/** `response.done` (a relay's, or the WebSocket's) says by its status which end it is. */
+/** `response.done` (a relay's, or the WebSocket's) says by its status which end it is. `end`: without a known status. */
 const ended =
-  (status: string): Handler =>
+  (end: Handler): Handler =>
   (state, event) => {
     const response = object(event.response)
-    const end = ENDS.get(string(response.status) ?? '') ?? ENDS.get(status) ?? completed
-    return end(state, response)
+    return (ENDS.get(string(response.status) ?? '') ?? end)(state, response)
   }
 
 const completed: Handler = (state, response) => {
@@ -187,10 +186,10 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map([
   ['response.reasoning_text.done', textDone('reasoning', 'text')],
   ['response.function_call_arguments.delta', argumentsDelta],
   ['response.function_call_arguments.done', argumentsDone],
-  ['response.completed', ended('completed')],
-  ['response.done', ended('completed')],
-  ['response.incomplete', ended('incomplete')],
-  ['response.failed', ended('failed')],
+  ['response.completed', ended(completed)],
+  ['response.done', ended(completed)],
+  ['response.incomplete', ended(incomplete)],
+  ['response.failed', ended(failed)],
   ['error', errorEvent],
 ])
 
