@@ -205,7 +205,7 @@ async function sayLeft(run: Ending, announce: AnnouncedEvent[]): Promise<void> {
 
 /** Turns whatever ended the loop into the turn's end. A failed step leaves no message. */
 async function fail(run: Ending, thrown: unknown): Promise<void> {
-  const reason: unknown = run.active.stop.signal.aborted ? run.active.stop.signal.reason : null
+  const { reason } = run.active.stop.signal
   if (reason === OWNER_LOST || reason === DRAINING) return
   if (reason === CANCELLED) return end(run, { state: 'cancelled' })
   const error = asBatonError(thrown)
