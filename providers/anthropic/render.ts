@@ -55,7 +55,7 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
   return {
     path: oauth ? '/v1/messages?beta=true' : '/v1/messages',
     headers: sent,
-    body: { ...body },
+    body,
     notes,
   }
 }

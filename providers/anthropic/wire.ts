@@ -79,7 +79,7 @@ export type WireToolChoice =
   | { type: 'tool'; name: string; disable_parallel_tool_use?: true }
   | { type: 'none' }
 
-export interface WireRequest {
+export type WireRequest = {
   model: string
   max_tokens: number
   stream: true
