@@ -12,6 +12,7 @@ import {
   type OAuthAnswer,
   type OAuthSettings,
   type OAuthVendor,
+  secondsIn,
   shortened,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
@@ -144,7 +145,7 @@ function deviceFlow(): DeviceFlow {
       const device = string(device_auth_id)
       const code = string(user_code) ?? string(usercode)
       if (answer.status === 200 && device && code) {
-        return { device, user_code: code, intervalSeconds: secondsOf(interval) }
+        return { device, user_code: code, intervalSeconds: intervalIn(interval) }
       }
       throw deviceRefused(answer)
     },
@@ -172,10 +173,7 @@ function deviceFlow(): DeviceFlow {
 }
 
 /** The interval is a number in a text; at least a second, at most a minute, 5 seconds if unreadable. */
-function secondsOf(interval: unknown): number {
-  const seconds = Number(interval)
-  return Number.isFinite(seconds) ? Math.min(Math.max(seconds, 1), 60) : 5
-}
+const intervalIn = (interval: unknown): number => Math.min(Math.max(secondsIn(interval) ?? 5, 1), 60)
 
 function deviceRefused(answer: OAuthAnswer): BatonError {
   if (answer.status === 404) {
