@@ -10,6 +10,7 @@ import type { DeclaredTool } from '../tools/execute.ts'
 import { redactText } from '../tools/redact.ts'
 import { isDeclarable } from '../tools/registry.ts'
 import { INSPECT } from '../tools/results.ts'
+import { unlessAborted, within } from '../within.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
 import { announced, say } from './events.ts'
 import type { Run } from './run.ts'
@@ -140,26 +141,13 @@ async function withinGrace(
   signal: AbortSignal,
   work: Promise<Settlement>,
 ): Promise<Settlement> {
-  let timer: NodeJS.Timeout | undefined
-  let arm = () => {}
-  const late = new Promise<Settlement>((resolve) => {
-    arm = () => {
-      timer = setTimeout(() => {
-        const why = signal.reason === TOOL_REMOVED ? 'its tool was removed' : 'the turn was cancelled'
-        const text = `The call was stopped because ${why}; whether it took effect is not known.`
-        resolve(run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text))
-      }, STOP_GRACE_MS)
-    }
-    if (signal.aborted) arm()
-    else signal.addEventListener('abort', arm, { once: true })
-  })
-  try {
-    return await Promise.race([work, late])
-  } finally {
-    clearTimeout(timer)
-    // While anybody listens to a signal that follows others, Node keeps it, with all that the listener holds.
-    signal.removeEventListener('abort', arm)
-  }
+  // If the work has failed, it fails again below.
+  await unlessAborted(signal, work).catch(() => {})
+  const settlement = await within(STOP_GRACE_MS, work)
+  if (settlement) return settlement
+  const why = signal.reason === TOOL_REMOVED ? 'its tool was removed' : 'the turn was cancelled'
+  const text = `The call was stopped because ${why}; whether it took effect is not known.`
+  return run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text)
 }
 
 /** What is announced of a call that has a result. */

@@ -181,6 +181,7 @@ t.test('a turn that is cancelled as its step is committed stops its calls and wa
   t.teardown(() => mock.timers.reset())
   held.goOn()
   await called
+  await new Promise(setImmediate)
   mock.timers.tick(3_000)
   mock.timers.reset()
   await eventually(() => types.includes('turn.cancelled'))
