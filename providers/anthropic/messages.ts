@@ -105,9 +105,11 @@ const emptyTurn = (): UserTurn => ({ results: [], content: [], system: [] })
 
 function collect(part: Part, bySystem: boolean, turn: UserTurn): void {
   switch (part.type) {
-    case 'text':
-      if (!isBlank(part.text)) (bySystem ? turn.system : turn.content).push(givenText(part))
+    case 'text': {
+      const texts = bySystem ? turn.system : turn.content
+      texts.push(givenText(part))
       return
+    }
     case 'image':
     case 'audio':
     case 'file':
@@ -167,8 +169,8 @@ const assistantBlocks = once((part: Part): readonly AssistantBlock[] => {
 
 const toolResult = once((part: ToolResultPart): ToolResultBlock => {
   const content = part.content.flatMap((item): ContentBlock[] => {
-    if (item.type !== 'text') return part.is_error ? [] : mediaBlocks(item)
-    return isBlank(item.text) ? [] : [textBlock(item.text)]
+    if (item.type === 'text') return [textBlock(item.text)]
+    return part.is_error ? [] : mediaBlocks(item)
   })
   const hasText = content.some(({ type }) => type === 'text')
   if (part.structured !== undefined && !hasText) content.push(textBlock(JSON.stringify(part.structured)))
