@@ -8,8 +8,8 @@ import { BatonError } from '../errors.ts'
 export interface Slots {
   /** Resolves with the function that gives the slot back; rejects with the signal's reason. */
   take(owner: string, signal: AbortSignal): Promise<() => void>
-  running(): number
-  waiting(): number
+  /** How many turns have a slot or wait for one. */
+  count(): number
   /** A slot that is asked for now has to be waited for. */
   isFull(): boolean
 }
@@ -49,8 +49,7 @@ export function createSlots(limit: number): Slots {
       queues.set(owner, [...(queues.get(owner) ?? []), grant])
     })
   return {
-    running: () => used,
-    waiting: () => waiting,
+    count: () => used + waiting,
     isFull: () => used >= limit,
     async take(owner, signal) {
       signal.throwIfAborted()
@@ -78,7 +77,7 @@ export function createRoom(slots: Slots, most: number, lateness: Lateness): Room
   let opening = 0
   return {
     enter() {
-      const there = slots.running() + slots.waiting() + opening
+      const there = slots.count() + opening
       if (there >= most) {
         throw new BatonError(
           'unavailable',

@@ -39,11 +39,11 @@ t.test('slots are given to the owners in turn, even if one owner asked more ofte
     giveBack()
   })
   t.ok(slots.isFull())
-  t.equal(slots.waiting(), 5)
+  t.equal(slots.count(), 6)
   first()
   await Promise.all(all)
   t.strictSame(served, ['greedy 0', 'modest 3', 'other 4', 'greedy 1', 'greedy 2'])
-  t.strictSame([slots.running(), slots.waiting()], [0, 0])
+  t.equal(slots.count(), 0)
 })
 
 t.test('a turn that leaves the line for a slot takes no slot, and the next one gets it', async (t) => {
@@ -61,7 +61,7 @@ t.test('a turn that leaves the line for a slot takes no slot, and the next one g
     'the only waiting turn of its owner may leave, too',
   )
   await t.rejects(slots.take('b', AbortSignal.abort(new Error('too late'))), /too late/)
-  t.equal(slots.waiting(), 1)
+  t.equal(slots.count(), 2)
   giveBack()
   ;(await stays)()
   t.notOk(slots.isFull())
