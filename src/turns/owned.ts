@@ -95,18 +95,16 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
 
   async function runInSlot(mine: ActiveTurn, entry: Entry): Promise<void> {
     const { turn, session } = mine
-    let giveBack = () => {}
+    const isLate = entry.kind === 'fresh' && slots.isFull()
+    // For a turn that has to wait for a slot, what was read when it was opened will be old.
+    const begins: Entry = isLate ? { kind: 'fresh', start: null } : entry
+    // Said now, it is the first event of the turn's log even if others read the log, or add to it, before the turn has
+    // a slot.
+    if (isLate) void sayCreated(deps, turn)
+    const asked = performance.now()
+    const giveBack = await slots.take(turn.owner, mine.stop.signal)
+    deps.metrics.turnQueued(performance.now() - asked)
     try {
-      const isLate = entry.kind === 'fresh' && slots.isFull()
-      // For a turn that has to wait for a slot, what was read when it was opened will be old.
-      const begins: Entry = isLate ? { kind: 'fresh', start: null } : entry
-      // Said now, it is the first event of the turn's log even if others read the log, or add to it, before the turn
-      // has a slot.
-      if (isLate) void sayCreated(deps, turn)
-      // A turn that is told to stop while it waits goes on without a slot: it only ends.
-      const asked = performance.now()
-      giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
-      deps.metrics.turnQueued(performance.now() - asked)
       const { reason } = mine.stop.signal
       if (reason !== DRAINING && reason !== OWNER_LOST) await runTurn(loopDeps, mine, begins)
     } finally {

@@ -6,7 +6,10 @@ import { BatonError } from '../errors.ts'
 
 /** How many turns this process runs at once, shared fairly: round-robin over owners. */
 export interface Slots {
-  /** Resolves with the function that gives the slot back; rejects with the signal's reason. */
+  /**
+   * Resolves with the function that gives the slot back. A turn that is told to stop while it waits goes on without a
+   * slot, since it only ends.
+   */
   take(owner: string, signal: AbortSignal): Promise<() => void>
   /** How many turns have a slot or wait for one. */
   count(): number
@@ -34,7 +37,7 @@ export function createSlots(limit: number): Slots {
     return give
   }
   const inQueue = (owner: string, signal: AbortSignal) =>
-    new Promise<() => void>((resolve, reject) => {
+    new Promise<() => void>((resolve) => {
       const grant = () => {
         signal.removeEventListener('abort', leave)
         resolve(occupy())
@@ -43,7 +46,7 @@ export function createSlots(limit: number): Slots {
         const queue = queues.get(owner)?.filter((one) => one !== grant) ?? []
         if (queue.length > 0) queues.set(owner, queue)
         else queues.delete(owner)
-        reject(signal.reason)
+        resolve(NO_SLOT)
       }
       signal.addEventListener('abort', leave, { once: true })
       queues.set(owner, [...(queues.get(owner) ?? []), grant])
@@ -52,13 +55,15 @@ export function createSlots(limit: number): Slots {
     count: () => used + waiting,
     isFull: () => used >= limit,
     async take(owner, signal) {
-      signal.throwIfAborted()
+      if (signal.aborted) return NO_SLOT
       if (used < limit) return occupy()
       waiting++
       return inQueue(owner, signal).finally(() => waiting--)
     },
   }
 }
+
+const NO_SLOT = (): void => {}
 
 interface Room {
   /** Reserves room for a turn that is being opened; returns the function that gives it back. Throws `unavailable`. */
