@@ -149,8 +149,8 @@ export interface ParseContext {
   callId(vendorId?: string): string
   /** The canonical name behind an exposed one; a name that was not declared comes back as it is. */
   toolName(exposed: string): string
-  /** Goes on every part of the message, with `opaque` added by the adapter if there is one. */
-  provenance: Provenance
+  /** Goes on every part of the message; `opaque`: the part's token, if it has one. */
+  provenance(opaque?: string): Provenance
 }
 
 /** One model call's stream, frame by frame, up to the event that is its `finish`. */

@@ -42,7 +42,7 @@ function openText(index: number, block: Json, { provenance }: ParseContext): Blo
       text += more
       return more === '' ? [] : [{ type: 'text.delta', index, text: more }]
     },
-    part: () => (text === '' ? null : { type: 'text', text, provenance }),
+    part: () => (text === '' ? null : { type: 'text', text, provenance: provenance() }),
   }
 }
 
@@ -60,10 +60,8 @@ function openThinking(index: number, block: Json, { provenance }: ParseContext):
       return more === '' ? [] : [{ type: 'reasoning.delta', index, text: more }]
     },
     part() {
-      if (signature !== '') {
-        return { type: 'reasoning', text, provenance: { ...provenance, opaque: signed(signature) } }
-      }
-      return text === '' ? null : { type: 'reasoning', text, provenance }
+      if (signature !== '') return { type: 'reasoning', text, provenance: provenance(signed(signature)) }
+      return text === '' ? null : { type: 'reasoning', text, provenance: provenance() }
     },
   }
 }
@@ -74,7 +72,7 @@ function openRedacted(index: number, block: Json, { provenance }: ParseContext):
   return {
     index,
     delta: () => [],
-    part: () => ({ type: 'reasoning', text: '', provenance: { ...provenance, opaque } }),
+    part: () => ({ type: 'reasoning', text: '', provenance: provenance(opaque) }),
   }
 }
 
@@ -102,7 +100,7 @@ function openToolUse(index: number, block: Json, context: ParseContext): Block {
     },
     part() {
       const text = json.trim() === '' ? argumentsJson(given) : json
-      return { ...head, ...parseArguments(text), provenance: context.provenance }
+      return { ...head, ...parseArguments(text), provenance: context.provenance() }
     },
   }
 }

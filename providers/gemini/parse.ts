@@ -142,7 +142,7 @@ class Answer implements ModelParser {
     if (!this.#growing) return
     const { kind, index, text } = this.#growing
     this.#growing = null
-    const part: TextPart | ReasoningPart = { type: kind, text, provenance: this.#provenance(opaque) }
+    const part: TextPart | ReasoningPart = { type: kind, text, provenance: this.#context.provenance(opaque) }
     this.#events.push({ type: 'part', index, part })
   }
 
@@ -170,7 +170,7 @@ class Answer implements ModelParser {
   #written({ index, call_id, args, opaque, ...call }: Call): ModelEvent[] {
     const name = this.#context.toolName(call.name)
     const parsed = parseArguments(args)
-    const provenance = this.#provenance(opaque)
+    const provenance = this.#context.provenance(opaque)
     return [
       { type: 'tool_call.delta', index, call_id, name, arguments_delta: args },
       { type: 'part', index, part: { type: 'tool_call', call_id, name, ...parsed, provenance } },
@@ -186,10 +186,6 @@ class Answer implements ModelParser {
     const media_type = string(blob.mimeType) ?? 'application/octet-stream'
     const part: MediaPart = { type: mediaKind(media_type) ?? 'file', media_type, data }
     this.#events.push({ type: 'part', index: this.#nextIndex++, part })
-  }
-
-  #provenance(opaque: string | undefined) {
-    return { ...this.#context.provenance, ...(opaque === undefined ? {} : { opaque }) }
   }
 
   /** Counts are cumulative and may be partial in early chunks (6.3): each field's last value counts. */

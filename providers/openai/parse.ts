@@ -238,17 +238,17 @@ const settleMessage: Settler = (state, item, wire) => {
   const text = whole || piecesOf(item).join('')
   if (text === '') return null
   const known = phase(wire.phase) ?? phase(item.phase)
-  return { type: 'text', text, provenance: provenance(state, known ? packPhase(known) : undefined) }
+  return { type: 'text', text, provenance: state.context.provenance(known && packPhase(known)) }
 }
 
-const settleReasoning: Settler = (state, item, wire) => {
+const settleReasoning: Settler = ({ context }, item, wire) => {
   const whole = segmentsOf(wire)
   const segments = whole.length > 0 ? whole : piecesOf(item)
   const encrypted = string(wire.encrypted_content)
   item.isBare = encrypted === undefined
   if (segments.length === 0 && encrypted === undefined) return null
   const opaque = encrypted === undefined ? undefined : packReasoning(encrypted, segments)
-  return { type: 'reasoning', text: segments.join(SEGMENT_BREAK), provenance: provenance(state, opaque) }
+  return { type: 'reasoning', text: segments.join(SEGMENT_BREAK), provenance: context.provenance(opaque) }
 }
 
 /** The arguments as JSON; relays give the value itself. Undefined if there are none, or the text is empty. */
@@ -271,7 +271,7 @@ const settleCall: Settler = (state, item, wire) => {
     call_id: item.callId,
     name: item.name,
     ...(cut ? { arguments: {}, arguments_text: text } : parseArguments(text)),
-    provenance: provenance(state),
+    provenance: state.context.provenance(),
   }
 }
 
@@ -287,10 +287,6 @@ const SETTLERS: Record<Item['kind'], Settler> = {
   reasoning: settleReasoning,
   call: settleCall,
   'passed over': settlePassedOver,
-}
-
-function provenance(state: State, opaque?: string) {
-  return { ...state.context.provenance, ...(opaque === undefined ? {} : { opaque }) }
 }
 
 /**

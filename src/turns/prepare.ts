@@ -3,7 +3,7 @@
  * the engine's step and the `/render` preview share it, so that the preview never lies.
  */
 import { newId } from '../chat/ids.ts'
-import { type MessageInput, toolCalls } from '../chat/message.ts'
+import { type MessageInput, type Provenance, toolCalls } from '../chat/message.ts'
 import { exposedName } from '../chat/names.ts'
 import { repair } from '../chat/repair.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
@@ -102,7 +102,7 @@ function stepSettings(settings: ModelSettings, { byExposed }: Overlay, followUp:
 function parseContext(
   { history, stored }: Pick<Preparation, 'history' | 'stored'>,
   overlay: Overlay,
-  provenance: ParseContext['provenance'],
+  provenance: Provenance,
 ): ParseContext {
   // Collected at the first call: most answers make none, and histories are long.
   let used: Set<string> | undefined
@@ -118,7 +118,7 @@ function parseContext(
       const found = readings(exposed).map((name) => overlay.byExposed.get(exposedName(name)))
       return found.find(Boolean)?.tool.canonical_name ?? invented(exposed)
     },
-    provenance,
+    provenance: (opaque) => (opaque === undefined ? provenance : { ...provenance, opaque }),
   }
 }
 

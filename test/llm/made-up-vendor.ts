@@ -219,7 +219,7 @@ export const newCall = (own: Partial<ModelCall> = {}): ModelCall => ({
   deployment: vendor,
   request: REQUEST,
   secret: async () => ({ api_key: KEY }),
-  context: { callId: () => 'call_1', toolName: (name) => name, provenance: PROVENANCE },
+  context: { callId: () => 'call_1', toolName: (name) => name, provenance: () => PROVENANCE },
   signal: new AbortController().signal,
   beforeSend: () => true,
   amended: [],

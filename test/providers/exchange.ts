@@ -60,7 +60,7 @@ export function parserOf(deployment: Deployment, provenance: Provenance, headers
   const context = {
     callId: (vendorId = `made${++made}`) => (vendorId.startsWith('call_') ? vendorId : `call_${vendorId}`),
     toolName: (exposed: string) => exposed.replace('__', '.'),
-    provenance,
+    provenance: (opaque?: string) => (opaque === undefined ? provenance : { ...provenance, opaque }),
   }
   return deployment.parser(context, headers)
 }
