@@ -67,13 +67,12 @@ export async function readAnswer(
     if (stray.length < STRAY_TEXT) stray += `${line.slice(0, STRAY_TEXT)}\n`
   }
   const frames = createDecoder(onFrame, { onStray })
-  await exchange.body((piece) => {
-    try {
+  await exchange.body((piece) =>
+    guard(() => {
       frames.push(utf8.write(piece))
-    } catch (thrown) {
-      exchange.abort(thrown)
-    }
-  })
+      return []
+    }),
+  )
   frames.end()
   guard(() => {
     try {
