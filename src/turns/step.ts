@@ -96,13 +96,11 @@ async function streamStep(
   active.stop.signal.throwIfAborted()
   const own = new AbortController()
   active.model = own
-  let isStarted = false
   const isRestart = active.restartPending
   const beforeSend = () => {
     const known = Math.max(prepared.overlay.revision, run.heardRevision)
     if (deps.tools.latestRevision(active.session.id) > known) return false
-    if (isStarted) return true
-    isStarted = true
+    if (run.inFlight === attempt) return true
     run.inFlight = attempt
     active.phase = 'model'
     active.restartPending = false
