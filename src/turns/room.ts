@@ -110,6 +110,10 @@ export interface Lateness {
   close(): void
 }
 
+/** The loop is looked at this often, … */
+const SAMPLE_MS = 50
+/** … and judged by this many looks. */
+const SAMPLES = 20
 /** The share of a sample that the process must have had the processor for: else the lateness is not its own. */
 const OWN_SHARE = 0.5
 
@@ -118,7 +122,7 @@ const OWN_SHARE = 0.5
  * collection is shorter. A sample in which the process got little processor time does not count, since refusing turns
  * would not give it more.
  */
-export function watchLateness(limitMs: number, sampleMs = 50, samples = 20): Lateness {
+export function watchLateness(limitMs: number): Lateness {
   const seen: boolean[] = []
   let late = 0
   let last = performance.now()
@@ -128,13 +132,13 @@ export function watchLateness(limitMs: number, sampleMs = 50, samples = 20): Lat
     const usage = process.cpuUsage()
     const passed = now - last
     const own = (usage.user + usage.system - used.user - used.system) / 1000
-    const isLate = passed - sampleMs >= limitMs && own >= passed * OWN_SHARE
+    const isLate = passed - SAMPLE_MS >= limitMs && own >= passed * OWN_SHARE
     seen.push(isLate)
     if (isLate) late++
-    if (seen.length > samples && seen.shift()) late--
+    if (seen.length > SAMPLES && seen.shift()) late--
     last = now
     used = usage
-  }, sampleMs)
+  }, SAMPLE_MS)
   timer.unref()
-  return { isBehind: () => late >= samples / 2, close: () => clearInterval(timer) }
+  return { isBehind: () => late >= SAMPLES / 2, close: () => clearInterval(timer) }
 }
