@@ -258,8 +258,7 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
 
 const engineSettings = (config: Config) => ({
   // A new id for each process: one that was restarted owns nothing.
-  replica: newId('replica'),
-  leaseSeconds: config.leaseSeconds,
+  lease: { owner: newId('replica'), seconds: config.leaseSeconds },
   concurrentTurns: config.limits.concurrentTurns,
   waitingTurns: config.limits.waitingTurns,
   overloadMs: config.limits.overloadMs,

@@ -18,7 +18,7 @@ export interface Leases extends Pick<Rescue, 'leave'> {
 /** Looks at once; beats and looks again until `stop`. What fails is logged, and tried again next time. */
 export function startLeases(deps: RescueDeps, owned: Owned): Leases {
   const { settings, log } = deps
-  const leaseMs = settings.leaseSeconds * 1000
+  const leaseMs = settings.lease.seconds * 1000
   const rescue = createRescue(deps, owned)
   let storeAwayAt = Number.NEGATIVE_INFINITY
 
@@ -82,7 +82,8 @@ async function heartbeat(
   const running = [...active]
   if (running.length === 0) return
   const sessions = running.map(([session]) => session)
-  const rows = await store.turns.heartbeat(settings.replica, sessions, settings.leaseSeconds)
+  const { owner, seconds } = settings.lease
+  const rows = await store.turns.heartbeat(owner, sessions, seconds)
   const kept = new Map(rows.map((row) => [row.session_id, row]))
   for (const [session, mine] of running) {
     const row = kept.get(session)

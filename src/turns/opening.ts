@@ -71,7 +71,7 @@ export function createOpening(
     const opened = await open(caller, {
       ...turnRow(id, request),
       queue_limit: settings.queueLimit,
-      lease: { owner: settings.replica, seconds: settings.leaseSeconds },
+      lease: settings.lease,
       known_revision: tools.keptRevision(id),
       ...(kept ? { known_history: { rewrites: kept.rewrites, seq: kept.seq } } : {}),
     })

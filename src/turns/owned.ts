@@ -49,7 +49,6 @@ interface OwnedDeps {
 
 export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps): Owned {
   const { store, bus, log, settings } = deps
-  const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   const active = new Map<string, ActiveTurn>()
   const underWay = createUnderWay()
   let isDraining = false
@@ -63,12 +62,12 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
 
   async function startNext(session: string): Promise<void> {
     if (isDraining) return
-    const next = await store.turns.startQueued(session, { id: newId('msg') }, lease)
+    const next = await store.turns.startQueued(session, { id: newId('msg') }, settings.lease)
     if (next) launch(next.turn, next.fence, { kind: 'fresh', start: null })
   }
 
   async function resume(turn: string): Promise<void> {
-    const resumed = await store.turns.resumeAwaiting(turn, lease)
+    const resumed = await store.turns.resumeAwaiting(turn, settings.lease)
     if (!resumed) return
     const { fence, announce } = resumed
     launch(resumed.turn, fence, { kind: 'resumed', announce })

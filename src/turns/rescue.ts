@@ -33,7 +33,6 @@ export interface Rescue {
 export type RescueDeps = Pick<EngineDeps, 'store' | 'bus' | 'settings' | 'log' | 'metrics'>
 
 export function createRescue({ store, bus, settings, log, metrics }: RescueDeps, owned: Owned): Rescue {
-  const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   /** For turns that are to be run, and for those whose end, or wait, is to be announced */
   const [running, announcing] = [createHelp(log), createHelp(log)]
   /** Announcements that were found unsaid, and when they were first found */
@@ -42,7 +41,7 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
   async function takeOver(): Promise<void> {
     let isMore = true
     const takeOne = async () => {
-      const lost = await store.turns.recover(lease, [...running.unreadable])
+      const lost = await store.turns.recover(settings.lease, [...running.unreadable])
       isMore = lost !== null
       if (!lost) return
       const { turn, fence, announce, was_handed_over } = lost

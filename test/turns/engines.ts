@@ -73,7 +73,6 @@ export function pieces(
 }
 
 const settings = {
-  leaseSeconds: 60,
   concurrentTurns: 10,
   waitingTurns: 10,
   overloadMs: 1e9,
@@ -85,8 +84,9 @@ const settings = {
 
 export type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools' | 'credentials' | 'sealed'
 let replicas = 0
+type Settings = Omit<EngineDeps['settings'], 'lease'> & { leaseSeconds: number }
 /** Each replica may get a store, a bus and other parts of its own. */
-export function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
+export function world(t: Test, { leaseSeconds = 60, ...own }: Partial<Settings> = {}, answer = HELLO) {
   const bus = createMemoryBus()
   const { opened: said, open: say } = gate()
   // Comes last: no replica of a later test takes over what this one leaves.
@@ -96,13 +96,13 @@ export function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer
     bus,
     say,
     replica(seen: { bus?: typeof bus } & Partial<Pick<EngineDeps, Seen>> = {}) {
-      const replica = `replica-${++replicas}`
+      const lease = { owner: `replica-${++replicas}`, seconds: leaseSeconds }
       const engine = createEngine({
         ...pieces(said, answer),
         store,
         bus,
         ...seen,
-        settings: { ...settings, ...own, replica },
+        settings: { ...settings, ...own, lease },
       })
       engine.begin()
       t.teardown(() => engine.drain(0))

@@ -36,7 +36,7 @@ async function watching(
       executions: { decide: (_: unknown, turn: string) => help(turn) },
     },
     bus: { ready: async () => {}, ...bus },
-    settings: { replica: 'replica-1', leaseSeconds: 600 },
+    settings: { lease: { owner: 'replica-1', seconds: 600 } },
     log: pino({ level: 'silent' }),
     metrics: { turnRecovered() {} },
   } as unknown as EngineDeps
