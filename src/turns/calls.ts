@@ -13,7 +13,15 @@ import { CANCELLED, DRAINING } from './active.ts'
 import { announced } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
 import { completion, isSameTool, type Job, recordEnd, runJob, sayAhead, toolOf, unsaid } from './job.ts'
-import { type Committing, commit, committedSteps, connectorsOf, endOfSteps, type Run } from './run.ts'
+import {
+  type Change,
+  type Committing,
+  commit,
+  committedSteps,
+  connectorsOf,
+  endOfSteps,
+  type Run,
+} from './run.ts'
 
 /** A step's calls, and their rows in the ledger, made before the step is committed. */
 export async function planCalls(
@@ -249,21 +257,15 @@ function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Jo
 }
 
 async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | undefined): Promise<void> {
-  const { active } = run
-  const parts = jobs.flatMap((job) => job.result ?? [])
   await commitEnds(run, jobs, {
-    messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'tool', parts }],
+    message: { role: 'tool', parts: jobs.flatMap((job) => job.result ?? []) },
     before: jobs.flatMap((job) => unsaid(job, completion(run, job))),
     end,
   })
 }
 
 /** Commits, with the settlements that are not in the ledger yet. */
-async function commitEnds(
-  run: Committing,
-  jobs: Job[],
-  rest: Parameters<typeof commit>[1],
-): Promise<void> {
+async function commitEnds(run: Committing, jobs: Job[], rest: Change): Promise<void> {
   const ended = jobs.flatMap((job) => (job.settlement ? [{ job, settlement: job.settlement }] : []))
   await commit(run, { ...rest, settlements: ended.map(({ settlement }) => settlement) })
   for (const { job, settlement } of ended) await recordEnd(run, job, settlement)

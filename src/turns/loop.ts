@@ -4,12 +4,11 @@
  */
 import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
-import { newId } from '../chat/ids.ts'
 import { isBlank } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
 import { asBatonError, BatonError } from '../errors.ts'
 import { logLine } from '../log.ts'
-import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
+import type { AnnouncedEvent, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
 import { SERVER_WAIT_MS } from '../tools/session-tools.ts'
 import { unlessAborted } from '../within.ts'
@@ -17,7 +16,15 @@ import { type ActiveTurn, CANCELLED, DRAINING, type Entry, OWNER_LOST, requestSt
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
 import { say, sayAll } from './events.ts'
 import type { LoopDeps } from './loop-deps.ts'
-import { type Committing, commit, committedSteps, connectorsIn, endedStep, type Run } from './run.ts'
+import {
+  type Change,
+  type Committing,
+  commit,
+  committedSteps,
+  connectorsIn,
+  endedStep,
+  type Run,
+} from './run.ts'
 import { discard, discardLost, modelStep } from './step.ts'
 
 /**
@@ -223,19 +230,8 @@ async function end(run: Ending, how: TurnEnd): Promise<void> {
 
 /** Ends the turn and the step in flight: failed, or cancelled with the text so far. */
 async function endInStep(run: Ending, how: TurnEnd): Promise<void> {
-  const { turn } = run.active
   const text = how.state === 'cancelled' ? (run.inFlight?.folding.textSoFar() ?? '') : ''
   const step = run.inFlight ? endedStep(run.inFlight, how.state === 'failed' ? 'error' : null) : undefined
-  const partial: NewMessage[] = isBlank(text)
-    ? []
-    : [
-        {
-          id: newId('msg'),
-          turn_id: turn.id,
-          role: 'assistant',
-          parts: [{ type: 'text', text }],
-          incomplete: true,
-        },
-      ]
-  await commit(run, { messages: partial, end: how, step })
+  const partial: Change['message'] = { role: 'assistant', parts: [{ type: 'text', text }], incomplete: true }
+  await commit(run, { message: isBlank(text) ? undefined : partial, end: how, step })
 }

@@ -2,6 +2,7 @@
 import type { Writer } from '../bus/writer.ts'
 import { afterEdits } from '../chat/edits.ts'
 import type { Fold } from '../chat/fold.ts'
+import { newId } from '../chat/ids.ts'
 import type { Message, MessageInput } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
 import type { UpstreamFailure } from '../provider.ts'
@@ -10,6 +11,7 @@ import type {
   Binding,
   Commit,
   Connector,
+  NewMessage,
   RegistryRow,
   Step,
   Turn,
@@ -122,22 +124,26 @@ export function contextOf(run: Run): MessageInput[] {
 /** What it takes to commit, which a turn that could not be loaded has, too */
 export type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
 
+/** What a run commits, with at most one message. `before` and `events` come before and after the message in the stream. */
+export interface Change extends Omit<Commit, 'turn_id' | 'messages' | 'announce'> {
+  message?: Omit<NewMessage, 'id' | 'turn_id'> | undefined
+  before?: AnnouncedEvent[]
+  events?: AnnouncedEvent[]
+}
+
 /**
- * Commits, then announces what follows from it: nothing is said before it is true. In the stream, `before` and
- * `events` come before and after the messages' own events. Sets the end of `active.turn`, and `active.hasQueued`.
- * Throws StaleOwner.
+ * Commits, then announces what follows from it: nothing is said before it is true. Sets the end of `active.turn`, and
+ * `active.hasQueued`. Throws StaleOwner.
  */
-export async function commit(
-  run: Committing,
-  change: Omit<Commit, 'turn_id' | 'announce'> & { before?: AnnouncedEvent[]; events?: AnnouncedEvent[] },
-): Promise<void> {
+export async function commit(run: Committing, change: Change): Promise<void> {
   const { active, deps } = run
-  const { before = [], events = [], ...rest } = change
+  const { message, before = [], events = [], ...rest } = change
+  const messages = message ? [{ id: newId('msg'), turn_id: active.turn.id, ...message }] : []
   // What is not in the stream yet would die with the turn's owner.
   if (rest.end) await run.writer.flush()
   const announce = [
     ...before,
-    ...(rest.messages ?? []).map((message) => announcedMessage(active.turn, run.index, message)),
+    ...messages.map((one) => announcedMessage(active.turn, run.index, one)),
     ...events,
     ...(rest.end ? [announcedEnd(active.turn, rest.end)] : []),
   ]
@@ -148,6 +154,7 @@ export async function commit(
   } = await deps.store.turns.commit(active.fence, {
     turn_id: active.turn.id,
     ...rest,
+    messages,
     announce: afterLoss([...active.unsaid, ...announce], run.writer),
   })
   run.history.push(...stored)

@@ -5,7 +5,6 @@
  */
 import type { ModelEvent, StepFinish, TurnFinish } from '../chat/event.ts'
 import { createFold, type Fold } from '../chat/fold.ts'
-import { newId } from '../chat/ids.ts'
 import { addUsage, NO_USAGE, type Part, toolCalls } from '../chat/message.ts'
 import { LlmStale, noTries, type Tries } from '../llm.ts'
 import type { Commit, Step } from '../store/store.ts'
@@ -292,7 +291,7 @@ async function writeStep(
   await run.writer.flush()
   await commit(run, {
     step: done,
-    messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'assistant', parts }],
+    message: { role: 'assistant', parts },
     events: [announced(active.turn, done.index, `step:${done.index}`, completed)],
     ...rest,
   })
