@@ -62,13 +62,12 @@ export function say(
 
 /** Says what a commit announced. Events that are not known to be in the stream go with the next commit, too. */
 export async function sayAll(
-  { active: { unsaid }, writer }: Pick<Speaker, 'active' | 'writer'>,
+  { active: { unsaid }, writer, history }: Pick<Speaker, 'active' | 'writer'> & { history: Message[] },
   announce: readonly AnnouncedEvent[],
-  stored: readonly Message[],
 ): Promise<void> {
   unsaid.push(...announce)
   const said = announce.map(async (one) => {
-    const whole = hydrate(one.event, stored)
+    const whole = hydrate(one.event, history)
     if (whole) await writer.emit(whole, one.key, one.lost)
     // The events before this one are in the stream, too, or their loss shows there as a gap.
     unsaid.splice(0, unsaid.indexOf(one) + 1)
@@ -79,7 +78,7 @@ export async function sayAll(
 /** Puts the stored message into an announcement that named it; null if it has been deleted since. */
 export function hydrate(announced: TurnEvent, stored: readonly Message[]): TurnEvent | null {
   if (announced.type !== 'message') return announced
-  const message = stored.find((candidate) => candidate.id === announced.message.id)
+  const message = stored.findLast((candidate) => candidate.id === announced.message.id)
   return message ? { ...announced, message } : null
 }
 

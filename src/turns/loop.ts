@@ -205,7 +205,7 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
 
 /** Says what the turn's last owner committed and may not have said. */
 async function sayLeft(run: Ending, announce: AnnouncedEvent[]): Promise<void> {
-  await sayAll(run, announce, run.history).catch((err: unknown) =>
+  await sayAll(run, announce).catch((err: unknown) =>
     run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'announcements are left to the next commit'),
   )
 }

@@ -164,7 +164,7 @@ export async function commit(run: Committing, change: Change): Promise<void> {
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
   // Once all events are in the stream, that is noted, so that nobody says them again. If the bus is away, the scan
   // says them later.
-  void sayAll(run, announce, stored)
+  void sayAll(run, announce)
     .then(async () => {
       if (rest.end) deps.noteEndAnnounced(active.turn.id)
       else if (rest.state === 'awaiting_input')
