@@ -54,8 +54,6 @@ interface Gateway {
   close(): Promise<void>
 }
 
-/** Turns that may wait in one session (api.md section 4). */
-const QUEUE_LIMIT = 16
 /** Deltas may be held this long to travel together where an append costs a round trip. */
 const REDIS_FLUSH_MS = 3
 
@@ -263,7 +261,6 @@ const engineSettings = (config: Config) => ({
   waitingTurns: config.limits.waitingTurns,
   overloadMs: config.limits.overloadMs,
   turnsPerOwner: config.turnsPerOwner,
-  queueLimit: QUEUE_LIMIT,
   flushMs: config.redisUrl === null ? 0 : REDIS_FLUSH_MS,
   approvalSeconds: config.approvalSeconds,
 })

@@ -45,8 +45,6 @@ export interface EngineDeps {
     overloadMs: number
     /** Most turns of one owner that run or are queued; null: no limit */
     turnsPerOwner: number | null
-    /** Most turns waiting in one session */
-    queueLimit: number
     /** Milliseconds that deltas may be held to travel together; 0 with the in-process bus */
     flushMs: number
     approvalSeconds: number

@@ -8,6 +8,9 @@ import type { NewTurn, Opened, OpenTurn, Session, TurnGround } from '../store/st
 import type { EngineDeps } from './deps.ts'
 import { type Histories, wholeHistory } from './histories.ts'
 
+/** Turns that may wait in one session (api.md section 4). */
+const QUEUE_LIMIT = 16
+
 /** A turn that exists now, or did before. */
 export type Accepted = Exclude<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
 
@@ -70,7 +73,7 @@ export function createOpening(
     const kept = histories.kept(id)
     const opened = await open(caller, {
       ...turnRow(id, request),
-      queue_limit: settings.queueLimit,
+      queue_limit: QUEUE_LIMIT,
       lease: settings.lease,
       known_revision: tools.keptRevision(id),
       ...(kept ? { known_history: { rewrites: kept.rewrites, seq: kept.seq } } : {}),

@@ -77,7 +77,6 @@ const settings = {
   waitingTurns: 10,
   overloadMs: 1e9,
   turnsPerOwner: null,
-  queueLimit: 16,
   flushMs: 0,
   approvalSeconds: 60,
 }
