@@ -6,17 +6,17 @@ import { StringDecoder } from 'node:string_decoder'
 import type { ModelEvent } from '../chat/event.ts'
 import { soundUsage } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
-import type { ModelParser, UpstreamFailure } from '../provider.ts'
+import type { ModelParser } from '../provider.ts'
 import { createDecoder, type SseFrame } from '../sse.ts'
-import type { Exchange, ResponseHead } from './exchange.ts'
+import type { Exchange } from './exchange.ts'
 import type { Scrub } from './scrub.ts'
 
 /** A streamed answer after its head, and how it is read: by the adapter's parser and its view of failures, without the secret. */
 export interface Answer {
   exchange: Exchange
-  head: ResponseHead
   parser: ModelParser
-  classify(failure: UpstreamFailure): BatonError
+  /** The failure that a body tells under the answer's head */
+  classify(body: string): BatonError
   scrub: Scrub
 }
 
@@ -33,7 +33,7 @@ const ERROR = /^[[{].*"error"/s
  * then.
  */
 export async function readAnswer(
-  { exchange, head, parser, classify, scrub }: Answer,
+  { exchange, parser, classify, scrub }: Answer,
   take: (event: ModelEvent) => void,
 ): Promise<void> {
   const utf8 = new StringDecoder('utf8')
@@ -81,7 +81,7 @@ export async function readAnswer(
       // A bare JSON error may be sent as if it were a stream, or in place of its rest (wire/gemini.md 6.1).
       const body = stray.trim()
       const isFailure = sawFrame ? ERROR.test(body) : body !== ''
-      throw isFailure ? classify({ ...head, body }) : thrown
+      throw isFailure ? classify(body) : thrown
     }
   })
   if (failure !== undefined) throw failure

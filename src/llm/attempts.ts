@@ -106,15 +106,14 @@ export class Attempts {
       beforeSend,
     })
     const scrub = scrubber(secret)
-    const classify = (failure: UpstreamFailure) =>
-      scrub.error(deployment.classify({ ...failure, body: scrub.text(failure.body) }))
     const head = await exchange.head()
+    const classify = (body: string) => scrub.error(deployment.classify({ ...head, body: scrub.text(body) }))
     if (!isStream(head)) {
-      const failure: UpstreamFailure = { ...head, body: await exchange.text(MAX_ERROR) }
-      throw new Refused(failure, classify(failure))
+      const body = await exchange.text(MAX_ERROR)
+      throw new Refused({ ...head, body }, classify(body))
     }
     this.#isStreaming = true
-    return { exchange, head, parser: deployment.parser(context, head.headers), classify, scrub }
+    return { exchange, parser: deployment.parser(context, head.headers), classify, scrub }
   }
 
   /** Makes the next attempt ready. Throws the error to give up with. */
