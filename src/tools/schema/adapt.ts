@@ -46,8 +46,13 @@ export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
   const whole = withWholeTests(schema, (node) => !areEnough(node))
   const plain = profile.refs ? whole : inlined(whole)
   const root = withoutRootCombinators(plain)
-  const fitted = new Fitter(profile, words, root, rename).fit(root)
-  const complete = withDefinitions(fitted, definitionsOf(fitted))
+  const fit = (mostWritten: number) => {
+    const fitted = new Fitter(profile, words, root, rename, mostWritten).fit(root)
+    return withDefinitions(fitted, definitionsOf(fitted))
+  }
+  const detailed = fit(MAX_WRITTEN)
+  // A reference without the words beside it says more than what would be left of many copies.
+  const complete = bytesOf(detailed) > MAX_SCHEMA_BYTES ? fit(0) : detailed
   const typed = profile.typedArguments ? withTypedArguments(complete) : complete
   const small = shrink(profile.openObjects ? withOpenObjects(typed) : typed)
   return 'schema' in small ? { ...small, rename: rename.size > 0 ? rename : null } : small
@@ -198,7 +203,7 @@ function flattened(
     if (found) return found
     // A definition inside itself adds nothing.
     known.set(name, {})
-    const flat = flattened(definitions.get(name) ?? {}, definitions, known)
+    const flat = bearable(flattened(definitions.get(name) ?? {}, definitions, known))
     known.set(name, flat)
     return flat
   }
@@ -206,6 +211,19 @@ function flattened(
   if (inner.length === 0) return branch
   const { anyOf: _, oneOf: __, ...own } = branch
   return joined(own, unite(inner.map((one) => flattened(one, definitions, known))))
+}
+
+/**
+ * Of the properties of a branch that has become too large, only their kinds. Variants of a property that hold one
+ * another would double with each definition that they pass.
+ */
+function bearable(branch: JsonSchema): JsonSchema {
+  if (bytesOf(branch) <= MAX_SCHEMA_BYTES) return branch
+  const kinds = Object.entries((branch.properties ?? {}) as Record<string, JsonSchema>).map(([key, sub]) => [
+    key,
+    kindOf(sub),
+  ])
+  return { ...branch, properties: Object.fromEntries(kinds) }
 }
 
 /** What the root itself says of a property wins: it holds in every branch. */
@@ -235,20 +253,31 @@ class Fitter {
   /** Every property name anywhere in the schema */
   readonly #names: ReadonlySet<string>
   readonly #rename: Map<string, string>
+  /** How many nodes may still come in place of references */
+  #room: number
 
-  constructor(profile: SchemaProfile, words: Words, root: JsonSchema, rename: Map<string, string>) {
+  constructor(
+    profile: SchemaProfile,
+    words: Words,
+    root: JsonSchema,
+    rename: Map<string, string>,
+    mostWritten: number,
+  ) {
     this.#profile = profile
     this.#words = words
     this.#definitions = definitionsOf(root)
     this.#names = propertyNames(root)
     this.#rename = rename
+    this.#room = mostWritten
   }
 
   /** `isWrittenOut`: the node stands in place of a reference. References below it stay, or this might never end. */
   fit(node: JsonSchema, isWrittenOut = false): JsonSchema {
     const { $ref } = node
+    if (isWrittenOut) this.#room--
     if (typeof $ref === 'string' && Object.keys(node).length > 1) {
-      return isWrittenOut ? { $ref } : this.fit(this.#beside(node, $ref), true)
+      const isLeft = isWrittenOut || this.#room <= 0
+      return isLeft ? { $ref } : this.fit(this.#beside(node, $ref), true)
     }
     const children = mapSubschemas(this.#named(node), (sub) =>
       isRecord(sub) ? this.fit(sub, isWrittenOut) : sub,

@@ -104,8 +104,8 @@ export function unite(branches: readonly JsonSchema[]): JsonSchema {
       if (isRecord(sub)) variants.set(key, [...(variants.get(key) ?? []), sub])
     }
   }
-  const lists = objects.map(({ required }) => (Array.isArray(required) ? required : []))
-  const required = lists[0]?.filter((key) => lists.every((list) => list.includes(key))) ?? []
+  const lists = objects.map(({ required }) => new Set(Array.isArray(required) ? required : []))
+  const required = [...(lists[0] ?? [])].filter((key) => lists.every((list) => list.has(key)))
   const isClosed =
     objects.length > 0 &&
     objects.every((branch) => branch.additionalProperties === false && !branch.patternProperties)
