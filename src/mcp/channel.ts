@@ -114,6 +114,8 @@ export async function readGetStream(
   const response = await options.fetch(options.url, { headers, signal })
   if (!response.ok || !response.body) {
     await response.body?.cancel()
+    // The official server says so of an id that it has forgotten, too: the next opening asks for no id.
+    if (response.status === 400 && previous.lastEventId) return {}
     if (NO_CHANNEL.has(response.status)) return { isUnsupported: true }
     const retryMs = retryAfterOf(response)
     return {

@@ -29,7 +29,12 @@ const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
 
 t.test('a server that offers no GET stream, or lost the session, is not asked again', async (t) => {
   for (const status of [204, 400, 404, 405, 410, 501])
-    t.match(await asked(new Response(null, { status })), { isUnsupported: true }, `HTTP ${status}`)
+    t.match(await asked(new Response(null, { status }), [], ''), { isUnsupported: true }, `HTTP ${status}`)
+  t.match(await asked(new Response(null, { status: 404 })), { isUnsupported: true })
+})
+
+t.test('a server that refuses an event id is asked again without one', async (t) => {
+  t.strictSame(await asked(new Response(null, { status: 400 })), {})
 })
 
 t.test('a stream is resumed after its last event, and its end names the last event that came', async (t) => {
