@@ -54,6 +54,7 @@ const GROUNDS = `
       select coalesce(json_agg(json_build_object(
                'session_id', r.session_id,
                'registry', case when r.revision <> k.revision then registry_json(r) end,
+               'age_ms', extract(epoch from clock_timestamp() - r.updated_at) * 1000,
                'bindings', bindings_json(r.session_id)
              )), '[]')
         from known k join registry r on r.session_id = k.session_id

@@ -18,17 +18,16 @@ const MOST_KNOWN = 50_000
 interface AnnouncedRevisions {
   /** This revision was announced, here or by another replica. */
   note(session: string, revision: number): void
-  /** Settles once this revision was announced, or its announcement is no longer expected. */
-  whenAnnounced(row: RegistryRow): Promise<void>
+  /** Settles once this revision, written `ageMs` ago, was announced, or its announcement is no longer expected. */
+  whenAnnounced(row: RegistryRow, ageMs: number): Promise<void>
 }
 
 export function createAnnouncedRevisions(): AnnouncedRevisions {
   const newest = new BoundedMap<number>(MOST_KNOWN)
   const notes = new EventEmitter().setMaxListeners(0)
-  const isExpected = ({ session_id, revision, updated_at }: RegistryRow) =>
-    revision > (newest.get(session_id) ?? 0) && Date.now() - Date.parse(updated_at) < ANNOUNCE_MS
+  const isKnown = ({ session_id, revision }: RegistryRow) => revision <= (newest.get(session_id) ?? 0)
   async function untilAnnounced(row: RegistryRow, signal: AbortSignal): Promise<void> {
-    while (isExpected(row) && !signal.aborted) await once(notes, row.session_id, { signal }).catch(() => {})
+    while (!isKnown(row) && !signal.aborted) await once(notes, row.session_id, { signal }).catch(() => {})
   }
   return {
     note(session, revision) {
@@ -36,11 +35,11 @@ export function createAnnouncedRevisions(): AnnouncedRevisions {
       newest.put(session, revision)
       notes.emit(session)
     },
-    async whenAnnounced(row) {
-      if (!isExpected(row)) return
+    async whenAnnounced(row, ageMs) {
+      const left = ANNOUNCE_MS - ageMs
+      if (left <= 0 || isKnown(row)) return
       const over = new AbortController()
-      // The wait ends even if the row never looks old enough: the store's clock may be ahead.
-      await within(ANNOUNCE_MS, untilAnnounced(row, over.signal))
+      await within(left, untilAnnounced(row, over.signal))
       over.abort()
     },
   }

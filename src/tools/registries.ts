@@ -15,6 +15,8 @@ import { hasMoved, type NextRegistry } from './registry.ts'
 /** What a session's registry is made of, as the store had it. */
 export interface Ground {
   row: RegistryRow
+  /** How long before it was read the row was written, by the store's clock */
+  ageMs: number
   bindings: readonly Binding[]
   pins: Pins
 }
@@ -109,19 +111,19 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
       const own = pins.get(connector_id) ?? new Map<string, string>()
       pins.set(connector_id, own.set(tool, hash))
     }
-    return found.sessions.flatMap(({ session_id, registry, bindings }) => {
+    return found.sessions.flatMap(({ session_id, registry, age_ms: ageMs, bindings }) => {
       const row = registry ?? known.get(session_id)
-      return row ? [{ row, bindings, pins }] : []
+      return row ? [{ row, ageMs, bindings, pins }] : []
     })
   }
 
   async function made(ground: Ground, make: Make) {
     const { tools, added, removed, changed, onStored } = await make(ground)
-    const before = ground.row
+    const { row: before, ageMs } = ground
     const { session_id, revision: expected } = before
     const isMoved = hasMoved({ added, removed, changed })
     const delta = { tools_revision: expected + (isMoved ? 1 : 0), added, removed, changed }
-    return { session_id, expected, tools, delta, before, isMoved, onStored }
+    return { session_id, expected, tools, delta, before, ageMs, isMoved, onStored }
   }
 
   /**
@@ -145,18 +147,17 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
       onStored?.()
       return [session_id, { before, row: isMoved ? row : kept, delta }] as const
     })
-    const announcing = moved.map(async ({ session_id, before, delta }) => {
+    const announcing = moved.map(async ({ session_id, before, ageMs, delta }) => {
       const stored = written.get(session_id)
-      if (stored) await announce(before, delta, stored.turn_id)
+      if (!stored) return
+      await announced.whenAnnounced(before, ageMs)
+      await announce(session_id, delta, stored.turn_id)
     })
     await Promise.all(announcing)
     return new Map(changes)
   }
 
-  /** Announces the revision that was written, once the one before it is announced. */
-  async function announce(before: RegistryRow, delta: ToolsDelta, turn: string | null): Promise<void> {
-    const { session_id } = before
-    await announced.whenAnnounced(before)
+  async function announce(session_id: string, delta: ToolsDelta, turn: string | null): Promise<void> {
     await sayToolsChanged(session_id, delta, turn).catch((err: unknown) =>
       log.warn({ err }, 'an event was lost'),
     )

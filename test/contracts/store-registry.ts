@@ -67,6 +67,7 @@ export async function registryContract(t: Test, store: Store): Promise<void> {
     t.strictSame(pins, [{ connector_id: one.id, tool: 'x', hash: 'h1' }])
     t.equal(sessions.length, 2)
     const ground = sessions.find(({ session_id }) => session_id === session)
+    t.ok(ground && ground.age_ms >= 0 && ground.age_ms < 60_000, 'by the store’s own clock')
     t.match(ground, {
       registry: null,
       bindings: [{ alias: 'me', connector: { id: one.id, owner: scope.owner } }],

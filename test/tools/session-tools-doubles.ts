@@ -133,7 +133,7 @@ export function createMemory() {
             const registry = await store.registry.get(session_id)
             const isKnown = registry.revision === revision
             const bindings = await store.connectors.bindings(session_id)
-            return { session_id, registry: isKnown ? null : registry, bindings }
+            return { session_id, registry: isKnown ? null : registry, age_ms: 3_600_000, bindings }
           }),
         ),
         pins: [...pins].flatMap(([connector_id, own]) => own.map((one) => ({ connector_id, ...one }))),

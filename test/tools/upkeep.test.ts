@@ -12,7 +12,7 @@ t.test('the memory of sessions is bounded by their servers, not by their number 
   const bindings = bound.map((one) => ({ connector: one, alias: null, off: [] }))
   const change = async (session_id: string, make: Make) => {
     const row = { session_id, revision: 0, updated_at: NOW, tools: [] }
-    const ground: Ground = { row, bindings, pins: new Map() }
+    const ground: Ground = { row, ageMs: 0, bindings, pins: new Map() }
     const next: Next = await make(ground)
     next.onStored?.()
     return { row, before: row, delta: { tools_revision: 0, added: [], removed: [], changed: [] } }

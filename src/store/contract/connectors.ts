@@ -74,8 +74,11 @@ export interface RegistryRow {
 }
 /** What sessions' registries are made from, all of one moment. */
 export interface RegistryGrounds {
-  /** One for each of the sessions that exist; `registry` is null if the caller has it */
-  sessions: { session_id: string; registry: RegistryRow | null; bindings: Binding[] }[]
+  /**
+   * One for each of the sessions that exist; `registry` is null if the caller has it, `age_ms` how long ago it was
+   * written
+   */
+  sessions: { session_id: string; registry: RegistryRow | null; age_ms: number; bindings: Binding[] }[]
   /** Accepted definitions of the connectors that they bind */
   pins: { connector_id: string; tool: string; hash: string }[]
 }
@@ -160,5 +163,12 @@ export interface Connectors extends Claims<Connector> {
    * Accepts a definition; the connector's `updated_at` moves, so that sessions that bind the connector take the
    * definition over.
    */
-  pin(connector: string, tool: string, hash: string, definition: unknown, by: string): Promise<void>
+  pin(
+    connector: string,
+    tool: string,
+    hash: string,
+    definition: unknown,
+    by: string,
+    entry?: AuditEntry,
+  ): Promise<void>
 }
