@@ -61,7 +61,7 @@ export interface Connectors {
 }
 
 interface ConnectorDeps {
-  store: Pick<Store, 'connectors' | 'audit'>
+  store: Pick<Store, 'connectors'>
   vault: Pick<Vault, 'seal' | 'open'>
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
   /** Rejects with address_not_allowed (src/guard.ts) */
@@ -183,10 +183,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
         const words = `Connector ${connector.name} serves every owner; an admin accepts its definitions.`
         throw new BatonError('forbidden', words)
       }
-      const accepted = await tools.accept(caller, connector, tool, hash)
-      const details = { name: connector.name, ...accepted }
-      await store.audit.write({ owner: caller.owner, act: 'connector.accept', subject: id, details })
-      return accepted
+      return tools.accept(caller, connector, tool, hash)
     },
   }
 }

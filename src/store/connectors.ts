@@ -241,17 +241,31 @@ function toolMemory(db: Db) {
       db.query('select tool, hash, definition from tool_pin where connector_id = $1 order by tool', [
         connector,
       ]),
-    async pin(connector, tool, hash, definition, by) {
+    async pin(connector, tool, hash, definition, by, entry) {
       const isPinned = await matched(
         db,
-        `with touched as (update connector set updated_at = clock_timestamp() where id = $1 returning id)
+        `with touched as (
+           update connector set updated_at = clock_timestamp() where id = $1 returning id
+         ), noted as (
+           insert into audit (owner, act, subject, details)
+           select $6::text, $7::text, id, $8::json from touched where $6::text is not null
+         )
          insert into tool_pin (connector_id, tool, hash, definition, accepted_by)
          select id, $2, $3, $4::json, $5 from touched
          on conflict (connector_id, tool) do update
            set hash = excluded.hash, definition = excluded.definition,
                accepted_by = excluded.accepted_by, accepted_at = clock_timestamp()
          returning 1`,
-        [connector, tool, hash, document(definition), by],
+        [
+          connector,
+          tool,
+          hash,
+          document(definition),
+          by,
+          entry?.owner ?? null,
+          entry?.act ?? null,
+          entry ? document(entry.details) : null,
+        ],
       )
       if (!isPinned) throw connectorGone()
     },

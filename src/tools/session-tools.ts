@@ -153,9 +153,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       const hash = hashOf(found)
       if (expected !== undefined && expected !== hash)
         throw invalid('hash', `The definition of ${tool} has changed since: read its diff again.`)
-      await store.connectors.pin(from.id, tool, hash, found, caller.key_id ?? caller.owner)
+      const accepted = { tool, hash }
+      const { owner, key_id } = caller
+      const details = { name: from.name, ...accepted }
+      const entry = { owner, act: 'connector.accept', subject: from.id, details }
+      await store.connectors.pin(from.id, tool, hash, found, key_id ?? owner, entry)
       await followers(from)
-      return { tool, hash }
+      return accepted
     },
     async connectorChanged(connector, sessions) {
       discovery.forget(connector.id)

@@ -83,12 +83,14 @@ export async function keyContract(t: Test, store: Store): Promise<void> {
       did('connector.update', made.id),
     )
     t.match(renamed, { name: 'anew' })
+    await store.connectors.pin(made.id, 'a', 'hash', {}, 'ann', did('connector.accept', made.id))
     t.equal(await store.credentials.delete(scope, login.id, did('credential.delete', login.id)), true)
     t.equal(await store.connectors.delete(scope, made.id, did('connector.delete', made.id)), true)
     const acts = await written()
     t.strictSame(acts, [
       'connector.delete',
       'credential.delete',
+      'connector.accept',
       'connector.update',
       'credential.update',
       'connector.create',
@@ -101,6 +103,7 @@ export async function keyContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.credentials.delete(scope, login.id, change), false)
     t.equal(await store.connectors.update(scope, made, { url: null }, change), null)
     t.equal(await store.connectors.delete(scope, made.id, change), false)
+    await t.rejects(store.connectors.pin(made.id, 'a', 'hash', {}, 'ann', change))
     await store.connectors.create(server, did('connector.create', server.id))
     t.equal(await store.connectors.create({ ...server, id: id('con') }, change), 'name_taken')
     t.strictSame(

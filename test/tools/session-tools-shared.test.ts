@@ -349,7 +349,7 @@ t.test('a list shows a change of another replica that no message told of', async
 })
 
 t.test('a changed definition is blocked until somebody accepts it', async (t) => {
-  const { create, add, servers, announce, heard } = setUp(t)
+  const { create, add, servers, announce, heard, store } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
   const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
@@ -370,6 +370,12 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   )
   const read = (await tools.list(session, null)).tools.at(-1)
   t.match(read, { status: 'changed', diff: [{ after: 'Worse still.' }], hash: /^[0-9a-f]{64}$/ })
+  const { pin } = store.connectors
+  store.connectors.pin = async (...pinned: Parameters<typeof pin>) => {
+    const entry = { owner: 'o', act: 'connector.accept', subject: one.id, details: { tool: 'a' } }
+    t.match(pinned.at(-1), entry, 'the audit has it, whatever comes after')
+    return pin(...pinned)
+  }
   t.same(await tools.accept(caller, one, 'a', read?.hash), { tool: 'a', hash: read?.hash })
   t.match((await tools.list(session, 'openai')).tools.at(-1), { status: 'available' })
   const unknown = { code: 'tool_not_found', message: /name that its server gives/ }
