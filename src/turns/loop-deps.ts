@@ -61,7 +61,7 @@ export function createLoopDeps(deps: EngineDeps, given: FromEngine) {
         // Not repeated: the scan does it as well.
         forgetAnnouncements: turns.forgetAnnouncements,
       },
-      messages: patient(messages, 'after'),
+      messages: patient(messages, 'after', 'newest'),
       executions: patient(executions, 'begin', 'settle', 'ofTurn'),
       connectors: patient(connectors, 'bindings'),
     },

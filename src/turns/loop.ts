@@ -4,11 +4,11 @@
  */
 import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
-import { isBlank } from '../chat/message.ts'
+import { isBlank, type Message } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
 import { asBatonError, BatonError } from '../errors.ts'
 import { logLine } from '../log.ts'
-import type { AnnouncedEvent, TurnEnd, TurnStart } from '../store/store.ts'
+import type { AnnouncedEvent, Turn, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
 import { SERVER_WAIT_MS } from '../tools/session-tools.ts'
 import { unlessAborted } from '../within.ts'
@@ -103,8 +103,20 @@ const isLeft = ({ stop }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
 /** What it takes to end a turn that could not be loaded: it may have waited, or lost its owner, with calls open. */
 async function endingUnloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
   const { turn } = active
-  const history = await deps.store.messages.after(turn.session_id, turn.base_seq, 'told')
+  const history = await messagesSince(deps, turn)
   return { deps, active, writer, history, index: committedSteps(turn), inFlight: null }
+}
+
+/** Only the newest if all are too long to be read: it has the calls that are open, and the session must not stay busy. */
+async function messagesSince({ store }: LoopDeps, { session_id, base_seq }: Turn): Promise<Message[]> {
+  const { after, newest } = store.messages
+  try {
+    return await after(session_id, base_seq, 'told')
+  } catch (thrown) {
+    if (!(thrown instanceof BatonError) || thrown.code !== 'context_too_long') throw thrown
+    const last = await newest(session_id, base_seq, 'told')
+    return last ? [last] : []
+  }
 }
 
 /**

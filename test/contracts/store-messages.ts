@@ -56,6 +56,8 @@ export async function messageContract(t: Test, store: Store): Promise<void> {
       ],
     )
     t.strictSame(ids(await store.messages.after(session, 2)), [given[2]?.id])
+    t.strictSame(await store.messages.newest(session, 0), read[2])
+    t.equal(await store.messages.newest(session, 3), null)
     t.strictSame(await store.messages.append(scope, session, []), [])
   })
 

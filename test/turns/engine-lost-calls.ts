@@ -217,6 +217,16 @@ t.test('no repeatable call is made again for a turn that is to be cancelled', as
   ])
 })
 
+t.test('a turn whose messages are too long to be read ends, and its calls with it', async (t) => {
+  const after = async () => Promise.reject(new BatonError('context_too_long', 'They are too long.'))
+  const turn = await lost()
+  const own = { ...store, messages: { ...store.messages, after } }
+  const { made, others } = await takenOver(t, turn, { store: own })
+  t.match(await store.turns.get(CALLER, turn.turn), { state: 'failed', error: { code: 'context_too_long' } })
+  t.strictSame(made, [])
+  t.equal(others.length, CALLS.length, 'every call has a result')
+})
+
 t.test('in a turn that cannot go on, only calls that could never run are told as not run', async (t) => {
   const credentials = {
     resolve: async () => Promise.reject(new BatonError('no_credential', 'There is none.')),

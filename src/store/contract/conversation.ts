@@ -53,6 +53,8 @@ export interface Messages {
    * in its place.
    */
   after(session: string, seq: number, lost?: 'told'): Promise<Message[]>
+  /** The newest of what `after` gives, which may be too long to be read at once; null: there is nothing. */
+  newest(session: string, seq: number, lost?: 'told'): Promise<Message | null>
   /** As `after`. */
   ofTurn(turn: string, lost?: 'told'): Promise<Message[]>
   append(scope: Scope, session: string, messages: NewMessage[]): Promise<Message[] | 'busy' | null>
