@@ -19,7 +19,16 @@ import { readTemplate } from '../../src/store/template.ts'
 import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
-import { id, LEASE, message, newSession, owner, rejection, runningTurn } from '../contracts/store-rows.ts'
+import {
+  ADMIN,
+  id,
+  LEASE,
+  message,
+  newSession,
+  owner,
+  rejection,
+  runningTurn,
+} from '../contracts/store-rows.ts'
 import { scratch } from '../scratch.ts'
 import { emptyDatabase, freshDatabase, freshStore } from './fresh.ts'
 
@@ -40,6 +49,20 @@ t.test('the embedded store', async (t) => {
       page.map(({ id, session_id, text }) => [id, session_id, text !== null]),
       given.slice(0, 2).map(({ id, parts }) => [id, session, parts === sealed]),
     )
+  })
+  await t.test('a page of sealed parts ends before the row with which it would be too large', async (t) => {
+    const { id: session } = await newSession(store, owner())
+    const before = id('msg')
+    const sealed = [{ type: 'sealed', sealed: 'A'.repeat(1000) }] as unknown as Part[]
+    const given = [message('plain'), message('', { parts: sealed }), message('', { parts: sealed })]
+    await store.messages.append(ADMIN, session, given)
+    const ids = async (after: string, bytes: number) =>
+      (await store.sealed.documents('message.body', after, 3, bytes)).map((row) => row.id)
+    const [plain = '', first = '', second = ''] = given.map((one) => one.id)
+    t.strictSame(await ids(before, 1), [plain])
+    t.strictSame(await ids(plain, 1), [first], 'one row at least')
+    t.strictSame(await ids(before, 2000), [plain, first])
+    t.strictSame(await ids(before, 4000), [plain, first, second])
   })
   await store.close()
   const closed = await rejection(store.ready())

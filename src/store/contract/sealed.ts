@@ -17,7 +17,8 @@ export interface SealedSecret {
 }
 /**
  * For re-encryption: all that is sealed at rest, written back only over what was read. A page is the next `limit` rows
- * by id after `after` (`''`: from the first); rows that hold nothing sealed have null in it.
+ * by id after `after` (`''`: from the first); rows that hold nothing sealed have null in it. A page of what may be large
+ * has fewer rows, but one at least, where what they hold is more than `bytes` together (PAGE_BYTES).
  */
 export interface Sealed {
   /** Secrets of credentials and connectors. */
@@ -31,10 +32,15 @@ export interface Sealed {
     place: SealedPlace,
     after: string,
     limit: number,
+    bytes?: number,
   ): Promise<{ id: string; session_id: string; text: string | null }[]>
   putDocument(place: SealedPlace, id: string, before: string, after: string): Promise<boolean>
   /** Arguments that a person gave an approved call. */
-  arguments(after: string, limit: number): Promise<{ id: string; sealed: Uint8Array | null }[]>
+  arguments(
+    after: string,
+    limit: number,
+    bytes?: number,
+  ): Promise<{ id: string; sealed: Uint8Array | null }[]>
   putArguments(id: string, before: Uint8Array, after: Uint8Array): Promise<boolean>
 }
 
