@@ -12,7 +12,17 @@ import { redactJson } from '../tools/redact.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { announced } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
-import { completion, isSameTool, type Job, recordEnd, runJob, sayAhead, toolOf, unsaid } from './job.ts'
+import {
+  completion,
+  isSameTool,
+  type Job,
+  mediaRoom,
+  recordEnd,
+  runJob,
+  sayAhead,
+  toolOf,
+  unsaid,
+} from './job.ts'
 import {
   type Change,
   type Committing,
@@ -176,10 +186,11 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const waiting = jobs.filter((job) => job.waits)
   for (const job of waiting) sayAhead(run, job, [question(run, job)])
   const running = jobs.filter((job) => !job.waits && !job.result)
+  const room = mediaRoom(jobs)
   let open = running.length
   // The last result is written with the message's commit: one write less for the common single call.
   const isLast = () => --open === 0 && waiting.length === 0
-  const settled = await Promise.allSettled(running.map((job) => runJob(run, job, isLast)))
+  const settled = await Promise.allSettled(running.map((job) => runJob(run, job, room, isLast)))
   const broken = settled.find((one) => one.status === 'rejected')
   if (broken) throw broken.reason
   await withdraw(run, waiting)

@@ -9,7 +9,7 @@ import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../sto
 import type { DeclaredTool } from '../tools/execute.ts'
 import { redactText } from '../tools/redact.ts'
 import { isDeclarable } from '../tools/registry.ts'
-import { INSPECT } from '../tools/results.ts'
+import { INSPECT, withoutMedia } from '../tools/results.ts'
 import { unlessAborted, within } from '../within.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
 import { announced, say } from './events.ts'
@@ -41,15 +41,44 @@ export const toolOf = async ({ call, declared }: Job): Promise<string> =>
 /** How long a call may take to return after it was told to stop. */
 const STOP_GRACE_MS = 3_000
 
+/**
+ * Most characters of media in the results of a step; most providers take fewer in a request. The results are one message,
+ * and the store refuses a statement of a few times as many: then the turn could not even end.
+ */
+const MOST_MEDIA = 32 << 20
+
+/** How many characters of media the calls of a step may still bring. */
+export interface MediaRoom {
+  left: number
+}
+
+export const mediaRoom = (jobs: readonly Job[]): MediaRoom => ({
+  left: jobs.reduce((left, { result }) => left - (result ? mediaIn(result) : 0), MOST_MEDIA),
+})
+
+const mediaIn = ({ content }: ToolResultPart): number =>
+  content.reduce((sum, part) => sum + (part.type === 'text' ? 0 : (part.data?.length ?? 0)), 0)
+
+/** The settlement, with its media in words if there is no room for them. */
+export function fitted(settlement: Settlement, room: MediaRoom): Settlement {
+  const size = mediaIn(settlement.result)
+  if (size === 0) return settlement
+  if (size > room.left) return { ...settlement, result: withoutMedia(settlement.result, NO_ROOM) }
+  room.left -= size
+  return settlement
+}
+
+const NO_ROOM = 'the results of this step hold as many bytes of media already as may be passed on at once'
+
 /** `isLast`: its settlement may be written with the results' commit. */
-export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> {
+export async function runJob(run: Run, job: Job, room: MediaRoom, isLast: () => boolean): Promise<void> {
   const { active, deps } = run
   const { call, exec_id } = job
   const own = new AbortController()
   const signal = AbortSignal.any([active.stop.signal, own.signal])
   active.calls.set(call.call_id, { tool: call.name, abort: own })
   say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
-  const settlement = await withinGrace(run, job, signal, callTool(run, job, signal))
+  const settlement = fitted(await withinGrace(run, job, signal, callTool(run, job, signal)), room)
   active.calls.delete(call.call_id)
   const travels = isLast()
   const { reason } = active.stop.signal

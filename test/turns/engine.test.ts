@@ -11,6 +11,7 @@ import { BatonError } from '../../src/errors.ts'
 import { createLog } from '../../src/log.ts'
 import type { Settlement, Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
+import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { collect } from '../memory.ts'
 import { eventually, gate } from '../waiting.ts'
@@ -21,6 +22,7 @@ import {
   pieces,
   type Seen,
   session,
+  settled,
   store,
   toolsThat,
   withTurns,
@@ -162,6 +164,37 @@ t.test('the first 128 calls of one step are run, and the others get an error tha
   ])
   const rows = await store.executions.ofTurn(turn.id)
   t.equal(rows.filter(({ state }) => state === 'settled').length, 130, 'every call is settled in the ledger')
+})
+
+t.test('media are passed on up to 32 MiB in a step, and further ones in words', async (t) => {
+  const calls = [0, 1, 2].map((index): ModelEvent => {
+    const call_id = `call_${index}`
+    return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
+  })
+  const { say, replica } = world(t, {}, [...calls, { type: 'finish', reason: 'tool_calls' }])
+  const { policy, executor } = toolsThat(() => null)
+  const run = async ({ call, exec_id }: ExecutorCall): Promise<Settlement> => {
+    const data = 'A'.repeat((call.call_id === 'call_2' ? 15 : 17) << 20)
+    const done = settled(call, exec_id, 'ok')
+    const content = [{ type: 'image', media_type: 'image/png', data }] as const
+    return { ...done, result: { ...done.result, content: [...content] } }
+  }
+  const seen = { policy, executor: { ...executor, run } }
+  const one = replica(seen as unknown as Pick<EngineDeps, Seen>)
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 60, new AbortController().signal), { finish_reason: 'max_steps' })
+  const results = (await store.messages.after(id, 2)).flatMap(({ parts }) => parts)
+  const shown = results.map((part) => part.type === 'tool_result' && part.content[0])
+  t.strictSame(
+    shown.map((part) => part && (part.type === 'text' ? part.text : part.type)),
+    [
+      'image',
+      '[image, image/png: the results of this step hold as many bytes of media already as may be passed on at once]',
+      'image',
+    ],
+  )
 })
 
 t.test('the log line of a failed turn names the code of its error and its credential', async (t) => {
