@@ -1,5 +1,4 @@
 /** Makes the guard's connections: to the very addresses that were checked, or through the forward proxy. */
-import type { LookupAddress } from 'node:dns'
 import { isIP, type Socket } from 'node:net'
 import { buildConnector } from 'undici'
 import type { Openings } from '../addresses.ts'
@@ -23,10 +22,12 @@ export interface ConnectorProxy extends ForwardProxy {
  * A name's addresses, none if they take too long: the system may take half a minute if the name's servers do not
  * answer.
  */
-export async function knownAddresses(hostname: string, resolve: Resolve): Promise<LookupAddress[]> {
+export async function knownAddresses(hostname: string, resolve: Resolve): Promise<string[]> {
   const asking = resolve(hostname).catch(() => [])
-  return (await within(CONNECT_TIMEOUT_MS, asking)) ?? []
+  return addressesOf((await within(CONNECT_TIMEOUT_MS, asking)) ?? [])
 }
+
+const addressesOf = (found: readonly { address: string }[]): string[] => found.map(({ address }) => address)
 
 /** Makes the connections of one guard, only to hosts that pass. */
 interface Dialer {
@@ -44,7 +45,7 @@ export function createDialer(openings: Openings, resolve: Resolve, proxy: Connec
   const tunnels = proxy ? { ...createTunnels(proxy, CONNECT_TIMEOUT_MS), asksFor: proxy.asksFor } : null
   const lookup = lookupBy(async (hostname) => {
     const found = await resolve(hostname)
-    assertPasses(hostname, found, openings)
+    assertPasses(hostname, addressesOf(found), openings)
     return found
   })
   const connect = buildConnector({ ...PATIENT, timeout: CONNECT_TIMEOUT_MS, lookup })
@@ -84,7 +85,7 @@ async function tunnelTo(
   const isName = isIP(host) === 0
   const found = isName ? await knownAddresses(host, resolve) : []
   assertPasses(host, found, openings)
-  const targets = isName && tunnels.asksFor === 'address' ? found.map(({ address }) => address) : [host]
+  const targets = isName && tunnels.asksFor === 'address' ? found : [host]
   let failure: Error = noAddress(host)
   for (const target of targets) {
     try {

@@ -1,6 +1,6 @@
 /** The rules for addresses that callers give. */
 import { isIP } from 'node:net'
-import { isPublicAddress, type Openings } from '../addresses.ts'
+import { isLoopback, isPublicAddress, type Openings } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
 
 /**
@@ -12,25 +12,21 @@ export function checkUrl(url: URL, openings: Openings, requireHttps: boolean): v
     throw refused(`Only ${requireHttps ? 'https' : 'http and https'} URLs are allowed.`)
   if (url.username || url.password) throw refused('A URL must not hold a user name or password.')
   const hostname = bareHostname(url.hostname)
-  if (openings.name(hostname)) return
-  const isLoopbackName = hostname === 'localhost' || hostname.endsWith('.localhost')
-  // The URL parser has turned octal, hexadecimal and short IPv4 forms into dotted quads by now.
-  const passes = isIP(hostname) === 0 ? !isLoopbackName : allPass([{ address: hostname }], openings)
-  // localhost means a loopback address of either family, so both must be open.
-  const isOpenLoopback = isLoopbackName && openings.address('127.0.0.1') && openings.address('::1')
-  if (!passes && !isOpenLoopback) throw notAllowed(hostname)
+  // The URL parser has turned octal, hexadecimal and short IPv4 forms into dotted quads by now. A loopback name means an
+  // address of either family, so both must be open.
+  const known = isIP(hostname) !== 0 ? [hostname] : isLoopback(hostname) ? ['127.0.0.1', '::1'] : []
+  assertPasses(hostname, known, openings)
 }
 
 /** The host without an IPv6 address's brackets, and without the dot that may end a name. */
 export const bareHostname = (hostname: string): string => hostname.replace(/^\[|\]$/g, '').replace(/\.$/, '')
 
 /** Throws address_not_allowed unless the host is opened by its name, or every one of its addresses passes. */
-export function assertPasses(hostname: string, addresses: { address: string }[], openings: Openings): void {
-  if (!openings.name(bareHostname(hostname)) && !allPass(addresses, openings)) throw notAllowed(hostname)
+export function assertPasses(hostname: string, addresses: readonly string[], openings: Openings): void {
+  if (openings.name(bareHostname(hostname))) return
+  const passes = addresses.every((address) => isPublicAddress(address) || openings.address(address))
+  if (!passes) throw notAllowed(hostname)
 }
-
-const allPass = (addresses: { address: string }[], openings: Openings): boolean =>
-  addresses.every(({ address }) => isPublicAddress(address) || openings.address(address))
 
 /** The error of an address that may not be used. */
 export const refused = (message: string): BatonError =>
