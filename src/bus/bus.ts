@@ -48,8 +48,6 @@ export interface ReadOptions {
   /** A cursor, `start` (oldest kept, or the turn's first event), or `now` */
   after: string
   signal: AbortSignal
-  /** Bytes of live events that may wait for a slow reader before `lagged` ends its stream (MAX_BUFFER) */
-  maxBuffer?: number
   /** The store says that the turn had events before this read: a log that knows none of them has lost them */
   begun?: boolean
   /** The store says that the turn has committed no step: its first event may be on its way into the log */
@@ -117,7 +115,7 @@ export interface LogLimits {
   idleMs: number
 }
 export const LOG_LIMITS: LogLimits = { maxEvents: 10_000, maxBytes: 16 << 20, idleMs: 3_600_000 }
-/** Bytes of live events that may wait for one reader. */
+/** Bytes of live events that may wait for one reader before `lagged` ends its stream. */
 export const MAX_BUFFER = 1 << 20
 /** Most events in one batch of a replay. */
 export const PAGE = 500

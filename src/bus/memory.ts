@@ -86,7 +86,7 @@ class Following implements AsyncIterator<ReadItem> {
 
   /** Null: there is nothing yet. */
   #look(): IteratorResult<ReadItem> | null {
-    const { turn, signal, maxBuffer = MAX_BUFFER } = this.#options
+    const { turn, signal } = this.#options
     if (this.#isOver || signal.aborted) return this.#end()
     const known = this.#log
     const log = known ?? this.#open()
@@ -95,7 +95,7 @@ class Following implements AsyncIterator<ReadItem> {
     while (!log.isDropped && !log.isOver(turn, this.#next)) {
       if (this.#next > log.last) return null
       const unread = log.total - Math.max(this.#history, log.bytesBefore(this.#next))
-      if (this.#next < log.base || unread > maxBuffer) {
+      if (this.#next < log.base || unread > MAX_BUFFER) {
         this.#end()
         return { value: { lagged: true } }
       }

@@ -1,6 +1,6 @@
 /** What every bus must do, on every backend. */
 import type { Test } from 'tap'
-import type { ReadItem } from '../../src/bus/bus.ts'
+import { MAX_BUFFER, type ReadItem } from '../../src/bus/bus.ts'
 import { held } from '../memory.ts'
 import { eventually } from '../waiting.ts'
 import {
@@ -25,8 +25,7 @@ export function busContract(t: Test, bed: BusBed): void {
     const other = await bed.another(t, bus)
     const abort = new AbortController()
     t.teardown(() => abort.abort())
-    const options = { after: 'start', signal: abort.signal, maxBuffer: 50_000 }
-    const slow = bus.read(SESSION, options)[Symbol.asyncIterator]()
+    const slow = bus.read(SESSION, { after: 'start', signal: abort.signal })[Symbol.asyncIterator]()
     const quick = start(t, bus)
     await other.append(SESSION, [delta('first')])
     const items: ReadItem[] = []
@@ -36,7 +35,7 @@ export function busContract(t: Test, bed: BusBed): void {
       return !done
     }
     await next()
-    for (let i = 0; i < 40; i++) await other.append(SESSION, [delta(`${i}${'x'.repeat(5000)}`)])
+    for (let i = 0; i < 40; i++) await other.append(SESSION, [delta(`${i}${'x'.repeat(MAX_BUFFER / 10)}`)])
     const all = await quick.events(41)
     while (await next());
     t.match(items.at(-1), { lagged: true })
@@ -50,14 +49,14 @@ export function busContract(t: Test, bed: BusBed): void {
   t.test('a reader that keeps up gets an event larger than its buffer', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
-    const reading = start(t, bus, { maxBuffer: 1000 })
+    const reading = start(t, bus)
     // The first event may come from the log, and stay in the buffer, too, until the next event comes.
     for (let i = 1; i < 3; i++) {
       await other.append(SESSION, [delta(i)])
       await reading.events(i)
     }
     for (let i = 3; i < 6; i++) {
-      await other.append(SESSION, [delta('x'.repeat(5000))])
+      await other.append(SESSION, [delta('x'.repeat(MAX_BUFFER + 1))])
       t.equal((await reading.events(i)).length, i)
     }
   })
@@ -67,10 +66,10 @@ export function busContract(t: Test, bed: BusBed): void {
     for (let i = 0; i < 30; i++) {
       await bus.append(
         SESSION,
-        Array.from({ length: 50 }, (_, j) => delta(`${i}.${j}${'x'.repeat(500)}`)),
+        Array.from({ length: 50 }, (_, j) => delta(`${i}.${j}${'x'.repeat(MAX_BUFFER / 1000)}`)),
       )
     }
-    const reading = start(t, bus, { maxBuffer: 1000 })
+    const reading = start(t, bus)
     t.equal((await reading.events(1500)).length, 1500)
     t.ok(reading.items.length > 1, 'the history comes in pages')
   })

@@ -2,6 +2,7 @@
  * What a replica hears on the channels of sessions. The readers of one session share its channel; each has an inbox of
  * its own, where what was said waits until the reader takes it.
  */
+import { MAX_BUFFER } from '../bus.ts'
 import { sessionTag } from '../cursor.ts'
 import type { Link } from './link.ts'
 import { type Published, readPublished, type Scripts } from './scripts.ts'
@@ -17,7 +18,6 @@ export interface Inbox {
   isFull: boolean
   /** Something may have been missed */
   isStale: boolean
-  readonly maxBytes: number
   wake(): void
   /** Resolves with the next `wake`. */
   news(): Promise<void>
@@ -25,8 +25,8 @@ export interface Inbox {
 
 /** All that a replica's readers hear. */
 export interface Inboxes {
-  /** Listens for one more reader; `maxBytes`: most bytes that may wait for it. */
-  join(session: string, maxBytes: number): Listening
+  /** Listens for one more reader. */
+  join(session: string): Listening
   /** Takes a message from the channel of this session. */
   hear(session: string, message: string): void
   /** The connection was gone for a while: every reader has to ask the log. */
@@ -89,10 +89,10 @@ export function createInboxes(
   }
 
   return {
-    join(session, maxBytes) {
+    join(session) {
       const hub = hubOf(session)
       clearTimeout(hub.leaving)
-      const inbox = newInbox(maxBytes)
+      const inbox = newInbox()
       hub.inboxes.add(inbox)
       return { inbox, begun: hub.begun, leave: () => leave(session, hub, inbox) }
     },
@@ -116,14 +116,13 @@ export function createInboxes(
   }
 }
 
-function newInbox(maxBytes: number): Inbox {
+function newInbox(): Inbox {
   let wake = () => {}
   return {
     heard: [],
     bytes: 0,
     isFull: false,
     isStale: false,
-    maxBytes,
     wake: () => wake(),
     news: () =>
       new Promise((resolve) => {
@@ -135,7 +134,7 @@ function newInbox(maxBytes: number): Inbox {
 function take(inbox: Inbox, published: Published | null, bytes: number): void {
   inbox.bytes += bytes
   // A message with nothing waiting before it is no sign of a slow reader, however large it is.
-  if (inbox.bytes > inbox.maxBytes && inbox.heard.length > 0) {
+  if (inbox.bytes > MAX_BUFFER && inbox.heard.length > 0) {
     inbox.isFull = true
     inbox.heard = []
   } else inbox.heard.push(published)

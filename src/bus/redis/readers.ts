@@ -6,7 +6,7 @@
 import { isTerminal } from '../../chat/event.ts'
 import { BatonError, isUnavailable } from '../../errors.ts'
 import { pause } from '../../within.ts'
-import { type LoggedEvent, MAX_BUFFER, type ReadItem, type ReadOptions } from '../bus.ts'
+import type { LoggedEvent, ReadItem, ReadOptions } from '../bus.ts'
 import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
 import { clear, type Inbox, type Inboxes } from './inboxes.ts'
 import type { Link } from './link.ts'
@@ -62,8 +62,8 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     options: ReadOptions,
     hasWaited: boolean,
   ): AsyncGenerator<ReadItem> {
-    const { signal, turn, after, maxBuffer = MAX_BUFFER } = options
-    const { inbox, begun, leave } = inboxes.join(session, maxBuffer)
+    const { signal, turn, after } = options
+    const { inbox, begun, leave } = inboxes.join(session)
     signal.addEventListener('abort', inbox.wake)
     let position = from
     let hasBegun = false
