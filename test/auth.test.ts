@@ -248,6 +248,8 @@ t.test('calls are counted anew each minute; while the bus is away nobody is refu
   })
   for (let n = 0; n < 3; n++) await uncounted({ owner: 'ida', admin: false, key_id: 'key_1' })
   let minute = 0
+  mock.method(Date, 'now', () => minute * 60_000 + 15_000)
+  t.teardown(() => mock.restoreAll())
   const counts = new Map<string, number>()
   const counted = createRateLimit({
     config: { rateLimitPerMinute: 1 },
@@ -258,7 +260,6 @@ t.test('calls are counted anew each minute; while the bus is away nobody is refu
         return counts.get(name) ?? 0
       },
     },
-    now: () => minute * 60_000 + 15_000,
   })
   const ida = { owner: 'ida', admin: false, key_id: null }
   await counted(ida)

@@ -40,23 +40,20 @@ export class Log {
   total = 0
   readonly #tag: string
   readonly #generation = newGeneration()
-  readonly #now: () => number
   readonly #turns = new Map<string, TurnMarks>()
   /** Numbers of the events with a key */
   readonly #once = new Map<string, number>()
   #events: KeptEvent[] = []
   /** Bytes ever appended, up to and including the event at the same index */
   #ends: number[] = []
-  #lastMs: number
+  #lastMs = Date.now()
   /** Of the newest owner that spoke */
   #epoch = 0
   /** The beginning of the step under way: the number of its first event, and the milliseconds of the one before */
   #step: { next: number; ms: number } | null = null
 
-  constructor(session: string, now: () => number) {
+  constructor(session: string) {
     this.#tag = sessionTag(session)
-    this.#now = now
-    this.#lastMs = now()
   }
 
   get last(): number {
@@ -90,7 +87,7 @@ export class Log {
     if (event.type === STEP_BEGINS) this.#step = { next: n, ms: this.#lastMs }
     else if (endsStep(event.type)) this.#step = null
     // Never less than before, even if the clock goes back: cursors stay ordered.
-    this.#lastMs = Math.max(this.#lastMs, this.#now())
+    this.#lastMs = Math.max(this.#lastMs, Date.now())
     const { type, turn_id, data, epoch = 0 } = event
     const kept: KeptEvent = { ms: this.#lastMs, type, turn_id, data }
     this.total += weight(kept)

@@ -21,11 +21,6 @@ import { createMemorySlots } from './slots.ts'
 interface MemoryBusDeps {
   limits?: Partial<LogLimits>
   metrics?: Pick<Metrics, 'eventsAppended'>
-  /**
-   * Clock of the milliseconds in cursors. A log's age goes by the monotonic clock: a clock that is set forward makes
-   * nothing old
-   */
-  now?(): number
 }
 
 /** All logs together; the least recently used ones go first. */
@@ -35,6 +30,7 @@ const SWEEP_MS = 60_000
 /** A session's log with those who read it. */
 class SharedLog extends Log {
   readonly readers = new Set<Following>()
+  /** By the monotonic clock: a wall clock that is set forward makes no log old */
   usedAt = performance.now()
   isDropped = false
 }
@@ -131,7 +127,6 @@ class Following implements AsyncIterator<ReadItem> {
 
 export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
   const limits: LogLimits = { ...LOG_LIMITS, ...deps.limits }
-  const now = deps.now ?? Date.now
   const logs = new Map<string, SharedLog>()
   const topics = new Map<Topic, Set<(message: string) => void>>()
   let total = 0
@@ -139,7 +134,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
   const logOf = (session: string): SharedLog => {
     const there = logs.get(session)
     if (there) return there
-    const log = new SharedLog(session, now)
+    const log = new SharedLog(session)
     logs.set(session, log)
     return log
   }

@@ -7,8 +7,6 @@ import type { Caller } from '../ports.ts'
 interface RateLimitDeps {
   config: Pick<Config, 'rateLimitPerMinute'>
   bus: Pick<Bus, 'tally'>
-  /** Milliseconds; for tests */
-  now?: () => number
 }
 
 const WINDOW_MS = 60_000
@@ -17,16 +15,16 @@ const WINDOW_MS = 60_000
  * Returns the function that counts a caller's request. It throws rate_limited if there were too many. The bootstrap
  * admin is never refused: somebody must be able to look.
  */
-export function createRateLimit({ config, bus, now = Date.now }: RateLimitDeps) {
+export function createRateLimit({ config, bus }: RateLimitDeps) {
   const most = config.rateLimitPerMinute
   return async ({ key_id, owner }: Caller): Promise<void> => {
     if (most === null || key_id === 'bootstrap') return
-    const minute = Math.floor(now() / WINDOW_MS)
+    const minute = Math.floor(Date.now() / WINDOW_MS)
     // While Redis is away nobody counts, and nobody is refused for it.
     const calls = await bus.tally(`${key_id ?? owner}:${minute}`, WINDOW_MS / 1000).catch(() => 0)
     if (calls <= most) return
     throw new BatonError('rate_limited', `This key may call ${most} times a minute.`, {
-      retryAfter: Math.ceil(((minute + 1) * WINDOW_MS - now()) / 1000),
+      retryAfter: Math.ceil(((minute + 1) * WINDOW_MS - Date.now()) / 1000),
     })
   }
 }

@@ -7,7 +7,9 @@ import { appended, delta, SESSION, start } from '../contracts/bus-bed.ts'
 
 t.test('in memory cursors stay ordered and valid when the clock goes back', async (t) => {
   let clock = 5_000
-  const bus = createMemoryBus({ now: () => clock })
+  mock.method(Date, 'now', () => clock)
+  t.teardown(() => mock.restoreAll())
+  const bus = createMemoryBus()
   t.teardown(() => bus.close())
   const [before = ''] = await appended(bus, SESSION, [delta(1)])
   clock = 3_000
@@ -22,8 +24,9 @@ t.test('in memory a log that nobody uses is dropped; a log that is read or writt
   let clock = 0
   let ahead = 0
   mock.method(performance, 'now', () => clock)
+  mock.method(Date, 'now', () => clock + ahead)
   t.teardown(() => mock.restoreAll())
-  const bus = createMemoryBus({ limits: { idleMs: 1_000 }, now: () => clock + ahead })
+  const bus = createMemoryBus({ limits: { idleMs: 1_000 } })
   t.teardown(() => bus.close())
   const [idle = ''] = await appended(bus, 'ses_idle', [delta(1)])
   const [written = ''] = await appended(bus, 'ses_written', [delta(1)])
@@ -66,7 +69,7 @@ t.test('in memory a reader whose next event is trimmed away is told that it lagg
 })
 
 t.test('in memory a log keeps as many of its newest events as its bounds allow', async (t) => {
-  const log = new Log(SESSION, () => 0)
+  const log = new Log(SESSION)
   // Each event weighs 300: 100 for its data, and 200 more.
   for (let i = 0; i < 10; i++) log.append({ type: 'message', turn_id: null, data: 'x'.repeat(100) })
   const kept = (maxEvents: number, maxBytes: number) => {
