@@ -27,16 +27,20 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
   const ask = (session: string, from: ReadFrom, options: ReadOptions) =>
     link.persist(() => scripts.read(session, from, options))
 
-  /** The first page. What is lost stays lost, but a turn's first event may be on its way into the log. */
-  async function askFirst(session: string, from: ReadFrom, options: ReadOptions) {
-    const { isYoung = false, signal } = options
+  /**
+   * The first page. What is lost stays lost, but a turn's first event may be on its way into the log. `hasWaited`: Redis
+   * was away; what was said meanwhile may be lost, or in the log already.
+   */
+  async function askFirst(session: string, place: Position | null, options: ReadOptions, hasWaited: boolean) {
+    const { isYoung = false, signal, after } = options
+    const from = place ?? (after === 'now' ? 'now' : 'start')
     let page = await ask(session, from, options)
     for (const ms of isYoung && from === 'start' ? SOON_MS : []) {
       if (!page.isGap || signal.aborted) break
       await pause(ms, signal)
       page = await ask(session, from, options)
     }
-    return page
+    return hasWaited && from === 'now' ? { ...page, isGap: true } : page
   }
 
   /** A page for a reader that has begun; null if it was aborted before Redis was back. */
@@ -52,41 +56,32 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     return null
   }
 
-  /**
-   * Throws `unavailable` if Redis is away before the first item, never after. `hasWaited`: Redis was away; what was
-   * said meanwhile may be lost, or in the log already.
-   */
+  /** Throws `unavailable` if Redis is away before the first item, never after. */
   async function* readOn(
     session: string,
     from: Position | null,
     options: ReadOptions,
     hasWaited: boolean,
   ): AsyncGenerator<ReadItem> {
-    const { signal, turn, after } = options
+    const { signal, turn } = options
     const { inbox, begun, leave } = inboxes.join(session)
     signal.addEventListener('abort', inbox.wake)
-    let position = from
-    let hasBegun = false
     try {
       await begun
-      while (!signal.aborted && !inboxes.isClosed()) {
-        // What was heard up to now is in the log already.
-        clear(inbox)
-        const page: Page | null =
-          hasBegun && position
-            ? await askAgain(session, position, options)
-            : await askFirst(session, position ?? (after === 'now' ? 'now' : 'start'), options)
-        if (!page || signal.aborted) return
-        const isLate = hasWaited && !position && after === 'now'
-        hasBegun = true
-        position = page.position
-        if (page.isGap || isLate) yield { gap: true, cursor: formatCursor(sessionTag(session), position) }
+      if (signal.aborted || inboxes.isClosed()) return
+      // What was heard up to now is in the log already.
+      clear(inbox)
+      let page: Page | null = await askFirst(session, from, options, hasWaited)
+      while (page && !signal.aborted) {
+        const { isGap, isComplete, isOver, position } = page
+        if (isGap) yield { gap: true, cursor: formatCursor(sessionTag(session), position) }
         const events = ofTurn(page.events, turn)
         if (events.length > 0) yield { events }
-        if (page.isOver) return
-        if (!page.isComplete) continue
-        position = yield* live(inbox, position, options)
-        if (!position) return
+        if (isOver) return
+        const next: Position | null = isComplete ? yield* live(inbox, position, options) : position
+        if (!next) return
+        clear(inbox)
+        page = await askAgain(session, next, options)
       }
     } finally {
       signal.removeEventListener('abort', inbox.wake)
