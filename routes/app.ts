@@ -50,7 +50,6 @@ declare module 'fastify' {
 
 /** What routes call; each takes the parts that it needs. */
 export interface RouteDeps {
-  version: string
   store: Store
   bus: Bus
   auth: Auth

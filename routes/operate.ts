@@ -1,6 +1,7 @@
 /** Health, readiness and metrics. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
+import { VERSION } from '../src/version.ts'
 import { within } from '../src/within.ts'
 import type { App, RouteDeps } from './app.ts'
 
@@ -12,12 +13,12 @@ const READY_MS = 3000
 
 /** Outside /v1, for probes and scrapers; no key needed. */
 export function operateRoutes(app: App, deps: RouteDeps): void {
-  const { store, bus, metrics, version, isDraining } = deps
+  const { store, bus, metrics, isDraining } = deps
 
   app.get(
     '/healthz',
     { schema: { operationId: 'getHealth', summary: 'The process is up', response: { 200: Health } } },
-    async () => ({ status: 'ok', version }),
+    async () => ({ status: 'ok', version: VERSION }),
   )
   app.get(
     '/readyz',

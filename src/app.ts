@@ -43,7 +43,6 @@ import { createSessionTools, type EngineTools } from './tools/session-tools.ts'
 import { createToolboxRules, sandboxOf } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
-import { VERSION } from './version.ts'
 
 /** A gateway in this process. It listens once `http` is told to. */
 interface Gateway {
@@ -280,7 +279,6 @@ function httpOf(
   const { assertUrl, refusals } = createGuard({ allowPrivate: config.connectorsAllowPrivate })
   return buildHttp({
     config,
-    version: VERSION,
     log,
     store,
     bus,

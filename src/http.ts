@@ -102,7 +102,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())
   await harden(app, deps, hardening)
-  await useOpenApi(app, deps.version)
+  await useOpenApi(app)
   const routeDeps: RouteDeps = { ...deps, streams }
   operateRoutes(app, routeDeps)
   await app.register(

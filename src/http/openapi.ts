@@ -6,6 +6,7 @@ import type { App } from '../../routes/app.ts'
 import { Json } from '../../routes/schemas.ts'
 import { isRecord } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
+import { VERSION } from '../version.ts'
 import { failuresOf } from './failures.ts'
 import { needsField, type Wanting } from './validation.ts'
 
@@ -30,13 +31,13 @@ const PAGE_POLICY = {
 }
 
 /** Call it before any route is added: routes are collected as they are registered. */
-export async function useOpenApi(app: App, version: string): Promise<void> {
+export async function useOpenApi(app: App): Promise<void> {
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
       info: {
         title: 'Baton',
-        version,
+        version: VERSION,
         description: DESCRIPTION,
         license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
       },

@@ -269,7 +269,6 @@ export async function gateway(
   })
   const app = await buildHttp({
     config,
-    version: '9.9.9',
     log,
     store,
     bus: bus.bus,

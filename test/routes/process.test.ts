@@ -6,6 +6,7 @@ import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
 import { EventStream } from '../../routes/turn-event.ts'
 import { ERROR_CODES } from '../../src/errors.ts'
+import { VERSION } from '../../src/version.ts'
 import { gate } from '../waiting.ts'
 import type { Document, Schema } from './document.ts'
 import { gateway } from './gateway.ts'
@@ -15,7 +16,7 @@ const g = await gatewayOnStore(t)
 const { call, store } = g
 
 t.test('the gateway tells its health, its readiness, its figures and its documents', async (t) => {
-  t.match(await call('GET', '/healthz'), { status: 200, body: { status: 'ok', version: '9.9.9' } })
+  t.match(await call('GET', '/healthz'), { status: 200, body: { status: 'ok', version: VERSION } })
   t.match(await call('GET', '/readyz'), { status: 200, body: { status: 'ready' } })
   g.drain.now = true
   const draining = await call('GET', '/readyz')
@@ -30,7 +31,7 @@ t.test('the gateway tells its health, its readiness, its figures and its documen
   const metrics = await call('GET', '/metrics')
   t.match(metrics.text, /baton_http_requests_total\{method="GET",route="\/healthz",status="200"\} 1/)
   const document = await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })
-  t.match(document.json(), { openapi: '3.1.0', info: { version: '9.9.9' } })
+  t.match(document.json(), { openapi: '3.1.0', info: { version: VERSION } })
   const page = await g.app.inject({ url: '/docs/', headers: { host: 'localhost' } })
   t.match(page.statusCode, 200)
   t.match(page.headers['content-security-policy'], /script-src 'self'/)
