@@ -7,10 +7,10 @@ import type { Access } from './access.ts'
 export interface Command {
   /** The words that name it: `keys create` */
   name: string
-  /** What follows the name, for people */
+  /** Its own options, for people */
   usage: string
   summary: string
-  /** Names of its arguments without dashes, all required */
+  /** Its arguments without dashes, all required, as the help names them */
   takes: readonly string[]
   options: Readonly<Record<string, { type: 'string' | 'boolean' }>>
   /** Resolves with the exit code. Throws UsageError, and whatever the work throws: the message is shown. */

@@ -19,7 +19,7 @@ const MOST_FAILURES = 10
 export const CREDENTIAL_COMMANDS: readonly Command[] = [
   {
     name: 'login',
-    usage: '<provider> [--mode loopback|paste|device]',
+    usage: '[--mode loopback|paste|device]',
     summary: "Log in at a provider's page; the provider must be in BATON_ENABLE_OAUTH",
     takes: ['provider'],
     options: { ...TARGET, mode: { type: 'string' } },
@@ -39,7 +39,7 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
   },
   {
     name: 'logout',
-    usage: '<credential>',
+    usage: '',
     summary: 'Delete a credential',
     takes: ['credential'],
     options: TARGET,
@@ -53,7 +53,7 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
   },
   {
     name: 'import',
-    usage: '<provider> <format> <file>',
+    usage: '',
     summary: "Take over a login file of a provider's own tool: codex, gemini-cli, claude, anthropic-profile",
     takes: ['provider', 'format', 'file'],
     options: TARGET,

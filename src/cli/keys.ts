@@ -50,7 +50,7 @@ export const KEY_COMMANDS: readonly Command[] = [
   },
   {
     name: 'keys revoke',
-    usage: '<id>',
+    usage: '',
     summary: 'Revoke a gateway key, within a second',
     takes: ['id'],
     options: TARGET,

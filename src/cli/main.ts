@@ -104,10 +104,10 @@ async function runCommand(command: Command, argv: readonly string[], world: Worl
   }
 }
 
-function parsed({ options, ...command }: Command, args: string[]) {
+function parsed(command: Command, args: string[]) {
   const config: ParseArgsConfig = {
     args,
-    options: { ...options, help: { type: 'boolean', short: 'h' } },
+    options: { ...command.options, help: { type: 'boolean', short: 'h' } },
     allowPositionals: true,
     tokens: true,
   }
@@ -129,17 +129,17 @@ const targetOf = ({ name }: Command, text: Given['text']): Target => ({
   owner: name === 'keys create' ? undefined : text('owner'),
 })
 
-const usageOf = ({ name, usage }: Pick<Command, 'name' | 'usage'>): string =>
-  `Usage: baton ${name} ${usage}`.trimEnd()
+/** The command with what follows its name. */
+const formOf = ({ name, takes, usage }: Command): string =>
+  [name, ...takes.map((argument) => `<${argument}>`), usage].join(' ').trimEnd()
+
+const usageOf = (command: Command): string => `Usage: baton ${formOf(command)}`
 
 const help = (commands: readonly Command[]): string[] => [
   'Usage: baton <command>',
   '`baton` stands for: npm run baton --',
   '',
-  ...commands.flatMap(({ name, usage, summary }) => [
-    `  ${`${name} ${usage}`.trimEnd()}`,
-    `      ${summary}`,
-  ]),
+  ...commands.flatMap((command) => [`  ${formOf(command)}`, `      ${command.summary}`]),
   '',
   ...COMMON,
 ]
