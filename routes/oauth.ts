@@ -4,12 +4,13 @@ import { LOGINS } from '../providers/index.ts'
 import { FACT_FORM } from '../src/credentials/logins/file.ts'
 import { PAGE_HEADERS } from '../src/credentials/logins/page.ts'
 import { invalid, UPSTREAM_CODES } from '../src/errors.ts'
+import { LOGIN_MODES } from '../src/oauth-vendor.ts'
 import type { App, RouteDeps } from './app.ts'
 import { CredentialView } from './credentials.ts'
 import { closed, Id, Instant, LoginReturn, PAGE, PAGE_OR_ERROR, Provider } from './schemas.ts'
 
 const ProviderParam = Type.Object({ provider: { ...Provider, description: 'Whose login it is' } })
-const Mode = Type.Enum(['loopback', 'paste', 'device'])
+const Mode = Type.Enum(LOGIN_MODES)
 const GoogleFact = Type.String({
   ...FACT_FORM,
   description: `Gemini alone: a Google Cloud project. ${FACT_FORM.description}`,

@@ -6,7 +6,8 @@
 import type { UpstreamFailure } from './provider.ts'
 
 /** How the vendor's answer gets back: to an address on this machine, by the person's hand, or on its own. */
-export type LoginMode = 'loopback' | 'paste' | 'device'
+export const LOGIN_MODES = ['loopback', 'paste', 'device'] as const
+export type LoginMode = (typeof LOGIN_MODES)[number]
 
 /** The operator's client and the vendor's addresses, as configured. */
 export interface OAuthSettings {

@@ -3,12 +3,11 @@ import { PROVIDER_IDS, type ProviderId } from '../config/settings.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import type { Login } from '../credentials/logins.ts'
 import { inFull } from '../errors.ts'
-import type { LoginMode } from '../oauth-vendor.ts'
+import { LOGIN_MODES, type LoginMode } from '../oauth-vendor.ts'
 import { all } from '../store/store.ts'
 import type { Access } from './access.ts'
 import { type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
-const MODES: readonly LoginMode[] = ['loopback', 'paste', 'device']
 const POLL_MS = 1_000
 /** Else the browser would call its own machine, and the login would never arrive. */
 const ELSEWHERE =
@@ -104,7 +103,7 @@ function oneOf<T extends string>(what: string, known: readonly T[], given: strin
 const providerOf = ({ args }: Given): ProviderId => oneOf('<provider>', PROVIDER_IDS, args[0])
 
 const modeOf = (text: string | undefined): LoginMode | null =>
-  text === undefined ? null : oneOf('--mode', MODES, text)
+  text === undefined ? null : oneOf('--mode', LOGIN_MODES, text)
 
 /** A refused format is wrong usage: only the installation knows which formats a provider has. */
 const isFormatError = (failure: unknown): boolean =>

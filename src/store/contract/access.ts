@@ -1,4 +1,5 @@
 /** Credentials, pending logins, the gateway's own keys, and the record of what was done with them. */
+import type { LoginMode } from '../../oauth-vendor.ts'
 import type { Claims, Page, PageRequest, Scope } from './scope.ts'
 
 export interface Credential {
@@ -68,7 +69,7 @@ export interface NewOAuthLogin {
   state_hash: string
   owner: string
   provider: string
-  mode: 'loopback' | 'paste' | 'device'
+  mode: LoginMode
   redirect_uri: string
   /** The PKCE verifier, and whatever else only the login's end needs */
   sealed: Uint8Array
