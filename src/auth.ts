@@ -51,7 +51,7 @@ export async function revokeKey(
   scope: Scope,
   id: string,
 ): Promise<void> {
-  if ((await store.keys.revoke(scope, id, by)) === null)
+  if (!(await store.keys.revoke(scope, id, by)))
     // The message does not repeat the id: it may be the key itself.
     throw new BatonError('key_not_found', 'No key has this id. The list of keys shows the ids: key_….')
 }

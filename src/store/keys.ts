@@ -1,6 +1,6 @@
 /** The gateway's own keys, found by their hash. */
 import { noted } from './audit.ts'
-import { type Db, value } from './db.ts'
+import { type Db, matched, value } from './db.ts'
 import { document } from './json.ts'
 import { ownPage, visibleTo } from './sql.ts'
 import type { ApiKey, Keys } from './store.ts'
@@ -25,7 +25,7 @@ export function createKeys(db: Db): Keys {
     },
     list: (scope, page) => ownPage(db, ['api_key', 'keys'], scope, page, (row: ApiKey) => row),
     revoke: (scope, id, by) =>
-      value<boolean>(
+      matched(
         db,
         `with seen as (
            select id from api_key where id = $1 and ($2::text is null or owner = $2)
@@ -36,7 +36,7 @@ export function createKeys(db: Db): Keys {
          ), noted as (
            insert into audit (owner, act, subject, details) select $3, 'key.revoke', id, '{}' from revoked
          )
-         select exists (select from revoked) from seen`,
+         select 1 from seen`,
         [id, visibleTo(scope), by],
       ),
     async used(ids) {

@@ -41,13 +41,13 @@ export async function keyContract(t: Test, store: Store): Promise<void> {
       [given.id],
     )
     t.strictSame((await store.keys.list(STRANGER, { limit: 5 })).data, [])
-    t.equal(await store.keys.revoke(STRANGER, given.id, 'eve'), null)
+    t.equal(await store.keys.revoke(STRANGER, given.id, 'eve'), false)
     t.equal(await store.keys.revoke(scope, given.id, 'ann'), true)
     const entry = { owner: 'ann', act: 'key.revoke', subject: given.id, details: {} }
     t.match((await store.audit.list({ limit: 1 })).data, [entry], 'the revocation is in the audit')
     const revoked = await store.keys.byHash(`hash of ${given.id}`)
     t.match(revoked, { revoked_at: /Z$/ }, 'a revoked key is still found')
-    t.equal(await store.keys.revoke(ADMIN, given.id, 'eve'), false)
+    t.equal(await store.keys.revoke(ADMIN, given.id, 'eve'), true)
     t.strictSame(await store.keys.byHash(`hash of ${given.id}`), revoked, 'the first revocation counts')
     t.match((await store.audit.list({ limit: 1 })).data, [entry], 'only the first revocation is in the audit')
     await store.keys.used([given.id])

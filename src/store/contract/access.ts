@@ -121,8 +121,11 @@ export interface Keys {
   /** By SHA-256 of the key, whatever its state. */
   byHash(hash: string): Promise<FoundKey | null>
   list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
-  /** Writes the audit's entry, too, with `by` as its owner. False, and no entry, when the key was revoked before. */
-  revoke(scope: Scope, id: string, by: string): Promise<boolean | null>
+  /**
+   * Writes the audit's entry, too, with `by` as its owner; both only once. False: there is no such key, or it is not to
+   * be seen.
+   */
+  revoke(scope: Scope, id: string, by: string): Promise<boolean>
   /**
    * Notes that the keys were used, some seconds late: a key that was revoked or has expired since was last used then.
    */
