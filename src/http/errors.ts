@@ -67,10 +67,6 @@ const isError = (thrown: unknown): thrown is Thrown => typeof thrown === 'object
 
 const REFUSALS: Readonly<Record<string, [ErrorCode, string]>> = {
   FST_ERR_CTP_BODY_TOO_LARGE: ['body_too_large', 'The body is larger than BATON_BODY_LIMIT allows.'],
-  FST_ERR_CTP_INVALID_MEDIA_TYPE: [
-    'unsupported_media_type',
-    'Send the body as content-type: application/json.',
-  ],
   FST_ERR_BAD_URL: ['invalid_request', 'The path does not begin with /, or is not valid percent-encoding.'],
   FST_ERR_MAX_PARAM_LENGTH: ['invalid_request', 'A part of the path is longer than 512 characters.'],
 }
