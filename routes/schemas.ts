@@ -61,10 +61,7 @@ export const paging = {
   cursor: Type.Optional(Type.String({ maxLength: 1024, description: '`next_cursor` of the page before' })),
 }
 export const Paging = Type.Object(paging, closed)
-export const pageOf = ({ limit = 100, cursor }: { limit?: number; cursor?: string }) => ({
-  limit,
-  ...(cursor === undefined ? {} : { cursor }),
-})
+export const pageOf = ({ limit = 100, cursor }: Static<typeof Paging>) => ({ limit, cursor })
 
 /** A key, a token or the secret of a client */
 export const Secret = Type.String(SECRET_FORM)

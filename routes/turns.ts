@@ -303,8 +303,5 @@ const closing = (turn: Turn, what: string) =>
 /** A failed turn's error as the answer to a client that waited for the turn. */
 function failure(turn: Turn, error: NonNullable<Turn['error']>): BatonError {
   const { code, message, param, details } = error
-  return new BatonError(code, message, {
-    ...(param === null ? {} : { param }),
-    details: { ...details, turn_id: turn.id },
-  })
+  return new BatonError(code, message, { param, details: { ...details, turn_id: turn.id } })
 }

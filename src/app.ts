@@ -302,7 +302,7 @@ function httpOf(
     refusals,
     metrics,
     isDraining: turns.isDraining,
-    ...(pingMs === undefined ? {} : { pingMs }),
+    pingMs,
   })
 }
 

@@ -18,9 +18,9 @@ import type { ApiKey, FoundKey, Scope, Store } from './store/store.ts'
 export interface NewKey {
   owner: string
   scopes: ApiKey['scopes']
-  name?: string
+  name?: string | undefined
   /** RFC 3339 */
-  expires_at?: string
+  expires_at?: string | undefined
 }
 
 /** Makes a key; the text is returned this once. Also the command line's way to the first key. */

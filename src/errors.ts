@@ -97,8 +97,8 @@ export const errorList = (codes: readonly ErrorCode[]): string =>
     .join('\n')
 
 export interface ErrorOptions {
-  /** The request field at fault, as a path: `input[0].text`. */
-  param?: string
+  /** The request field at fault, as a path: `input[0].text`; null: no single one. */
+  param?: string | null
   /** Extra facts for the caller; never a secret. A provider's own words go to `details.upstream`. */
   details?: Record<string, unknown> | undefined
   /** Seconds after which a retry makes sense, a month at most; becomes the Retry-After header. */

@@ -31,7 +31,7 @@ import { NO_COMPILERS, useValidation } from './http/validation.ts'
 export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
   config: Config
   /** Milliseconds between two pings of an event stream; default PING_MS */
-  pingMs?: number
+  pingMs?: number | undefined
 }
 
 /** All below /v1, by the tag of their operations. */

@@ -111,12 +111,7 @@ function newKey(given: Given): NewKey {
     throw new UsageError('--name must have 1 to 200 characters.')
   }
   const expires = given.text('expires')
-  return {
-    owner,
-    scopes: [scope],
-    ...(name === undefined ? {} : { name }),
-    ...(expires === undefined ? {} : { expires_at: timeOf(expires) }),
-  }
+  return { owner, scopes: [scope], name, expires_at: expires === undefined ? undefined : timeOf(expires) }
 }
 
 function timeOf(text: string): string {

@@ -135,7 +135,7 @@ function invalidRequest(errors: readonly Failure[], part: string): BatonError {
   const path = part === 'headers' ? found.replace(/\b[a-z]/g, (letter) => letter.toUpperCase()) : found
   const subject = path === '' ? PARTS[part] : path
   const message = `${subject ?? 'The request'} ${problem}.${remedy ? ` ${remedy}.` : ''}`
-  return new BatonError('invalid_request', message, path === '' ? {} : { param: path })
+  return new BatonError('invalid_request', message, { param: path || null })
 }
 
 const MISSING = 'The body is missing: send a JSON object as content-type: application/json.'

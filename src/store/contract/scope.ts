@@ -11,7 +11,7 @@ export const EVERYONE: Scope = { owner: '', admin: true }
 export interface PageRequest {
   limit: number
   /** Opaque, from the page before */
-  cursor?: string
+  cursor?: string | undefined
   /** Most bytes of rows that may be large: a page ends before it has more, but has at least one. Default 32 MiB */
   bytes?: number
 }
@@ -35,11 +35,11 @@ interface Claim<Row> {
 /** Every row of a paged list. */
 export async function all<T>(page: (request: PageRequest) => Promise<Page<T>>): Promise<T[]> {
   const rows: T[] = []
-  let next: PageRequest | null = { limit: 100 }
-  while (next) {
-    const { data, next_cursor }: Page<T> = await page(next)
+  let cursor: string | undefined
+  do {
+    const { data, next_cursor }: Page<T> = await page({ limit: 100, cursor })
     rows.push(...data)
-    next = next_cursor === null ? null : { limit: 100, cursor: next_cursor }
-  }
+    cursor = next_cursor ?? undefined
+  } while (cursor !== undefined)
   return rows
 }
