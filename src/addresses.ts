@@ -122,6 +122,9 @@ function blockList(ranges: string[]): BlockList {
   return list
 }
 
+/** A host name or address as a URL has it: an IPv6 address in brackets. */
+export const inUrl = (host: string): string => (host.includes(':') ? `[${host}]` : host)
+
 /** Whether a host name or address, without a port, never leaves this machine. */
 export function isLoopback(host: string): boolean {
   const bare = host.replace(/^\[|\]$/g, '').toLowerCase()

@@ -6,7 +6,7 @@ import { randomUUID } from 'node:crypto'
 import type { AddressInfo } from 'node:net'
 import type { Logger } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../providers/index.ts'
-import { isLoopback } from './addresses.ts'
+import { inUrl, isLoopback } from './addresses.ts'
 import { createAuth } from './auth.ts'
 import { BUILTINS } from './builtins/index.ts'
 import { openBus } from './bus/open.ts'
@@ -316,7 +316,7 @@ async function closeAll(closers: (() => Promise<unknown>)[], log: Logger): Promi
 /** Where a browser on this machine reaches the gateway; null if it serves other machines, or has no port. */
 function ownUrl(host: string, address: AddressInfo | string | null): string | null {
   if (!isLoopback(host) || typeof address === 'string') return null
-  return address && `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`
+  return address && `http://${inUrl(host)}:${address.port}`
 }
 
 /** Redacted: the server may have printed a secret that it was given, or what a caller asked it. */

@@ -1,5 +1,5 @@
 /** The command line over HTTP: a running gateway does the work, under the key that is given. */
-import { isLoopback } from '../addresses.ts'
+import { inUrl, isLoopback } from '../addresses.ts'
 import { isRecord, parseRecord } from '../chat/json.ts'
 import type { Config } from '../config/config.ts'
 import { inFull } from '../errors.ts'
@@ -33,8 +33,7 @@ const LONG_TIMEOUT_MS = 290_000
 /** The URL of this configuration's gateway, as this machine reaches it. */
 export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
   const everywhere: Readonly<Record<string, string>> = { '0.0.0.0': '127.0.0.1', '::': '::1' }
-  const name = everywhere[host] ?? host
-  return `http://${name.includes(':') ? `[${name}]` : name}:${port}`
+  return `http://${inUrl(everywhere[host] ?? host)}:${port}`
 }
 
 /** Every verb throws RemoteError for what the gateway refused. */

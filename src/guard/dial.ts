@@ -1,7 +1,7 @@
 /** Makes the guard's connections: to the very addresses that were checked, or through the forward proxy. */
 import { isIP, type Socket } from 'node:net'
 import { buildConnector } from 'undici'
-import type { Openings } from '../addresses.ts'
+import { inUrl, type Openings } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
 import { createTunnels, type ForwardProxy, NoTunnelError, PATIENT, type Tunnels } from '../outbound.ts'
 import { lookupBy, noAddress, type Resolve } from '../resolve.ts'
@@ -60,7 +60,7 @@ export function createDialer(openings: Openings, resolve: Resolve, proxy: Connec
         })
       const { protocol, hostname } = options
       const port = Number(options.port || 443)
-      if (protocol !== 'https:' || !tunnels?.serve(bracketed(hostname), port)) return dial()
+      if (protocol !== 'https:' || !tunnels?.serve(inUrl(hostname), port)) return dial()
       tunnelTo(hostname, port, { openings, resolve, tunnels }).then(
         (httpSocket) => dial({ httpSocket }),
         (error: Error) => callback(error, null),
@@ -89,7 +89,7 @@ async function tunnelTo(
   let failure: Error = noAddress(host)
   for (const target of targets) {
     try {
-      return await tunnels.open(`${bracketed(target)}:${port}`)
+      return await tunnels.open(`${inUrl(target)}:${port}`)
     } catch (thrown) {
       if (!(thrown instanceof NoTunnelError)) throw thrown
       // A tenant is not told where the proxy itself is.
@@ -99,8 +99,6 @@ async function tunnelTo(
   }
   throw failure
 }
-
-const bracketed = (host: string): string => (isIP(host) === 6 ? `[${host}]` : host)
 
 /** The members needed of undici's parser, which its socket carries. */
 interface Parser {
