@@ -200,10 +200,9 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
   const builtins = BUILTINS.filter(({ name }) => policy.offersBuiltin(name))
   const gate = createGate({
     // The replicas of one database share the tools' slots; other users of the same Redis have their own.
-    slots: bus.slots(await store.settings.init('deployment', randomUUID())),
+    slots: bus.slots(await store.settings.init('deployment', randomUUID()), toolbox.maxConcurrent),
     metrics,
     queueMs: config.toolWaitSeconds * 1000,
-    maxConcurrent: toolbox.maxConcurrent,
   })
   const executor = closeLater(
     createExecutor({

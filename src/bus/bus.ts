@@ -85,8 +85,8 @@ export interface Bus {
   publish(topic: Topic, message: string): Promise<void>
   /** Until the bus is closed. */
   subscribe(topic: Topic, fn: (message: string) => void): void
-  /** Counted slots that everyone with this scope shares: all replicas, or this process alone. */
-  slots(scope: string): Slots
+  /** Counted slots, `total` of them, that everyone with this scope shares: all replicas, or this process alone. */
+  slots(scope: string, total: number): Slots
   /**
    * Adds one to a count that all replicas share and that is forgotten after `seconds`. Returns the new count. Throws
    * `unavailable` at once while Redis is away.

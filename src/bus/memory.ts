@@ -203,7 +203,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       const known = topics.get(topic) ?? new Set()
       topics.set(topic, known.add(fn))
     },
-    slots: createMemorySlots,
+    slots: (_, total) => createMemorySlots(total),
     async tally(name, seconds) {
       const known = tallies.get(name)
       const ms = performance.now()

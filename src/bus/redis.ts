@@ -86,8 +86,8 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
       // If this fails, the next connection subscribes.
       if (!known) link.subscribe(controls + topic).catch(() => {})
     },
-    slots(scope) {
-      const made = createSharedSlots({ link, scope, replica, log })
+    slots(scope, total) {
+      const made = createSharedSlots({ link, scope, total, replica, log })
       shared.set(made.channel, made)
       return made
     },

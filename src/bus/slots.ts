@@ -11,8 +11,6 @@ export interface Ticket {
   tool: string
   /** Slots of this tool */
   most: number
-  /** Slots of all tools together */
-  total: number
 }
 
 export interface Slots {
@@ -31,7 +29,8 @@ interface MemorySlots extends Slots {
   held(): Ticket[]
 }
 
-export function createMemorySlots(): MemorySlots {
+/** `total`: slots of all tools together. */
+export function createMemorySlots(total: number): MemorySlots {
   const inside = new Map<string, Ticket>()
   const running = new Map<string, number>()
   const listeners: ((ticket: string) => void)[] = []
@@ -43,7 +42,7 @@ export function createMemorySlots(): MemorySlots {
     running.set(ticket.tool, (running.get(ticket.tool) ?? 0) + 1)
   }
 
-  const hasSlot = ({ tool, most, total }: Ticket) => inside.size < total && (running.get(tool) ?? 0) < most
+  const hasSlot = ({ tool, most }: Ticket) => inside.size < total && (running.get(tool) ?? 0) < most
 
   /** Lets in the calls that can come in, first come first. */
   function serve(): void {

@@ -18,8 +18,6 @@ export interface Gate {
 
 export interface GateOptions {
   slots: Slots
-  /** Calls of all tools at once */
-  maxConcurrent: number
   /** Calls that may wait for one tool */
   queueLimit?: number
   queueMs: number
@@ -27,7 +25,7 @@ export interface GateOptions {
 }
 
 export function createGate(options: GateOptions): Gate {
-  const { slots, maxConcurrent, queueLimit = 64, queueMs, metrics } = options
+  const { slots, queueLimit = 64, queueMs, metrics } = options
   /** Who waits for a slot, by ticket */
   const waiting = new Map<string, () => void>()
   let last = 0
@@ -67,7 +65,7 @@ export function createGate(options: GateOptions): Gate {
       // Counted before the wait: the metrics name a tool even if other replicas' calls keep its first call waiting.
       metrics.toolAsked(name)
       const since = performance.now()
-      const ticket: Ticket = { id: String(++last), tool, most, total: maxConcurrent }
+      const ticket: Ticket = { id: String(++last), tool, most }
       try {
         const answer = await take(ticket, signal)
         signal.throwIfAborted()

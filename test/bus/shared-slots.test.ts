@@ -4,7 +4,7 @@ import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import { createSharedSlots } from '../../src/bus/redis/slots.ts'
 
-const ticket = (id: string) => ({ id, tool: 'read', most: 1, total: 10 })
+const ticket = (id: string) => ({ id, tool: 'read', most: 1 })
 
 /** One replica's slots; a test gives the answers of Redis itself, or lets Redis be away. */
 function served(t: Test) {
@@ -21,7 +21,7 @@ function served(t: Test) {
   }
   const lines: string[] = []
   const log = pino({ base: null }, { write: (line) => void lines.push(JSON.parse(line).msg) })
-  const slots = createSharedSlots({ link, scope: 'all', replica: 'r1', leaseMs: 6_000, log })
+  const slots = createSharedSlots({ link, scope: 'all', total: 10, replica: 'r1', leaseMs: 6_000, log })
   t.teardown(() => slots.close())
   const granted: string[] = []
   slots.onGranted((id) => granted.push(id))

@@ -40,7 +40,7 @@ export function fakeBus() {
     signal.addEventListener('abort', once)
   }
   const bus: Bus = {
-    slots: createMemorySlots,
+    slots: (_, total) => createMemorySlots(total),
     async append(session, events: BusEvent[]) {
       const log = logOf(session)
       for (const { type, turn_id, data } of events)

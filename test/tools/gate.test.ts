@@ -23,7 +23,7 @@ interface Replica {
 
 let replicas = 0
 
-async function replica(t: Test, scope: string, leaseMs = 60_000): Promise<Replica> {
+async function replica(t: Test, scope: string, leaseMs = 60_000, total = 10): Promise<Replica> {
   let isAway = false
   let room: SharedSlots | null = null
   const link = createLink({
@@ -36,7 +36,7 @@ async function replica(t: Test, scope: string, leaseMs = 60_000): Promise<Replic
   await link.open()
   const run: typeof link.run = (...args) => (isAway ? Promise.reject(new Error('away')) : link.run(...args))
   const name = `r${++replicas}`
-  const slots = createSharedSlots({ link: { ...link, run }, scope, replica: name, leaseMs, log })
+  const slots = createSharedSlots({ link: { ...link, run }, scope, total, replica: name, leaseMs, log })
   room = slots
   await link.subscribe(slots.channel)
   const die = () => {
@@ -68,7 +68,7 @@ const gateOn = (slots: Slots, over: Partial<GateOptions> = {}): CountedGate => {
     waiting += change
   }
   const counted = { ...metrics, toolWaits }
-  const gate = createGate({ slots, maxConcurrent: 10, queueMs: 60_000, metrics: counted, ...over })
+  const gate = createGate({ slots, queueMs: 60_000, metrics: counted, ...over })
   return { ...gate, waiting: () => waiting }
 }
 
@@ -87,10 +87,10 @@ const arrived = async (gate: CountedGate, count: number) => {
   while (gate.waiting() < count) await sleep(1)
 }
 
-async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
+async function contract(t: Test, pair: (t: Test, total: number) => Promise<[Slots, Slots]>) {
   await t.test('each tool and all tools together have a limit, and calls come in by arrival', async (t) => {
-    const [one, two] = await pair(t)
-    const [a, b] = [gateOn(one, { maxConcurrent: 3 }), gateOn(two, { maxConcurrent: 3 })]
+    const [one, two] = await pair(t, 3)
+    const [a, b] = [gateOn(one), gateOn(two)]
     const order: string[] = []
     const [here, there] = [visitor(a, order), visitor(b, order)]
     const first = await here('read', 2, 'read 1')
@@ -118,7 +118,7 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
   })
 
   await t.test('a call that gives up leaves the line, and a full line refuses', async (t) => {
-    const [one, two] = await pair(t)
+    const [one, two] = await pair(t, 10)
     const [a, b] = [gateOn(one, { queueLimit: 1 }), gateOn(two, { queueLimit: 1, queueMs: 30 })]
     const leave = await a.enter('read', 1, new AbortController().signal)
     await t.rejects(b.enter('read', 1, new AbortController().signal, 'srv.read'), {
@@ -148,7 +148,7 @@ async function contract(t: Test, pair: (t: Test) => Promise<[Slots, Slots]>) {
   })
 
   await t.test('a hundred calls all come in, and never more at once than there are slots', async (t) => {
-    const gates = (await pair(t)).map((slots) => gateOn(slots, { maxConcurrent: 5 }))
+    const gates = (await pair(t, 5)).map((slots) => gateOn(slots))
     const now = { all: 0, read: 0, write: 0 }
     const most = { ...now }
     const order: number[] = []
@@ -178,17 +178,18 @@ const withNames = (slots: Slots, prefix: string): Slots => ({
 })
 
 t.test('a gate keeps its contract in one process', async (t) =>
-  contract(t, async () => {
-    const slots = createMemorySlots()
+  contract(t, async (_, total) => {
+    const slots = createMemorySlots(total)
     // A process has one gate. Here two gates share the slots, and each listens for its own tickets.
     return [slots, withNames(slots, 'b')]
   }),
 )
 
 t.test('a gate keeps its contract on two replicas that share a Redis', ON_REDIS, async (t) => {
-  await contract(t, async (t) => {
+  await contract(t, async (t, total) => {
     const scope = scopeOf('contract')
-    return [(await replica(t, scope)).slots, (await replica(t, scope)).slots]
+    const one = () => replica(t, scope, 60_000, total)
+    return [(await one()).slots, (await one()).slots]
   })
 
   await t.test('slots are shared within a scope only', async (t) => {
@@ -297,11 +298,11 @@ t.test('a gate keeps its contract on two replicas that share a Redis', ON_REDIS,
   )
 })
 
-const ticket = (id: string) => ({ id, tool: 'read', most: 2, total: 10 })
+const ticket = (id: string) => ({ id, tool: 'read', most: 2 })
 
 t.test('metrics show the calls that run, wait and were refused', async (t) => {
   const metrics = createMetrics({ defaults: false })
-  const gate = gateOn(createMemorySlots(), { queueMs: 200, metrics })
+  const gate = gateOn(createMemorySlots(10), { queueMs: 200, metrics })
   const leave = await gate.enter('key', 1, new AbortController().signal, 'srv.read')
   const waiting = gate.enter('key', 1, new AbortController().signal, 'srv.read')
   waiting.catch(() => {})
@@ -320,7 +321,7 @@ t.test('metrics show the calls that run, wait and were refused', async (t) => {
 
 t.test('a tool whose slots are all taken elsewhere has a busy count of 0 before it grows', async (t) => {
   const metrics = createMetrics({ defaults: false })
-  const gate = gateOn(createMemorySlots(), { maxConcurrent: 0, queueMs: 100, metrics })
+  const gate = gateOn(createMemorySlots(0), { queueMs: 100, metrics })
   const refused = t.rejects(gate.enter('key', 1, new AbortController().signal, 'srv.read'), {
     message: /busy/,
   })

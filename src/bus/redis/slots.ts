@@ -140,6 +140,8 @@ interface SharedSlotsDeps {
   link: Pick<Link, 'run' | 'database' | 'subscribe'>
   /** Whose slots they are: replicas with the same scope share them */
   scope: string
+  /** Slots of all tools together */
+  total: number
   /** Unique to this process */
   replica: string
   /** A slot whose replica says nothing for this long is free. Replicas renew theirs after a third of it */
@@ -156,14 +158,14 @@ export interface SharedSlots extends Slots {
 
 export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
   const { link, scope, replica, leaseMs = LEASE_MS, log } = deps
+  const total = Math.min(deps.total, UNLIMITED)
   // `places`: replicas of former versions use this name.
   const keys = ['held', 'line', 'seen', 'count'].map((name) => `baton:{places:${scope}}:${name}`)
   const channel = `baton:${link.database}:places:${scope}`
   /** Counts what runs here, and decides while Redis is away */
-  const own = createMemorySlots()
+  const own = createMemorySlots(total)
   const waiting = new Map<string, Waiting>()
   const listeners: ((ticket: string) => void)[] = []
-  let total = UNLIMITED
   // A Redis that is full refuses some operations and takes others.
   const presence = createPresence(
     log,
@@ -226,7 +228,6 @@ export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
     channel,
     hear,
     async enter(ticket, lineLimit) {
-      total = Math.min(ticket.total, UNLIMITED)
       const mine: Waiting = { ticket, arrival: null, isIn: false }
       waiting.set(ticket.id, mine)
       try {
