@@ -1,6 +1,7 @@
 /** The SSE wire format, both ways; no sockets. Decoding is eventsource-parser's (WHATWG HTML 9.2). */
 import { createParser } from 'eventsource-parser'
 import { BatonError } from './errors.ts'
+import { jsonEscape } from './text.ts'
 
 /**
  * Most lines of one event, which usually has two to four. Each line costs the parser a hundred bytes until the event
@@ -65,10 +66,9 @@ export function createDecoder(
 
 /** Line breaks that JSON leaves in its texts. They end no line of SSE, but do for many readers (httpx `iter_lines`). */
 const BREAKS = /[\u0085\u2028\u2029]/g
-const escaped = (one: string) => `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`
 
 /** Encodes one event. `data` is JSON on one line. */
 export const encodeEvent = (event: string, data: string, id: string): string =>
-  `id: ${id}\nevent: ${event}\ndata: ${data.replace(BREAKS, escaped)}\n\n`
+  `id: ${id}\nevent: ${event}\ndata: ${data.replace(BREAKS, jsonEscape)}\n\n`
 
 export const encodeComment = (text: string): string => `: ${text}\n\n`

@@ -21,9 +21,10 @@ export const spelledOut = (text: string): string =>
 
 /** The same as JSON writes them (`\u200b`): JSON text keeps its meaning. */
 export const jsonEscaped = (text: string): string =>
-  text.replace(UNSEEN, (character) =>
-    character.replace(/./gs, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`),
-  )
+  text.replace(UNSEEN, (character) => character.replace(/./gs, jsonEscape))
+
+/** One UTF-16 unit as JSON may write it. */
+export const jsonEscape = (unit: string): string => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`
 
 /** One line for a log or a terminal: nothing unseen, no control character that could add a line. */
 export const oneLine = (text: string, limit = 400): string => visibleText(text, limit).replace(/[\t\n]/g, ' ')
