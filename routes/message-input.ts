@@ -1,5 +1,6 @@
 /** Checks of callers' messages that a schema cannot make: which parts a role may hold, and the media among them. */
 import type { Static } from 'typebox'
+import { httpUrl } from '../src/addresses.ts'
 import type { ContextEdit } from '../src/chat/edits.ts'
 import {
   type ContentPart,
@@ -111,8 +112,8 @@ function givenMedia(urls: Urls, part: MediaPart, path: string): MediaPart {
     throw invalid(path, `${path} needs exactly one of data (base64) and url.`)
   }
   if (url === undefined) return part
-  const parsed = URL.canParse(url) ? new URL(url) : null
-  if (!parsed || !/^https?:$/.test(parsed.protocol)) {
+  const parsed = httpUrl(url)
+  if (!parsed) {
     throw invalid(`${path}.url`, `${path}.url must be an http or https URL; give the ${type} itself as data.`)
   }
   urls.push({ path: `${path}.url`, url: parsed.href })

@@ -122,6 +122,12 @@ function blockList(ranges: string[]): BlockList {
   return list
 }
 
+/** The text as an http or https URL; null if it is none. */
+export function httpUrl(text: string): URL | null {
+  const url = URL.canParse(text) ? new URL(text) : null
+  return url && /^https?:$/.test(url.protocol) ? url : null
+}
+
 /** A host name or address as a URL has it: an IPv6 address in brackets. */
 export const inUrl = (host: string): string => (host.includes(':') ? `[${host}]` : host)
 

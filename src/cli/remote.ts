@@ -1,5 +1,5 @@
 /** The command line over HTTP: a running gateway does the work, under the key that is given. */
-import { inUrl, isLoopback } from '../addresses.ts'
+import { httpUrl, inUrl, isLoopback } from '../addresses.ts'
 import { isRecord, parseRecord } from '../chat/json.ts'
 import type { Config } from '../config/config.ts'
 import { inFull } from '../errors.ts'
@@ -118,10 +118,8 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
 
 /** The gateway that --url names. Throws UsageError if it names none, or if the key would go there in the clear. */
 export function rootOf(text: string, key: string | null): string {
-  const url = URL.canParse(text) ? new URL(text) : null
-  if (!url || !/^https?:$/.test(url.protocol)) {
-    throw new UsageError('--url must be an http or https URL, such as http://127.0.0.1:8787.')
-  }
+  const url = httpUrl(text)
+  if (!url) throw new UsageError('--url must be an http or https URL, such as http://127.0.0.1:8787.')
   if (url.protocol === 'http:' && key !== null && !isLoopback(url.hostname)) {
     throw new UsageError(`--url must use https: a key is sent to ${url.host}.`)
   }

@@ -2,6 +2,7 @@
  * What a connector may be, in the file and over the API alike: which fields go with which transport, and what they may
  * hold.
  */
+import { httpUrl } from '../addresses.ts'
 import { envProblem } from '../mcp/child-env.ts'
 import type { Connector } from '../store/store.ts'
 import type { Problem } from '../validation.ts'
@@ -98,9 +99,8 @@ function transportProblems(given: ConnectorShape): Problem[] {
 }
 
 function urlProblems(text: string): Problem[] {
-  const url = URL.canParse(text) ? new URL(text) : null
-  if (!url || !/^https?:$/.test(url.protocol))
-    return said('url', 'must be an http or https URL', 'Write it like https://mcp.example.com/mcp')
+  const url = httpUrl(text)
+  if (!url) return said('url', 'must be an http or https URL', 'Write it like https://mcp.example.com/mcp')
   if (!url.username && !url.password) return []
   return said('url', 'must not hold a user name or password', 'Put them into headers')
 }

@@ -1,5 +1,5 @@
 /** How a setting's text is read: each gives the value, or throws UnfitValue with what it must be. */
-import { isLoopback, isOpening } from '../addresses.ts'
+import { httpUrl, isLoopback, isOpening } from '../addresses.ts'
 import { parseDuration } from '../duration.ts'
 
 /** A value that a setting does not take. The message says what it must be and never repeats it. */
@@ -136,12 +136,11 @@ export const forwardProxy = (value: string): string => {
 export const origins = (value: string): string[] =>
   list(value).map((item) => {
     if (item === '*') return item
-    const url = URL.canParse(item) ? new URL(item) : null
-    const isWeb = url !== null && /^https?:$/.test(url.protocol)
-    if (isWeb && url.origin === item.toLowerCase() && !url.host.includes('*')) return url.origin
+    const web = httpUrl(item)
+    if (web && web.origin === item.toLowerCase() && !web.host.includes('*')) return web.origin
     // Pages of apps have schemes of their own (capacitor://localhost), for which `URL` knows no origin (Fetch, 3.2
     // "Origin").
-    const isApp = url !== null && !isWeb && /^[a-z][a-z\d+.-]*:\/\/[\w.:-]+$/i.test(item)
+    const isApp = !web && URL.canParse(item) && /^[a-z][a-z\d+.-]*:\/\/[\w.:-]+$/i.test(item)
     if (isApp) return item.toLowerCase()
     const remedy = 'An origin is scheme://host[:port], without a path or wildcard; * alone is any'
     throw new UnfitValue(`holds '${item}', which is not an origin`, remedy)
