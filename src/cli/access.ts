@@ -9,7 +9,7 @@ import type { KeyRotation } from '../credentials/key-rotation.ts'
 import type { Login, LoginStatus } from '../credentials/logins.ts'
 import type { LoginMode } from '../oauth-vendor.ts'
 import { FolderInUse } from '../store/lock.ts'
-import type { ApiKey, Page, PageRequest } from '../store/store.ts'
+import type { ApiKey } from '../store/store.ts'
 import { openRemote, rootOf, urlOf } from './remote.ts'
 
 export interface TriedServer {
@@ -26,10 +26,10 @@ export interface Access {
   /** What to write after `baton login`, so that the login becomes this owner's */
   loginFor(owner: string): string
   createKey(input: NewKey): Promise<ApiKey & { key: string }>
-  keys(page: PageRequest): Promise<Page<ApiKey>>
+  keys(): Promise<ApiKey[]>
   revokeKey(id: string): Promise<void>
   rotateEncryption(): Promise<KeyRotation>
-  credentials(page: PageRequest): Promise<Page<CredentialView>>
+  credentials(): Promise<CredentialView[]>
   deleteCredential(id: string): Promise<void>
   authorize(provider: string, mode: LoginMode | null): Promise<Login>
   status(provider: string, state: string): Promise<LoginStatus>

@@ -4,7 +4,6 @@ import type { CredentialView } from '../credentials/credentials.ts'
 import type { Login } from '../credentials/logins.ts'
 import { inFull } from '../errors.ts'
 import { LOGIN_MODES, type LoginMode } from '../oauth-vendor.ts'
-import { all } from '../store/store.ts'
 import type { Access } from './access.ts'
 import { type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
@@ -77,7 +76,7 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
     options: TARGET,
     async run(given) {
       const access = await given.access()
-      show(given, await all((page) => access.credentials(page)), COLUMNS)
+      show(given, await access.credentials(), COLUMNS)
       return 0
     },
   },

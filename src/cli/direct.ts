@@ -44,10 +44,10 @@ export async function openDirect(config: Config, owner: string | null): Promise<
     place: databaseUrl === null ? `the store in ${dataDir}` : 'the PostgreSQL server',
     loginFor: (whose) => (whose === caller.owner ? '' : ` --owner ${whose}`),
     createKey: (input) => createKey(store, 'cli', input),
-    keys: (page) => store.keys.list(scope, page),
+    keys: () => all((page) => store.keys.list(scope, page)),
     revokeKey: (id) => revokeKey(store, 'cli', scope, id),
     rotateEncryption: () => rotateEncryption(store, vault, 'cli'),
-    credentials: (page) => logins.credentials.list(scope, page),
+    credentials: () => all((page) => logins.credentials.list(scope, page)),
     deleteCredential: (id) => logins.credentials.delete({ ...scope, owner: caller.owner }, id),
     authorize: (provider, mode) =>
       // The person's browser is on this machine, so it can call back here.

@@ -3,7 +3,6 @@ import type { Config } from '../config/config.ts'
 import { ConfigError, EX_CONFIG } from '../config/load.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import { inFull } from '../errors.ts'
-import { all } from '../store/store.ts'
 import { oneLine } from '../text.ts'
 import type { Access, TriedServer } from './access.ts'
 import { type Command, type Given, TARGET, UsageError, whyNot } from './command.ts'
@@ -79,7 +78,7 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
     for (const problem of problems) report.bad(problem)
     if (problems.length > 0) return
     report.ok(`store and bus, by ${access.place}`)
-    for (const credential of await all((page) => access.credentials(page))) judge(credential, access, report)
+    for (const credential of await access.credentials()) judge(credential, access, report)
     for await (const tried of access.connectors()) judgeServer(tried, report)
   } catch (failure) {
     if (failure instanceof UsageError) throw failure

@@ -1,7 +1,7 @@
 /** Commands about keys of callers, and about the key that everything is sealed under. */
 import type { NewKey } from '../auth.ts'
 import type { KeyRotation } from '../credentials/key-rotation.ts'
-import { type ApiKey, all } from '../store/store.ts'
+import type { ApiKey } from '../store/store.ts'
 import { isDay, LAST_INSTANT } from '../validation.ts'
 import { type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
@@ -36,7 +36,7 @@ export const KEY_COMMANDS: readonly Command[] = [
     options: TARGET,
     async run(given) {
       const access = await given.access()
-      show(given, await all((page) => access.keys(page)), {
+      show(given, await access.keys(), {
         id: ({ id }) => id,
         owner: ({ owner }) => owner,
         scopes: ({ scopes }) => scopes.join(','),

@@ -3,7 +3,7 @@ import { httpUrl, inUrl, isLoopback } from '../addresses.ts'
 import { isRecord, parseRecord } from '../chat/json.ts'
 import type { Config } from '../config/config.ts'
 import { inFull } from '../errors.ts'
-import { all, type Page, type PageRequest } from '../store/store.ts'
+import { all, type Page } from '../store/store.ts'
 import type { Access } from './access.ts'
 import { UsageError, whyNot } from './command.ts'
 
@@ -71,12 +71,13 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
     return value as T
   }
 
-  async function list<T>(path: string, { limit, cursor }: PageRequest): Promise<Page<T>> {
-    const rest = cursor ? `&cursor=${encodeURIComponent(cursor)}` : ''
-    const page = await call<Page<T>>('GET', `${path}?limit=${limit}${rest}`)
-    if (!Array.isArray(page.data) || page.next_cursor === undefined) throw stranger(root)
-    return page
-  }
+  const list = <T>(path: string): Promise<T[]> =>
+    all(async ({ limit, cursor }) => {
+      const rest = cursor ? `&cursor=${at(cursor)}` : ''
+      const page = await call<Page<T>>('GET', `${path}?limit=${limit}${rest}`)
+      if (!Array.isArray(page.data) || page.next_cursor === undefined) throw stranger(root)
+      return page
+    })
   const at = encodeURIComponent
 
   return {
@@ -84,10 +85,10 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
     // Without keys everything is local's.
     loginFor: (whose) => (whose === 'local' ? '' : ` --key <a key of ${whose}>`),
     createKey: (input) => call('POST', '/v1/keys', input),
-    keys: (page) => list('/v1/keys', page),
+    keys: () => list('/v1/keys'),
     revokeKey: (id) => call('DELETE', `/v1/keys/${at(id)}`),
     rotateEncryption: () => call('POST', '/v1/keys/rotate-encryption', undefined, LONG_TIMEOUT_MS),
-    credentials: (page) => list('/v1/credentials', page),
+    credentials: () => list('/v1/credentials'),
     deleteCredential: (id) => call('DELETE', `/v1/credentials/${at(id)}`),
     authorize: (provider, mode) => call('POST', `/v1/oauth/${at(provider)}/authorize`, mode ? { mode } : {}),
     status: (provider, state) => call('GET', `/v1/oauth/${at(provider)}/status?state=${at(state)}`),
@@ -104,9 +105,7 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
       }
     },
     async *connectors() {
-      for (const { id, name } of await all((page) =>
-        list<{ id: string; name: string }>('/v1/connectors', page),
-      )) {
+      for (const { id, name } of await list<{ id: string; name: string }>('/v1/connectors')) {
         const tried = await call<{ error?: string }>('POST', `/v1/connectors/${at(id)}/test`).catch(ifGone)
         // A running gateway leaves out tools that the toolbox does not name.
         if (tried) yield { name, error: tried.error ?? null, unforeseen: [] }
