@@ -8,7 +8,7 @@ import { connectorKey, connectorSpec, openConnector } from '../src/credentials/c
 import { createVault } from '../src/credentials/vault.ts'
 import { BatonError } from '../src/errors.ts'
 import { McpError } from '../src/mcp/contract.ts'
-import { NONE } from './patterns.ts'
+import { AVAILABLE, NONE } from './patterns.ts'
 import { gateway, vault } from './routes/gateway.ts'
 import { ADMIN, gatewayOnStore, KEYS } from './routes/gateway-on-store.ts'
 
@@ -172,7 +172,7 @@ t.test('a server that is connected is available once it has listed its tools', a
   const bound = async () => (await boundTo(session, { limit: 1 })).data
   t.match(await bound(), [{ status: 'unavailable', reason: 'mute is not ready yet' }])
   await store.connectors.saveList(connectorKey(connector), connector.id, { tools: [] })
-  t.match(await bound(), [{ status: 'available' }], 'a server without tools is available, too')
+  t.match(await bound(), [{ status: AVAILABLE }], 'a server without tools is available, too')
 })
 
 t.test('a connector whose encryption key is gone can be changed with its secrets given again', async (t) => {

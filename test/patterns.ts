@@ -5,3 +5,6 @@ export const NONE = { length: 0 }
 export const EMPTY = Object.defineProperty(() => {}, Symbol.hasInstance, {
   value: (found: object) => Object.keys(found).length === 0,
 })
+
+/** … and what can be used: a word there fits every text that holds it, `'available'` fits 'unavailable'. */
+export const AVAILABLE = /^available$/

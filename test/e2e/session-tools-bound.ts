@@ -5,7 +5,7 @@
 import type { Test } from 'tap'
 import { SERVER_WAIT_MS } from '../../src/tools/session-tools.ts'
 import { calls } from '../emulators/scene.ts'
-import { NONE } from '../patterns.ts'
+import { AVAILABLE, NONE } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
 import { type Json, ofType, typesOf } from './client.ts'
 import { declaredIn, fresh, type Path, PROVIDERS, pathsIn, type World } from './harness.ts'
@@ -208,7 +208,7 @@ export async function badCompany(t: Test, world: World) {
     const { data } = await api.get(`/v1/sessions/${session}/connectors`)
     for (const { name, status, reason } of data) {
       const expected =
-        name === never.name ? { status: 'unavailable', reason: /never: / } : { status: 'available' }
+        name === never.name ? { status: 'unavailable', reason: /never: / } : { status: AVAILABLE }
       t.match({ name, status, reason }, expected)
     }
     t.equal(

@@ -5,7 +5,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import type { Test } from 'tap'
 import { calls, text } from '../emulators/scene.ts'
-import { NONE } from '../patterns.ts'
+import { AVAILABLE, NONE } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
 import type { Json } from './client.ts'
 import { declaredIn, fresh, type Path, pathsIn, type World } from './harness.ts'
@@ -252,10 +252,10 @@ export async function servers(t: Test, world: World) {
     await api.post(`/v1/sessions/${session}/tools/refresh`)
     const { tools } = await api.get(`/v1/sessions/${session}/tools`)
     t.match(tools.at(-1), { canonical_name: `${changed.name}.one`, status: 'changed' })
-    t.match(await shown(session), [{ status: 'available' }, { status: 'available' }])
+    t.match(await shown(session), [{ status: AVAILABLE }, { status: AVAILABLE }])
     await changed.server.close()
     await api.post(`/v1/sessions/${session}/tools/refresh`)
-    const expected = [{ status: 'available' }, { status: 'unavailable', reason: /\w/ }]
+    const expected = [{ status: AVAILABLE }, { status: 'unavailable', reason: /\w/ }]
     t.match(await shown(session), expected)
   })
 
@@ -292,7 +292,7 @@ export async function servers(t: Test, world: World) {
     const all = await shown(session)
     t.match(
       all.find(({ name }) => name === empty.name),
-      { status: 'available' },
+      { status: AVAILABLE },
     )
   })
 }

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { listening } from '../listening.ts'
 import { modernAnswers, startRig } from '../mcp/servers/rig.ts'
+import { AVAILABLE } from '../patterns.ts'
 import { eventually, gate } from '../waiting.ts'
 import { BACKEND, openWorld } from './harness.ts'
 import { textResult } from './tool-server.ts'
@@ -69,7 +70,7 @@ t.test('a start bears with a server that needs most of its time for each request
   }
   const world = await openWorld(t, BACKEND, { yaml: `toolbox:\n  mcps:\n${mcp('slow', rig.url, DYNAMIC)}` })
   const session = await world.session('openai key')
-  t.match(await toolOf(world, session, 'slow.tool'), { status: 'available' })
+  t.match(await toolOf(world, session, 'slow.tool'), { status: AVAILABLE })
 })
 
 t.test('a model without inspect_tool_output is told that it cannot read on in a long result', async (t) => {
@@ -131,7 +132,7 @@ ${mcp('fixed', strict.url, 'mode: strict')}${mcp('open', dynamic.url, DYNAMIC)}`
     status: 'undeclarable',
     reason: /own is in strict mode.*own\.read/,
   })
-  t.match(await toolOf(world, session, 'own.write'), { status: 'available' })
+  t.match(await toolOf(world, session, 'own.write'), { status: AVAILABLE })
 
   strict.tools.set('sneak', {})
   strict.tools.delete('read')
@@ -147,7 +148,7 @@ ${mcp('fixed', strict.url, 'mode: strict')}${mcp('open', dynamic.url, DYNAMIC)}`
   await dynamic.announce()
   const joined = "New tool 'late' discovered from MCP server 'open', registering with default configuration"
   t.match(await until(joined), { level: 30 })
-  t.match(await eventually(() => toolOf(world, session, 'open.late')), { status: 'available' })
+  t.match(await eventually(() => toolOf(world, session, 'open.late')), { status: AVAILABLE })
   dynamic.tools.clear()
   await dynamic.announce()
   t.match(await until(`MCP server 'open' at ${dynamic.url} returned no tools`), { level: 40 })

@@ -122,7 +122,7 @@ t.test('HEAD answers as GET does, without the body', async (t) => {
     '/v1/sessions/ses_0/events',
     '/v1/oauth/callback/openai?state=x',
   ])
-    t.match(await call('HEAD', only), { status: 405, headers: { allow: 'GET' } }, `${only} has effects`)
+    t.match(await call('HEAD', only), { status: 405, headers: { allow: /^GET$/ } }, `${only} has effects`)
   t.notMatch((await call('GET', '/openapi.json')).text, '"head":')
 })
 

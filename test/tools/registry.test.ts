@@ -9,6 +9,7 @@ import type { Builtin } from '../../src/tools/builtin.ts'
 import { definitionDiff, hashOf } from '../../src/tools/definition.ts'
 import { overlayOf } from '../../src/tools/overlay.ts'
 import { isOffered, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
+import { AVAILABLE } from '../patterns.ts'
 import { holdLoop, passesOf } from '../waiting.ts'
 import { BUILTIN, connector, deployments, found, NOW, OPTIONS, tool } from './session-tools-doubles.ts'
 
@@ -281,7 +282,7 @@ t.test(
     t.match(first.tools, [{ canonical_name: 's.a', status: 'unavailable', reason: 'not ready' }])
     const joined = await next(known.tools, [server('s', [tool('a')])])
     t.strictSame(joined.changed, ['s.a'])
-    t.match(joined.tools, [{ status: 'available', reason: null }])
+    t.match(joined.tools, [{ status: AVAILABLE, reason: null }])
   },
 )
 
@@ -351,7 +352,7 @@ t.test('globs, limits and the operator decide which tools are available', async 
       Array.from({ length: 12 }, (_, i) => server(`s${i + 10}`, heavy)),
     )
   ).tools
-  t.match(found(all, 's17.h00'), { status: 'available' })
+  t.match(found(all, 's17.h00'), { status: AVAILABLE })
   const beyond = {
     status: 'undeclarable',
     reason: /4194304 bytes/,
@@ -390,7 +391,7 @@ t.test(
     t.match(found(first, last), { status: 'undeclarable' })
     const { parameters } = found(first, 's.t100')
     const within = await next(first, [server('s', many.slice(1))])
-    t.match(found(within.tools, last), { status: 'available', parameters })
+    t.match(found(within.tools, last), { status: AVAILABLE, parameters })
     t.strictSame(within.changed, [last])
     const beyond = (await next(within.tools, [server('s', many)])).tools
     t.match(
@@ -457,9 +458,9 @@ t.test('a tool that the MCP door left out is listed with its reason, and keeps n
     'at most 256 of them, and none without a name or with a name that is taken',
   )
   t.match(found(first.tools, 's.text'), { status: 'undeclarable', reason: /describes "string"/ })
-  t.match(found(first.tools, 's.repaired'), { status: 'available', reason: null })
+  t.match(found(first.tools, 's.repaired'), { status: AVAILABLE, reason: null })
   const repaired = await next(first.tools, [server('s', [...tools, tool('text')])])
-  t.match(found(repaired.tools, 's.text'), { status: 'available', reason: null })
+  t.match(found(repaired.tools, 's.text'), { status: AVAILABLE, reason: null })
   t.equal(names(repaired.tools).at(-1), 's.text', 'once it can be declared, it counts as new')
 })
 
@@ -467,7 +468,7 @@ t.test('of two tools with the same exposed name the later is left out with a rea
   const dotted = (await next([], [server('s', [tool('a.b')])])).tools[0]?.exposed_name ?? ''
   const twin = dotted.slice('s__'.length)
   const { tools } = await next([], [server('s', [tool('a.b'), tool(twin)])])
-  t.match(found(tools, 's.a.b'), { status: 'available' })
+  t.match(found(tools, 's.a.b'), { status: AVAILABLE })
   t.match(found(tools, `s.${twin}`), { status: 'undeclarable', reason: /is that of s\.a\.b/ })
 })
 

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
 import type { Session } from '../../src/store/store.ts'
-import { NONE } from '../patterns.ts'
+import { AVAILABLE, NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
@@ -39,7 +39,7 @@ t.test('a session that is opened has the tools of a server that takes a while to
   t.equal(await Promise.race([opening.then(() => 'opened'), sleep(100).then(() => 'waiting')]), 'waiting')
   letGo()
   await opening
-  t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+  t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: AVAILABLE })
 })
 
 t.test('a server that is away when it is bound joins when it is there, without a turn', async (t) => {
@@ -52,7 +52,7 @@ t.test('a server that is away when it is bound joins when it is there, without a
   servers.set(`${one.id}@1`, { tools: [tool('a')] })
   await heard((_, { added }) => added.includes('s.a'))
   t.equal(said.filter(({ delta }) => delta.added.includes('s.a')).length, 1)
-  t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+  t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: AVAILABLE })
 })
 
 t.test('a bind or refresh asks a server even in its back-off, and opening a session does not', async (t) => {
@@ -97,7 +97,7 @@ t.test('a read asks no server because its list has grown old, and writes nothing
   servers.set(`${one.id}@1`, { error: new McpError('unavailable', 'refused', { sent: false }) })
   await sleep(250)
   const before = [asked.length, written.length]
-  t.match((await tools.list(session, null)).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+  t.match((await tools.list(session, null)).tools.at(-1), { canonical_name: 's.a', status: AVAILABLE })
   t.strictSame([asked.length, written.length], before)
   await tools.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
   t.ok(asked.length > (before[0] ?? 0), 'the next turn asks')
@@ -205,7 +205,7 @@ t.test('the next turn takes over what servers have announced, however slow the s
   const alive = setTimeout(letGo, 400)
   const waited = await tools.bringUpToDate('ses_2', 20, bindings)
   t.ok(waited < 400, 'time in the store does not count as time for servers')
-  t.match(found(rows.get('ses_2')?.tools ?? [], 's.b'), { status: 'available' })
+  t.match(found(rows.get('ses_2')?.tools ?? [], 's.b'), { status: AVAILABLE })
   t.notOk(tools.isBehind('ses_2'))
   await refreshed
   clearTimeout(alive)

@@ -6,7 +6,7 @@ import { mock } from 'node:test'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
 import { hashOf } from '../../src/tools/definition.ts'
-import { NONE } from '../patterns.ts'
+import { AVAILABLE, NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { createDoor, found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
@@ -129,7 +129,7 @@ t.test('a process that knows no list yet leaves tools that another process wrote
   const restarted = create(door.mcp)
   const gone = await restarted.unbind(session, 'a', 'next')
   t.match(gone, { removed: ['a.x'], changed: NONE, added: NONE }, 'the other server does not count as away')
-  t.match(found((await restarted.current('ses_1')).tools, 'b.y'), { status: 'available', reason: null })
+  t.match(found((await restarted.current('ses_1')).tools, 'b.y'), { status: AVAILABLE, reason: null })
   letGo()
   await restarted.bringUpToDate('ses_1', 1_000)
   t.equal(written.length, 2)
@@ -215,7 +215,7 @@ t.test('a list does not write that a server is away which only this replica cann
   const { tools } = await cutOff.list(session, null)
   t.match(
     tools.find(({ canonical_name }) => canonical_name === 's.a'),
-    { status: 'available' },
+    { status: AVAILABLE },
   )
   t.equal(written.length, 1)
   t.same(door.asked, [])
@@ -238,7 +238,7 @@ t.test('an older list removes no tool that another replica has seen since', asyn
   t.match(await there.refresh(session, 'next'), { added: ['s.b'], removed: ['s.a'] })
   const other = sessionOf('ses_2')
   await there.open(other, [one])
-  t.match((await here.list(other, null)).tools.at(-1), { canonical_name: 's.b', status: 'available' })
+  t.match((await here.list(other, null)).tools.at(-1), { canonical_name: 's.b', status: AVAILABLE })
   asked.splice(0)
   t.match(await here.bind(session, 'other', 'next', null), { added: ['other.a'], removed: NONE })
   t.strictSame(asked, ['con_other@1', 'con_s@1'], 'the replica asks the server for the newer list')
@@ -377,7 +377,7 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
     return pin(...pinned)
   }
   t.same(await tools.accept(caller, one, 'a', read?.hash), { tool: 'a', hash: read?.hash })
-  t.match((await tools.list(session, 'openai')).tools.at(-1), { status: 'available' })
+  t.match((await tools.list(session, 'openai')).tools.at(-1), { status: AVAILABLE })
   const unknown = { code: 'tool_not_found', message: /name that its server gives/ }
   await t.rejects(tools.accept(caller, one, 'one.a'), unknown)
 })
@@ -435,7 +435,7 @@ t.test('an accepted definition reaches a session whose update waited behind anot
   await soon()
   go()
   await accepted
-  t.match((await tools.list(session, null)).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+  t.match((await tools.list(session, null)).tools.at(-1), { canonical_name: 's.a', status: AVAILABLE })
 })
 
 t.test('accepting a tool accepts the newest definition that any replica saw', async (t) => {
