@@ -1,3 +1,4 @@
+import { deepStrictEqual } from 'node:assert'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
@@ -201,7 +202,7 @@ t.test('whatever the timing, no event is lost, doubled or put out of order', asy
           return { name: said.call_id ?? type.split('.')[0], text: said.text ?? said.arguments_delta }
         }),
       )
-      t.same(runs(output), runs(input))
+      deepStrictEqual(runs(output), runs(input))
     }),
     { numRuns: 50 },
   )
