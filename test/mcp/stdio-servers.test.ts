@@ -1,10 +1,11 @@
 /** Servers as processes: their variables, how long they live, and how they end. */
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
 import { scratch } from '../scratch.ts'
+import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE } from './door.ts'
 import { CHILD, child, ended, told } from './processes.ts'
 
@@ -165,7 +166,9 @@ t.test('the failure of a server that cannot start says why', async (t) => {
 })
 
 t.test('a server that ends before it reads is reported by its end, not by the broken pipe', async (t) => {
-  const words = "exec 0<&-; sleep 0.3; echo 'no licence' >&2; exit 7"
+  const folder = scratch(t)
+  const [closed, sent] = [join(folder, 'closed'), join(folder, 'sent')]
+  const words = `exec 0<&-; touch '${closed}'; until [ -e '${sent}' ]; do sleep 0.05; done; echo 'no licence' >&2; exit 7`
   const spec = child('gone', { command: '/bin/sh', args: ['-c', words] })
   const watchdog = { add() {}, remove() {}, stop() {} }
   const transport = createStdioTransport(spec, { maxBytes: 1024, watchdog, sandbox: null })
@@ -175,9 +178,10 @@ t.test('a server that ends before it reads is reported by its end, not by the br
     obituary = transport.obituary()
   }
   await transport.start()
-  // The server has closed its end of the pipe by then.
-  await sleep(150)
-  await t.rejects(transport.send({ jsonrpc: '2.0', id: 1, method: 'ping' }), { code: 'EPIPE' })
+  await eventually(() => existsSync(closed))
+  const sending = transport.send({ jsonrpc: '2.0', id: 1, method: 'ping' })
+  writeFileSync(sent, '')
+  await t.rejects(sending, { code: 'EPIPE' })
   t.same(
     obituary,
     { ending: 'exited with code 7', words: 'no licence' },
