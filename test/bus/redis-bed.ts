@@ -22,8 +22,7 @@ export function redisBeds(databases: readonly number[]) {
 
   async function flush(url: string): Promise<void> {
     const redis = new Redis(url)
-    await redis.flushdb()
-    redis.disconnect()
+    await redis.flushdb().finally(() => redis.disconnect())
   }
   async function freshUrl(): Promise<string> {
     const url = new URL(SERVERS.REDIS_URL)

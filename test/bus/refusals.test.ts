@@ -19,19 +19,17 @@ const url = SERVERS.REDIS_URL
 /** A bus of a Redis user with these rights, and the lines that it logs. */
 async function limitedBus(t: Test, rights: string[]) {
   const admin = new Redis(url)
+  t.teardown(() => admin.disconnect())
   const name = `test_${randomBytes(6).toString('hex')}`
   await admin.call('ACL', 'SETUSER', name, 'on', '>secret', 'resetchannels', ...rights)
+  t.teardown(() => admin.call('ACL', 'DELUSER', name))
   const own = new URL(url)
   own.username = name
   own.password = 'secret'
   const lines: { msg: string }[] = []
   const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
   const bus = await openRedisBus({ url: own.href, log })
-  t.teardown(async () => {
-    await bus.close()
-    await admin.call('ACL', 'DELUSER', name)
-    admin.disconnect()
-  })
+  t.teardown(() => bus.close())
   return { bus, admin, name, lines }
 }
 

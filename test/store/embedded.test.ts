@@ -14,7 +14,6 @@ import { BatonError } from '../../src/errors.ts'
 import { type Queries, value, values } from '../../src/store/db.ts'
 import { openEmbedded } from '../../src/store/embedded.ts'
 import { migrate, readMigrations } from '../../src/store/migrate.ts'
-import { openStore } from '../../src/store/open.ts'
 import { readTemplate } from '../../src/store/template.ts'
 import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
@@ -99,7 +98,7 @@ t.test('a folder belongs to one process, and a kill loses nothing that was ackno
   writer.kill('SIGKILL')
   await exited
 
-  const store = await openStore({ databaseUrl: null, dataDir, poolSize: 1 })
+  const store = await freshStore(t, { dataDir })
   const kept = new Set((await store.messages.after(session, 0)).map((one) => one.id))
   t.strictSame(
     acknowledged.filter((one) => !kept.has(one)),
@@ -107,18 +106,16 @@ t.test('a folder belongs to one process, and a kill loses nothing that was ackno
   )
   const inProcess = await rejection(openEmbedded(dataDir))
   t.match(inProcess, { message: /in use/ }, 'a second database in the same process counts as another process')
-  await store.close()
 })
 
 t.test('a process that begins on a folder waits for no lease of the process before', async (t) => {
-  const open = () => openStore({ databaseUrl: null, dataDir: join(folder, 'leases'), poolSize: 1 })
+  const open = () => freshStore(t, { dataDir: join(folder, 'leases') })
   let store = await open()
   const { turn } = await runningTurn(store, owner(), { owner: 'dead', seconds: 3_600 })
   t.equal(await store.turns.recover(LEASE), null)
   await store.close()
   store = await open()
   t.match(await store.turns.recover(LEASE), { turn: { id: turn.id } })
-  await store.close()
 })
 
 t.test('a first start that was killed half way leaves no half database', async (t) => {
@@ -130,7 +127,6 @@ t.test('a first start that was killed half way leaves no half database', async (
   t.equal(await value(db, 'select 1'), 1)
   t.notOk(existsSync(join(dataDir, 'pg.unfinished')))
   t.match(await rejection(openEmbedded(dataDir)), { message: /in use/ })
-  await db.close()
 })
 
 t.test(
@@ -164,7 +160,6 @@ t.test(
 
 t.test('the write-ahead log stays short, however much is written', async (t) => {
   const db = await freshDatabase(t, join(folder, 'log'))
-  t.teardown(() => db.close())
   await db.query('create table filler (words text)')
   await db.query('alter table filler alter words set storage external')
   const megabyte = 'x'.repeat(1 << 20)
@@ -179,7 +174,6 @@ t.test('the write-ahead log stays short, however much is written', async (t) => 
 t.test('the room of deleted rows is used again, and no transaction is cut in two for it', async (t) => {
   const open = () => freshDatabase(t, join(folder, 'vacuum'))
   let db = await open()
-  t.teardown(() => db.close())
   const fill = () =>
     db.query(`insert into setting select 'name ' || n, repeat('x', 100) from generate_series(1, 10000) n`)
   const empty = () => db.query(`delete from setting where name like 'name %'`)
@@ -228,7 +222,6 @@ t.test('the room of deleted rows is used again, and no transaction is cut in two
 
 t.test('a transaction that fails is rolled back, however many statements came before it', async (t) => {
   const db = await freshDatabase(t)
-  t.teardown(() => db.close())
   // With `begin` and the failing statement these are as many as are kept prepared: the rollback is one more.
   for (let i = 2; i < 500; i++) await db.query(`select ${i}`)
   const failing = db.transaction((queries) => queries.query('select 1 / 0'))
@@ -260,7 +253,6 @@ t.test('no new database is made over one that lost the file which tells its vers
   writeFileSync(version, words)
   const restored = await open()
   t.equal(await value(restored, `select value from setting where name = 'kept'`), 'yes')
-  await restored.close()
 })
 
 t.test('a first start that cannot write says why', async (t) => {

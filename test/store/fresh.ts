@@ -1,4 +1,7 @@
-/** Embedded databases and stores of a test's own, from the template: a database from nothing takes seconds. */
+/**
+ * Embedded databases and stores of a test's own, closed with it. They begin from the template: a database from nothing
+ * takes seconds.
+ */
 import type { Test } from 'tap'
 import type { Db } from '../../src/store/db.ts'
 import { openEmbedded } from '../../src/store/embedded.ts'
@@ -10,25 +13,34 @@ import { scratch } from '../scratch.ts'
 
 type StoreOptions = Parameters<typeof openStore>[0]
 
-/** The test closes the database. */
-export const freshDatabase = (t: Test, folder = scratch(t)): Promise<Db> =>
-  openEmbedded(folder, () => readTemplate(readMigrations()))
+/**
+ * Closes it with the test, unless the test has closed it before. What a test that failed leaves open keeps its process
+ * from ending.
+ */
+export function closedWith<T extends { close(): Promise<void> }>(t: Test, opened: T): T {
+  let closing: Promise<void> | undefined
+  const close = () => {
+    closing ??= opened.close()
+    return closing
+  }
+  t.teardown(close)
+  return { ...opened, close }
+}
+
+export const freshDatabase = async (t: Test, folder = scratch(t)): Promise<Db> =>
+  closedWith(t, await openEmbedded(folder, () => readTemplate(readMigrations())))
 
 /** A database without a schema: the template with its own taken out. */
 export async function emptyDatabase(t: Test, folder?: string): Promise<Db> {
   const db = await freshDatabase(t, folder)
-  t.teardown(() => db.close())
   await db.query('drop schema public cascade')
   await db.query('create schema public')
   return db
 }
 
-/** Embedded, unless a server is named. Closed with the test. */
-export async function freshStore(t: Test, more: Partial<StoreOptions> = {}): Promise<Store> {
-  const store = await openStore({ databaseUrl: null, dataDir: scratch(t), poolSize: 1, ...more })
-  t.teardown(() => store.close())
-  return store
-}
+/** Embedded, unless a server is named. */
+export const freshStore = async (t: Test, more: Partial<StoreOptions> = {}): Promise<Store> =>
+  closedWith(t, await openStore({ databaseUrl: null, dataDir: scratch(t), poolSize: 1, ...more }))
 
 /** A store on a database that is open. Closing the store closes the database. */
 export const storeOn = (db: Db, more: Pick<StoreOptions, 'log' | 'codec'> = {}): Promise<Store> =>

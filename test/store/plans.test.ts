@@ -8,7 +8,7 @@ import { credential } from '../contracts/store-credentials.ts'
 import { COMPLETED, connector, execution, id, owner, runningTurn } from '../contracts/store-rows.ts'
 import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
-import { freshDatabase, storeOn } from './fresh.ts'
+import { closedWith, freshDatabase, storeOn } from './fresh.ts'
 
 /** Rows of strangers in each table; the caller's own are a handful. */
 const STRANGERS = 400
@@ -177,7 +177,6 @@ async function plansTest(t: Test, plain: Db) {
   await plain.query(`update execution set state = 'settled', duration_ms = 1`)
   const groups = await store.executions.stats(EVERYONE, 'session', {})
   t.equal(groups.length, CALLS, 'no more groups are told, though there are more')
-  await store.close()
 }
 
 t.test('the embedded database', async (t) => {
@@ -185,5 +184,5 @@ t.test('the embedded database', async (t) => {
 })
 
 t.test('a PostgreSQL server', ON_POSTGRES, async (t) => {
-  await plansTest(t, openPostgres(await newDatabase(t, SERVERS.DATABASE_URL), 2))
+  await plansTest(t, closedWith(t, openPostgres(await newDatabase(t, SERVERS.DATABASE_URL), 2)))
 })

@@ -449,9 +449,9 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     own.username = name
     own.password = 'secret'
     const db = openPostgres(own.href, 8)
+    t.teardown(() => db.close())
     await db.query('select 1')
     const answers = await Promise.allSettled(Array.from({ length: 24 }, () => db.query('select 1')))
-    await db.close()
     t.strictSame([...new Set(answers.map(({ status }) => status))], ['fulfilled'])
   })
 

@@ -12,7 +12,6 @@ import { tool } from '../tools/declared-tool.ts'
 import { holdLoop, passesOf } from '../waiting.ts'
 import { freshDatabase, storeOn } from './fresh.ts'
 
-/** Closed by the last test */
 const db = await freshDatabase(t)
 
 t.test('rows of many sessions and messages are made ready while others have the event loop', async (t) => {

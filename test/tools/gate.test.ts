@@ -33,6 +33,7 @@ async function replica(t: Test, scope: string, leaseMs = 60_000, total = 10): Pr
     onUp() {},
     onListening() {},
   })
+  t.teardown(() => link.close())
   await link.open()
   const run: typeof link.run = (...args) => (isAway ? Promise.reject(new Error('away')) : link.run(...args))
   const name = `r${++replicas}`
@@ -44,10 +45,7 @@ async function replica(t: Test, scope: string, leaseMs = 60_000, total = 10): Pr
     slots.close()
     room = null
   }
-  t.teardown(() => {
-    die()
-    return link.close()
-  })
+  t.teardown(die)
   const away = (value: boolean) => {
     isAway = value
   }

@@ -24,7 +24,6 @@ export const CALLER = { owner: 'local', admin: true, key_id: null }
 /** Of `store`; a part may have another store on it. */
 export const database = await freshDatabase(t)
 export const store = await storeOn(database)
-t.teardown(() => store.close())
 
 const deployment = { capabilities: () => ({}) } as unknown as Deployment
 
