@@ -235,14 +235,15 @@ t.test('a gate keeps its contract on two replicas that share a Redis', ON_REDIS,
       t.teardown(() => redis.disconnect())
       for (const key of ['held', 'line', 'seen', 'count']) {
         const scope = scopeOf(`evicted-${key}`)
-        const { slots } = await replica(t, scope, 150)
+        const { slots } = await replica(t, scope, 600)
         const one = (id: string) => ({ ...ticket(id), most: 1 })
         const enter = (id: string) => slots.enter(one(id), 1)
         t.equal(await enter('runs'), 'in')
         t.equal(await enter('waits'), 'line')
-        await redis.del(`baton:{places:${scope}}:${key}`)
+        const evicted = `baton:{places:${scope}}:${key}`
+        await redis.del(evicted)
         // The replica's next renewal puts back what it knows.
-        await sleep(150)
+        await eventually(() => redis.exists(evicted))
         t.equal(await enter('third'), 'full', `${key}: one runs and one waits`)
         for (const id of ['waits', 'runs']) await slots.leave(one(id))
         t.equal(await enter('runs'), 'in', `${key}: the slot is free again`)
