@@ -31,6 +31,7 @@ export const CHROMIUM = NAMES.find((name) => spawnSync(name, ['--version']).stat
 /** A page in a browser of its own, closed with the test. `hosts`: names that lead to this machine. */
 export async function openBrowser(t: Test, hosts: readonly string[] = []): Promise<Page> {
   const folder = mkdtempSync(join(tmpdir(), 'baton-browser-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true, maxRetries: 3 }).catch(() => {}))
   const rules = [...hosts.map((host) => `MAP ${host} 127.0.0.1`), 'MAP * ~NOTFOUND']
   const child = spawn(
     CHROMIUM ?? 'chromium',
@@ -52,6 +53,7 @@ export async function openBrowser(t: Test, hosts: readonly string[] = []): Promi
     // Commands go in at 3 and come out at 4.
     { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] },
   )
+  await once(child, 'spawn')
   const exited = once(child, 'exit')
   const [, , , commands, messages] = child.stdio as [null, null, null, Writable, Readable]
   commands.on('error', () => {})
@@ -60,7 +62,6 @@ export async function openBrowser(t: Test, hosts: readonly string[] = []): Promi
     // In good order: the browser's other processes write into the folder until they have heard of the end.
     void wire.send('Browser.close')
     await exited
-    await rm(folder, { recursive: true, force: true, maxRetries: 3 }).catch(() => {})
   })
   return openPage(wire)
 }
