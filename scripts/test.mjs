@@ -5,15 +5,19 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
-import { text } from 'node:stream/consumers'
 import Summary from './tap-summary.mjs'
 
 const ROOT = 'dist/test'
 /** More than there are processors: the long files spend half their time waiting for leases, servers and deadlines. */
 const AT_ONCE = availableParallelism() + 2
-/** Time limits: PATIENCE, in seconds, for a file that sets none; LONGEST_MS for one that hangs. */
+/**
+ * Time limits: PATIENCE, in seconds, for a file that sets none; LONGEST_MS for one that hangs; LEAVING_MS for one that has
+ * told its plan, which comes last: what a test that failed has left open keeps its process.
+ */
 const PATIENCE = { TAP_TIMEOUT: '600' }
 const LONGEST_MS = 20 * 60_000
+const LEAVING_MS = 60_000
+const PLAN = /^1\.\.\d/m
 
 /**
  * tap follows every promise with asynchronous hooks, up to a tenth of a file's processor time, to name the test that an
@@ -60,8 +64,18 @@ async function run(path) {
     timeout: LONGEST_MS,
     killSignal: 'SIGKILL',
   })
-  const [said, [code, signal]] = await Promise.all([text(child.stdout), once(child, 'close')])
-  const hasPlan = /^1\.\.\d/m.test(said)
+  let said = ''
+  let lines = ''
+  let leaving
+  child.stdout.setEncoding('utf8').on('data', (chunk) => {
+    said += chunk
+    lines += chunk
+    if (PLAN.test(lines)) leaving ??= setTimeout(() => child.kill('SIGKILL'), LEAVING_MS)
+    lines = lines.slice(lines.lastIndexOf('\n') + 1)
+  })
+  const [code, signal] = await once(child, 'close')
+  clearTimeout(leaving)
+  const hasPlan = PLAN.test(said)
   const failure = code === 0 && hasPlan ? null : `with ${signal ?? code}${hasPlan ? '' : ', without a plan'}`
   return { said, failure, ms: performance.now() - from }
 }
