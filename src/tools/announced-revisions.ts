@@ -36,7 +36,8 @@ export function createAnnouncedRevisions(): AnnouncedRevisions {
       notes.emit(session)
     },
     async whenAnnounced(row, ageMs) {
-      const left = ANNOUNCE_MS - ageMs
+      // A store whose clock was set back since, as by a failover, has written the row in the future.
+      const left = ANNOUNCE_MS - Math.max(0, ageMs)
       if (left <= 0 || isKnown(row)) return
       const over = new AbortController()
       await within(left, untilAnnounced(row, over.signal))

@@ -45,6 +45,7 @@ function replicas() {
   const { store, rows } = createMemory()
   const { put, grounds } = store.registry
   let writtenAt = 0
+  let clockMovedMs = 0
   store.registry.put = async (changes) => {
     const written = await put(changes)
     writtenAt = performance.now()
@@ -52,12 +53,15 @@ function replicas() {
   }
   store.registry.grounds = async (known) => {
     const { sessions, pins } = await grounds(known)
-    const age_ms = performance.now() - writtenAt
+    const age_ms = performance.now() + clockMovedMs - writtenAt
     return { sessions: sessions.map((one) => ({ ...one, age_ms })), pins }
   }
   const log = pino({ level: 'silent' })
   return {
     rows,
+    moveClock(ms: number) {
+      clockMovedMs = ms
+    },
     create: (sayToolsChanged: RegistriesDeps['sayToolsChanged']) =>
       createRegistries({ store, sayToolsChanged, log }),
   }
@@ -108,11 +112,17 @@ t.test('a revision is announced after the revision before it, which another repl
 })
 
 t.test('a replica does not wait forever for another replica to announce its revision', async (t) => {
-  const { rows, create } = replicas()
+  const { rows, moveClock, create } = replicas()
   const told: number[] = []
   const there = create(async (_, { tools_revision }) => void told.push(tools_revision))
   void create(() => new Promise(() => {})).change('ses_1', OTHER)
   await eventually(() => rows.get('ses_1')?.revision === 1)
   await there.change('ses_1', OTHER)
   t.strictSame(told, [2])
+
+  void create(() => new Promise(() => {})).change('ses_1', OTHER)
+  await eventually(() => rows.get('ses_1')?.revision === 3)
+  moveClock(-60_000)
+  await there.change('ses_1', OTHER)
+  t.strictSame(told, [2, 4], 'the same holds if the clock of the store is set back meanwhile')
 })
