@@ -59,6 +59,8 @@ function wallsFor(isolation: Isolation, hidden: readonly string[]): string[] {
     ...['--ro-bind', '/', '/'],
     ...['--dev', '/dev'],
     ...['--proc', '/proc'],
+    // bubblewrap leaves the kernel's settings to their owner, which the servers of a gateway that runs as root still are.
+    ...['--ro-bind-try', '/proc/sys', '/proc/sys'],
     // These folders hold sockets that would lead around the missing network, and other programs' files.
     ...[...tmp, '/run'].flatMap((folder) => ['--tmpfs', folder]),
     // Servers are started in the gateway's own folder, wherever that is.

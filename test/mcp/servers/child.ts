@@ -4,7 +4,17 @@
  * `tools/list`), or anything else for a healthy server.
  */
 import { spawn, spawnSync } from 'node:child_process'
-import { closeSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { createInterface } from 'node:readline'
 
 const [, , mode = 'good', scratch = ''] = process.argv
@@ -30,15 +40,18 @@ const SLEEPER = "process.on('SIGTERM', () => {}); setInterval(() => {}, 1000)"
 const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = {
   env: () => text(process.env),
   pid: () => text(process.pid),
-  /** What the process can read, write and reach, and how many processes it sees */
+  /** What the process can read, write (files are left as they are) and reach, and how many processes it sees */
   probe: ({ read, write, port }) => {
     const dial = `require('net').connect(${Number(port)}, '127.0.0.1', () => process.exit(0)).on('error', () => process.exit(1))`
     return text({
       user: process.getuid?.(),
       processes: readdirSync('/proc').filter((name) => /^\d+$/.test(name)).length,
       readable: (read as string[]).filter((path) => tried(() => readFileSync(path).length > 0)),
-      writable: (write as string[]).filter((folder) =>
-        tried(() => rmSync(mkdtempSync(`${folder}/probe-`), { recursive: true })),
+      writable: (write as string[]).filter((path) =>
+        tried(() => {
+          if (statSync(path).isFile()) return closeSync(openSync(path, 'r+'))
+          rmSync(mkdtempSync(`${path}/probe-`), { recursive: true })
+        }),
       ),
       isReached: spawnSync(process.execPath, ['-e', dial]).status === 0,
     })
