@@ -86,8 +86,8 @@ const exceptions = (list: string): ((host: string, port: number) => boolean)[] =
 
 function accessTo({ url }: ForwardProxy): { origin: string; token: string | null } {
   const { origin, username, password } = new URL(url)
-  const asked = Buffer.from(`${decodeURIComponent(username)}:${decodeURIComponent(password)}`)
-  return { origin, token: username === '' ? null : `Basic ${asked.toString('base64')}` }
+  const asked = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
+  return { origin, token: asked === ':' ? null : `Basic ${Buffer.from(asked).toString('base64')}` }
 }
 
 /** A proxy that gave no tunnel; the code says what it did instead. */

@@ -51,6 +51,10 @@ t.test('https goes through the proxy, which is told who asks', async (t) => {
   t.equal(asked[0]?.url, 'api.vendor.test:443')
   const basic = `Basic ${Buffer.from('me:p@ss').toString('base64')}`
   t.equal(asked[0]?.headers['proxy-authorization'], basic)
+
+  const nameless = url.replace('//me:', '//:')
+  await get(t, { url: nameless, except: '' }, 'https://api.vendor.test/v1')
+  t.equal(asked[1]?.headers['proxy-authorization'], `Basic ${Buffer.from(':p@ss').toString('base64')}`)
 })
 
 t.test('loopback roots, and hosts that the proxy is not for, are reached without it', async (t) => {

@@ -94,6 +94,9 @@ export const upstream = (value: string): string => {
 
 /** A password's / ? or # ended the host. What is left of the password would be shown as a host and a database. */
 const CUT_PASSWORD = /^[^/]*\/\/[^/?#]*(\/[^?]*|[?#][^=]*)@/
+function assertWholePassword(value: string, remedy: string): void {
+  if (CUT_PASSWORD.test(value)) throw new UnfitValue('holds an @ after its host', remedy)
+}
 
 /** A connection string that begins with one of the protocols, such as `redis:`. */
 function connection(value: string, ...protocols: string[]): URL {
@@ -103,7 +106,7 @@ function connection(value: string, ...protocols: string[]): URL {
     : `It begins with ${words} and names one host, and odd characters of its password are percent-encoded`
   const url = decodable(parsed(value, remedy))
   if (!protocols.includes(url.protocol)) throw new UnfitValue(`must begin with ${words}`)
-  if (CUT_PASSWORD.test(value)) throw new UnfitValue('holds an @ after its host', remedy)
+  assertWholePassword(value, remedy)
   return url
 }
 
@@ -127,8 +130,11 @@ export const redisServer = (value: string): string => {
 
 /** A proxy as other programs take it: the scheme may be left out. */
 export const forwardProxy = (value: string): string => {
-  const url = decodable(parsed(value.includes('://') ? value : `http://${value}`))
+  const whole = value.includes('://') ? value : `http://${value}`
+  const remedy = 'Odd characters of its password are percent-encoded'
+  const url = decodable(parsed(whole, remedy))
   if (!/^https?:$/.test(url.protocol)) throw new UnfitValue('must begin with http:// or https://')
+  assertWholePassword(whole, remedy)
   return url.href
 }
 
