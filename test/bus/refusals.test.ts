@@ -8,7 +8,7 @@ import { createLink } from '../../src/bus/redis/link.ts'
 import { openRedisBus } from '../../src/bus/redis.ts'
 import { inFull } from '../../src/errors.ts'
 import { createLog } from '../../src/log.ts'
-import { event } from '../contracts/bus-bed.ts'
+import { delta, event, SESSION, start, textsOf } from '../contracts/bus-bed.ts'
 import { rejection } from '../contracts/store-rows.ts'
 import { ON_REDIS, SERVERS } from '../given-servers.ts'
 import { startRedis } from '../servers.ts'
@@ -97,6 +97,28 @@ t.test('refusals', ON_REDIS, async (t) => {
       t.match(inFull(await rejection(bus.ready())), /CROSSSLOT/)
     },
   )
+
+  t.test('while a server is full readers wait, and get one gap once it has room', async (t) => {
+    const server = await startRedis('--maxmemory-policy', 'noeviction')
+    t.teardown(() => server.stop())
+    const admin = new Redis(server.url)
+    t.teardown(() => admin.disconnect())
+    const bus = await openRedisBus({ url: server.url, log: pino({ level: 'silent' }) })
+    t.teardown(() => bus.close())
+    const reading = start(t, bus)
+    await bus.append(SESSION, [delta('before')])
+    await reading.events(1)
+    await admin.config('SET', 'maxmemory', '1')
+    for (let i = 0; i < 5; i++)
+      await t.rejects(bus.append(SESSION, [delta('lost')]), { code: 'unavailable' })
+    t.equal(reading.items.length, 1)
+    await admin.config('SET', 'maxmemory', '0')
+    await bus.ready()
+    t.match(await reading.item(1), { gap: true })
+    await bus.append(SESSION, [delta('after')])
+    t.same(textsOf(await reading.events(2)), ['before', 'after'])
+    t.equal(reading.items.filter((item) => 'gap' in item).length, 1)
+  })
 
   t.test('a server that has become a replica is left for the server that is the primary now', async (t) => {
     let ups = 0

@@ -62,6 +62,8 @@ local function begin(s, idle)
   -- After every id of the former log, which may have had events in this very millisecond, or by a clock that was ahead.
   local first = join(now, (time[2] % 1000 + 1) * 1000)
   if s.last and before(first, s.last) then first = s.last end
+  -- A full Redis refuses this, but nothing that comes after a DEL: readers would get a gap with every second append.
+  redis.call('HSET', s.meta, 'gen', '')
   redis.call('DEL', s.log, s.meta)
   s.gen = string.sub(redis.sha1hex(s.log .. time[1] .. '.' .. time[2]), 1, 6)
   s.last, s.floor, s.added, s.kept, s.bytes = first, '0-0', 0, 0, 0
