@@ -1,9 +1,11 @@
 /** A server's process and its variables, without a protocol. */
-import { execFile } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { childEnv } from '../../src/mcp/child-env.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
+import { fails } from './door.ts'
 
 t.test('a process that has ended is no longer watched, since its id may be used again', async (t) => {
   const told: string[] = []
@@ -25,6 +27,35 @@ t.test('a process that has ended is no longer watched, since its id may be used 
   t.same(told, [`add ${group}`, `remove ${group}`])
 })
 
+t.test('a message to a process that has ended, or is being ended, is refused as never sent', async (t) => {
+  const unsent = { kind: 'disconnected', sent: false }
+  const ping = { jsonrpc: '2.0', id: 1, method: 'ping' } as const
+  const started = async (script: string, remove = () => {}) => {
+    const transport = createStdioTransport(
+      {
+        key: 'k',
+        name: 's',
+        transport: 'stdio',
+        command: '/bin/sh',
+        args: ['-c', script],
+        allowPrivate: false,
+      },
+      { maxBytes: 1_000, watchdog: { add() {}, remove, stop() {} }, sandbox: null },
+    )
+    t.teardown(() => transport.close())
+    await transport.start()
+    return transport
+  }
+  const ended = new Promise((resolve) => {
+    // A descendant that left the group holds the pipes: the end is known before all of the output is read.
+    const dying = started('setsid sleep 5 & exit 0', () => resolve(dying.then(({ send }) => send(ping))))
+  })
+  await fails(t, ended, unsent, 'it has ended')
+  const stubborn = await started("trap '' TERM; sleep 1; exit 0")
+  void stubborn.close()
+  await fails(t, stubborn.send(ping), unsent, 'it is being ended')
+})
+
 t.test('a process that cannot start because too many files are open fails alone', async (t) => {
   const script = `
     import { openSync } from 'node:fs'
@@ -38,6 +69,34 @@ t.test('a process that cannot start because too many files are open fails alone'
   const limited = ['-c', 'ulimit -n 100; exec "$0" --input-type=module -e "$1"', process.execPath, script]
   const { stdout } = await promisify(execFile)('/bin/sh', limited, { env: {} })
   t.equal(stdout, 'unavailable: server cannot be started: spawn /bin/true EMFILE\n')
+})
+
+t.test('a gateway that is killed takes along the groups that are watched then, and no others', async (t) => {
+  const started = ['let go', 'ended', 'watched'].map(() => {
+    const child = spawn('/bin/sleep', ['600'], { detached: true, stdio: 'ignore' })
+    t.teardown(() => child.kill('SIGKILL'))
+    return child
+  })
+  const [letGo, ended, watched] = started
+  const script = `
+    import { setTimeout as sleep } from 'node:timers/promises'
+    import { createWatchdog } from '${new URL('../../src/mcp/watchdog.js', import.meta.url)}'
+    const [letGo, ended, watched] = ${JSON.stringify(started.map(({ pid }) => pid))}
+    const stopped = createWatchdog()
+    stopped.add(letGo)
+    stopped.stop()
+    await sleep(200)
+    const watchdog = createWatchdog()
+    for (const group of [ended, watched]) watchdog.add(group)
+    watchdog.remove(ended)
+    await sleep(200)
+    process.kill(process.pid, 'SIGKILL')
+  `
+  const gateway = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' })
+  t.teardown(() => gateway.kill('SIGKILL'))
+  t.same(await once(watched as typeof gateway, 'exit'), [null, 'SIGKILL'])
+  t.equal(ended?.signalCode, null, 'an id that is watched no more may be of another group by now')
+  t.equal(letGo?.signalCode, null, 'a gateway that left in good order kills nothing')
 })
 
 t.test('variables that make a program run other code are refused by name', (t) => {
