@@ -1,7 +1,9 @@
 /** A configured server's last words on stderr are for the operator's log, not for owners and models. */
 import t, { type Test } from 'tap'
-import { McpError, type McpServerSpec } from '../../src/mcp/contract.ts'
+import { type Mcp, McpError, type McpServerSpec } from '../../src/mcp/contract.ts'
 import { createMcp } from '../../src/mcp/mcp.ts'
+import { call } from './door.ts'
+import { child } from './processes.ts'
 
 t.setTimeout(60_000)
 
@@ -17,11 +19,15 @@ const shell = (script: string, more: Partial<McpServerSpec> = {}): McpServerSpec
   ...more,
 })
 
-async function failure(t: Test, spec: McpServerSpec) {
+async function failure(
+  t: Test,
+  spec: McpServerSpec,
+  use = (mcp: Mcp): Promise<unknown> => mcp.list(spec, { timeoutMs: 20_000 }),
+) {
   const told: [string, string][] = []
   const mcp = createMcp({ onLastWords: (server, words) => told.push([server, words]) })
   t.teardown(() => mcp.close())
-  const error = await mcp.list(spec, { timeoutMs: 20_000 }).catch((thrown: unknown) => thrown)
+  const error = await use(mcp).catch((thrown: unknown) => thrown)
   if (!(error instanceof McpError)) throw new Error('it did not fail')
   return { error, told, status: mcp.status(spec.key) }
 }
@@ -35,6 +41,13 @@ t.test("a configured server's last words go to the log only, and how it ended is
   t.notMatch(`${error.message} ${status.error}`, /operator|hunter2/)
   t.equal(error.lastWords, 'cannot open /srv/operator/notes.db with ***', 'declared secrets are masked')
   t.same(told, [['notes', error.lastWords]])
+})
+
+t.test('so do the last words of one that ends in a call', async (t) => {
+  const spec = child('good', { isConfigured: true })
+  const { error, told } = await failure(t, spec, (mcp) => call(mcp, spec, 'crash'))
+  t.match(error, { kind: 'disconnected', message: /exited with code 3\]$/ })
+  t.same(told, [['child', 'last words']])
 })
 
 t.test('of long last words the start is told, too, unless it is lost', async (t) => {

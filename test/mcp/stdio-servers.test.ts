@@ -57,6 +57,13 @@ t.test('a process whose list fails is kept, since it may hold work that its tool
   t.equal(await told<number>(call(mcp, child('listless'), 'pid')), pid)
 })
 
+t.test('a list that failed after its first page leaves nothing of that in the next one', async (t) => {
+  const mcp = door(t)
+  await fails(t, list(mcp, child('torn')), { kind: 'protocol', message: /Not now/ })
+  const { tools } = await list(mcp, child('torn'), true)
+  t.match(tools, [{ name: 'env', title: 'New' }])
+})
+
 t.test('a process that comes up after its callers have left ends when nobody uses it', async (t) => {
   const folder = scratch(t)
   const file = join(folder, 'pid')
@@ -221,8 +228,16 @@ t.test('an answer larger than the size limit fails its call and no other', async
   const mcp = door(t, { maxBytes: 300_000 })
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
   await fails(t, call(mcp, child('good'), 'big', { bytes: 3_000_000 }), { kind: 'too_large', sent: true })
+  const backwards = call(mcp, child('good'), 'big, with its id last', { bytes: 3_000_000 })
+  await fails(t, backwards, { kind: 'too_large', sent: true }, 'its id is behind its result')
   t.equal((await told<string>(call(mcp, child('good'), 'big', { bytes: 200_000 }))).length, 200_000)
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
+})
+
+t.test('a line larger than the size limit that answers nothing known ends its process', async (t) => {
+  const mcp = door(t, { maxBytes: 300_000 })
+  const flood = call(mcp, child('good'), 'chatter', { line: 'x', times: 3_000_000 })
+  await fails(t, flood, { kind: 'disconnected', sent: true }, 'the answer may be a part of the line')
 })
 
 t.test('an answer that is not valid JSON-RPC fails its call at once', async (t) => {
@@ -249,6 +264,18 @@ t.test('an answer whose members are null is read as far as it goes', async (t) =
 t.test('a server of an unknown revision is reported with that revision', async (t) => {
   const message = /protocol version is not supported: 2023-01-01/
   await fails(t, list(door(t), child('ancient')), { kind: 'unavailable', sent: false, message })
+})
+
+t.test('a server that refuses the older revision is reported as it answers in the newer one', async (t) => {
+  const refused = { kind: 'protocol', sent: false, message: 'child: No licence' }
+  await fails(t, list(door(t), child('unlicensed')), refused, 'it does not speak that: its refusal counts')
+  const hasty = door(t, { connectMs: { http: 3_000, stdio: 3_000 } })
+  await fails(
+    t,
+    list(hasty, child('undecided')),
+    { kind: 'timeout' },
+    'it may speak that: its silence counts',
+  )
 })
 
 t.test('a server that never answers is given up, and its process is ended', async (t) => {

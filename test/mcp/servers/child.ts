@@ -1,7 +1,8 @@
 /**
  * A raw MCP server over stdio. Its tools show the process and misbehave on demand. The first argument names how the
- * server itself misbehaves: `silent`, `stubborn`, `noisy`, `marked`, `modern`, `ancient`, `dead`, `listless` (refuses
- * `tools/list`), or anything else for a healthy server.
+ * server itself misbehaves: `silent`, `stubborn`, `noisy`, `marked`, `modern`, `undecided` (refuses `initialize`, and is
+ * silent in the newer revision), `unlicensed` (refuses `initialize` for a reason of its own), `ancient`, `dead`,
+ * `listless` (refuses `tools/list`), `torn` (refuses its second page once), or anything else for a healthy server.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import {
@@ -21,6 +22,7 @@ const [, , mode = 'good', scratch = ''] = process.argv
 
 type Params = {
   name?: string
+  cursor?: string
   arguments?: Record<string, unknown>
   protocolVersion?: string
   _meta?: Record<string, unknown>
@@ -99,6 +101,8 @@ function tried(work: () => unknown): boolean {
 
 const names = Object.keys(TOOLS)
 const tools = names.map((name) => ({ name, inputSchema: { type: 'object' } }))
+/** The second page was refused */
+let isTorn = false
 const serverInfo = { name: 'child', version: '1.0.0' }
 
 const ANSWERS: Record<string, (rpc: Rpc) => object | null> = {
@@ -111,17 +115,21 @@ const ANSWERS: Record<string, (rpc: Rpc) => object | null> = {
           serverInfo,
         },
   'tools/list': () => ({
-    tools,
+    tools: mode === 'torn' ? [{ ...tools[0], title: isTorn ? 'New' : 'Old' }] : tools,
+    ...(mode === 'torn' && !isTorn && { nextCursor: 'second' }),
     ...(mode === 'modern' && { resultType: 'complete', ttlMs: 0, cacheScope: 'private' }),
   }),
   'tools/call': ({ params }) => TOOLS[params?.name ?? '']?.(params?.arguments ?? {}) ?? null,
-  'server/discover': () => ({
-    resultType: 'complete',
-    supportedVersions: ['2026-07-28'],
-    capabilities: { tools: {} },
-    ttlMs: 0,
-    cacheScope: 'private',
-  }),
+  'server/discover': () =>
+    mode === 'undecided'
+      ? null
+      : {
+          resultType: 'complete',
+          supportedVersions: ['2026-07-28'],
+          capabilities: { tools: {} },
+          ttlMs: 0,
+          cacheScope: 'private',
+        },
 }
 
 if (mode === 'dead') {
@@ -140,13 +148,21 @@ createInterface({ input: process.stdin }).on('line', (line) => {
   const rpc = JSON.parse(line) as Rpc
   if (rpc.id === undefined) return
   // A modern server knows no `initialize`; a legacy one no `server/discover`.
-  const isForeign = (mode === 'modern') === (rpc.method === 'initialize')
-  if (isForeign && (mode === 'modern' || rpc.method === 'server/discover'))
+  const isModern = mode === 'modern' || mode === 'undecided'
+  const isForeign = isModern === (rpc.method === 'initialize')
+  if (isForeign && (isModern || rpc.method === 'server/discover'))
     return write({ id: rpc.id, error: { code: -32601, message: 'Method not found' } })
+  if (mode === 'unlicensed' && rpc.method === 'initialize')
+    return write({ id: rpc.id, error: { code: -32603, message: 'No licence' } })
   if (mode === 'noisy') process.stdout.write(`handling ${rpc.method}\n`)
   // The call's arguments become the answer, which is neither a result nor an error by JSON-RPC
   if (rpc.params?.name === 'broken') return write({ id: rpc.id, ...rpc.params.arguments })
-  if (mode === 'listless' && rpc.method === 'tools/list')
+  // As servers in Go and Python write it
+  if (rpc.params?.name === 'big, with its id last')
+    return write({ result: text('x'.repeat(Number(rpc.params.arguments?.bytes))), id: rpc.id })
+  const isTearing = mode === 'torn' && rpc.params?.cursor !== undefined
+  isTorn ||= isTearing
+  if (isTearing || (mode === 'listless' && rpc.method === 'tools/list'))
     return write({ id: rpc.id, error: { code: -32603, message: 'Not now' } })
   const result = ANSWERS[rpc.method]?.(rpc)
   if (result) write({ id: rpc.id, result })
