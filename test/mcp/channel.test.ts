@@ -7,7 +7,7 @@ import t, { type Test } from 'tap'
 import { type ChannelEnd, keepChannel, readGetStream } from '../../src/mcp/channel.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, list, specOf } from './door.ts'
-import { beginChannel, startRig } from './servers/rig.ts'
+import { beginChannel, legacyAnswers, modernAnswers, startRig } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
@@ -58,6 +58,11 @@ t.test('a refusal that may pass does not mean that the server offers no GET stre
 t.test('a busy server is asked again after the time that it names', async (t) => {
   const busy = new Response('', { status: 429, headers: { 'retry-after': '20' } })
   t.same(await asked(busy), { lastEventId: '7', retryMs: 20_000 })
+  t.same(
+    await asked(new Response('retry: 20000\n\n')),
+    { lastEventId: '7', retryMs: 20_000 },
+    'or its stream',
+  )
 })
 
 t.test('a channel ends when nobody is interested any more, or the server does not offer it', async (t) => {
@@ -77,13 +82,47 @@ t.test('a channel ends when nobody is interested any more, or the server does no
   t.notOk(channel.extend(performance.now() + 60_000), 'a channel that has ended cannot be extended')
 
   let asked = 0
-  const unsupported = keepChannel(async () => {
-    asked++
-    return { isUnsupported: true }
-  }, performance.now() + 60_000)
+  const unsupported = keepChannel(
+    async () => {
+      asked++
+      return { isUnsupported: true }
+    },
+    performance.now() + 20,
+    async () => {},
+  )
   await new Promise(setImmediate)
-  t.ok(unsupported.extend(performance.now() + 90_000))
+  t.ok(unsupported.extend(performance.now() + 30))
+  await sleep(60)
+  t.ok(unsupported.extend(performance.now() + 60_000), 'no new channel is needed')
   t.equal(asked, 1, 'a server without such a channel is asked once')
+})
+
+t.test('interest that ends earlier than other interest shortens no channel', async (t) => {
+  const channel = keepChannel(() => new Promise(() => {}), performance.now() + 60_000)
+  channel.extend(performance.now() + 10)
+  await sleep(50)
+  t.ok(channel.extend(performance.now() + 60_000), 'the channel is still there')
+  channel.stop()
+})
+
+t.test('a channel that could not be reopened is asked for again after the same event', async (t) => {
+  const resumed: (string | undefined)[] = []
+  await new Promise<void>((resolve) => {
+    const channel = keepChannel(
+      async (_, { lastEventId }) => {
+        resumed.push(lastEventId)
+        if (resumed.length === 2) throw new Error('no connection')
+        return { lastEventId: '9' }
+      },
+      performance.now() + 60_000,
+      async () => {
+        if (resumed.length < 3) return
+        channel.stop()
+        resolve()
+      },
+    )
+  })
+  t.same(resumed, [undefined, '9', '9'])
 })
 
 /** The pauses after channels that end so, each after it was open for that long. */
@@ -132,7 +171,7 @@ t.test('a flood of announcements is told once at once, and then once per interva
   const mcp = door(t, { announceMs: 1_000 })
   const heard: string[] = []
   mcp.onListChanged((key) => heard.push(key))
-  const spec = specOf(rig, { auth: { token: async () => 'token-1' } })
+  const spec = specOf(rig, { headers: { 'x-api-key': 'k1' }, auth: { token: async () => 'token-1' } })
   const flooded = new Promise<void>((resolve) =>
     rig.on('GET', ({ stream }) => {
       const { send } = stream()
@@ -148,6 +187,7 @@ t.test('a flood of announcements is told once at once, and then once per interva
     'mcp-session-id': 's',
     'mcp-protocol-version': '2025-11-25',
     authorization: 'Bearer token-1',
+    'x-api-key': 'k1',
   })
   const started = Date.now()
   await eventually(() => heard.length > 1)
@@ -217,6 +257,24 @@ t.test(
     }
   },
 )
+
+t.test('a server that announces no changes is asked for no channel', async (t) => {
+  for (const [era, greeting] of [
+    ['legacy', 'initialize'],
+    ['modern', 'server/discover'],
+  ] as const) {
+    const rig = await startRig(t, era)
+    const own = (era === 'legacy' ? legacyAnswers(rig) : modernAnswers(rig))[greeting]
+    rig.on(greeting, (asked) =>
+      own?.({ ...asked, reply: (result) => asked.reply({ ...Object(result), capabilities: { tools: {} } }) }),
+    )
+    const mcp = door(t)
+    mcp.interest(specOf(rig), 60_000)
+    await list(mcp, specOf(rig))
+    await sleep(300)
+    t.equal(rig.count('GET') + rig.count('subscriptions/listen'), 0, era)
+  }
+})
 
 t.test('announcements are heard after a redirect within the same server', async (t) => {
   const rig = await startRig(t)

@@ -57,7 +57,7 @@ export const TOOL = { name: 'tool', description: 'A tool', inputSchema: { type: 
 const CAPABILITIES = { tools: { listChanged: true } }
 const SERVER_INFO = { name: 'rig', version: '1.2.3' }
 
-const legacyAnswers = (rig: Rig, session: string | undefined): Record<string, Answer> => ({
+export const legacyAnswers = (rig: Rig, session?: string): Record<string, Answer> => ({
   'server/discover': ({ fail }) => fail(-32601, 'Method not found'),
   initialize: ({ rpc, reply, response }) => {
     if (session) response.setHeader('mcp-session-id', session)
