@@ -1,6 +1,7 @@
 /** How long a connection to a server over HTTP lives: opened, lost, idle, given up, closed. */
 import { createServer } from 'node:net'
 import { mock } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { CONNECT_MS, McpError } from '../../src/mcp/contract.ts'
 import { listening } from '../listening.ts'
@@ -21,6 +22,8 @@ const LOSSES: Record<string, (exchange: Exchange) => void> = {
   ),
   'the official one': ({ fail }) => fail(-32000, 'Bad Request: Server not initialized', 400),
   '422': ({ status }) => status(422, {}, 'Unexpected message, expect initialize request'),
+  'an expired one': ({ status }) => status(400, {}, 'Session expired'),
+  'an unknown one': ({ status }) => status(503, {}, 'Unknown session'),
   'an answer': ({ fail }) => fail(-32001, 'Session not found'),
   'an answer of a proxy': ({ fail }) => fail(-32600, 'Session not found'),
 }
@@ -69,6 +72,7 @@ t.test('an error that only mentions a session or version does not make a call ru
     ['modern', 400, -32000, 'Paid, but the checkout session could not be closed'],
     ['modern', 422, -32000, 'Your login session expired'],
     ['modern', 200, -32022, 'Unsupported version of the document'],
+    ['modern', 404, -32000, 'Session not found: there are no sessions'],
     ['legacy', 400, -32000, 'Paid, but the checkout session could not be closed'],
     ['legacy', 200, -32020, 'A code of its own'],
   ]
@@ -77,9 +81,35 @@ t.test('an error that only mentions a session or version does not make a call ru
     const mcp = door(t)
     t.same(await call(mcp, specOf(rig)), RAN)
     rig.on('tools/call', ({ fail }) => fail(code, words, status))
-    await fails(t, call(mcp, specOf(rig)), { sent: code === -32000 })
+    await fails(t, call(mcp, specOf(rig)), { sent: code === -32000 && status !== 404 })
     t.equal(rig.count('tools/call'), 2, words)
   }
+})
+
+t.test('a refusal for an unknown reason makes no call run again where the revision is sure', async (t) => {
+  const rig = await startRig(t)
+  let isRefusing = true
+  rig.on('tools/call', ({ rpc, reply, status }) => {
+    if (rpc.params.name === 'hang') return
+    if (isRefusing) return status(400, {}, 'no such header')
+    reply({ content: [{ type: 'text', text: 'ran' }] })
+  })
+  const refused = { sent: true, message: /no such header/ }
+  await fails(t, call(door(t), specOf(rig)), refused, 'the revision was just agreed on')
+  t.equal(rig.count('tools/call'), 1)
+
+  isRefusing = false
+  const mcp = door(t, { idleMs: { http: 30, stdio: 30 } })
+  await list(mcp, specOf(rig))
+  await eventually(() => mcp.status('server:1').state === 'idle')
+  const leaving = new AbortController()
+  const hanging = call(mcp, specOf(rig), 'hang', {}, { signal: leaving.signal })
+  t.same(await call(mcp, specOf(rig)), RAN)
+  isRefusing = true
+  await fails(t, call(mcp, specOf(rig)), refused, 'a call was answered in the remembered one')
+  t.equal(rig.count('tools/call'), 4, 'one hangs, and two more were sent')
+  leaving.abort()
+  await fails(t, hanging, { kind: 'cancelled' })
 })
 
 t.test('a call that began is not run again if its broken stream cannot be resumed', async (t) => {
@@ -161,26 +191,51 @@ t.test('an unused connection is closed, and the next one needs no probe', async 
 })
 
 t.test('a server that changed its revision while idle is asked for its revision anew', async (t) => {
-  const rig = await startRig(t, 'modern')
+  const refusals: ((exchange: Exchange) => void)[] = [
+    ...[400, 404, 405].map(
+      (code) =>
+        ({ status }: Exchange) =>
+          status(code, {}, 'Bad request'),
+    ),
+    ...[-32601, -32022].map(
+      (code) =>
+        ({ fail }: Exchange) =>
+          fail(code, 'Bad request'),
+    ),
+  ]
+  for (const refuse of refusals) {
+    const rig = await startRig(t, 'modern')
+    const mcp = door(t, { idleMs: { http: 30, stdio: 30 } })
+    t.equal((await list(mcp, specOf(rig))).server.protocol_version, '2026-07-28')
+    await eventually(() => mcp.status('server:1').state === 'idle')
+    rig.on('server/discover', ({ fail }) => fail(-32601, 'Method not found'))
+    rig.on('initialize', ({ rpc, reply }) =>
+      reply({
+        protocolVersion: rpc.params.protocolVersion,
+        capabilities: { tools: {} },
+        serverInfo: { name: 'old', version: '1' },
+      }),
+    )
+    for (const method of ['tools/list', 'tools/call'])
+      rig.on(method, (exchange) => {
+        if (exchange.rpc.params?._meta?.['io.modelcontextprotocol/protocolVersion']) return refuse(exchange)
+        exchange.reply(
+          method === 'tools/list' ? { tools: [TOOL] } : { content: [{ type: 'text', text: 'ran' }] },
+        )
+      })
+    t.same(await call(mcp, specOf(rig)), RAN, `${refuse}`)
+    t.match(await list(mcp, specOf(rig), true), { server: { name: 'old', protocol_version: '2025-11-25' } })
+  }
+})
+
+t.test('a url that was right before is not doubted', async (t) => {
+  const rig = await startRig(t)
   const mcp = door(t, { idleMs: { http: 30, stdio: 30 } })
-  t.equal((await list(mcp, specOf(rig))).server.protocol_version, '2026-07-28')
+  await list(mcp, specOf(rig))
   await eventually(() => mcp.status('server:1').state === 'idle')
-  rig.on('server/discover', ({ fail }) => fail(-32601, 'Method not found'))
-  rig.on('initialize', ({ rpc, reply }) =>
-    reply({
-      protocolVersion: rpc.params.protocolVersion,
-      capabilities: { tools: {} },
-      serverInfo: { name: 'old', version: '1' },
-    }),
-  )
-  for (const method of ['tools/list', 'tools/call'])
-    rig.on(method, ({ rpc, status, reply }) => {
-      if (rpc.params?._meta?.['io.modelcontextprotocol/protocolVersion'])
-        return status(400, {}, 'Bad request')
-      reply(method === 'tools/list' ? { tools: [TOOL] } : { content: [{ type: 'text', text: 'ran' }] })
-    })
-  t.same(await call(mcp, specOf(rig)), RAN)
-  t.match(await list(mcp, specOf(rig), true), { server: { name: 'old', protocol_version: '2025-11-25' } })
+  rig.on('initialize', ({ status }) => status(404))
+  rig.on('server/discover', ({ status }) => status(503))
+  await fails(t, list(mcp, specOf(rig), true), { kind: 'unavailable', message: /HTTP 404\.$/ })
 })
 
 t.test('a server that is replaced by one of the other revision runs the next call once', async (t) => {
@@ -270,6 +325,16 @@ t.test('closing the gateway ends a connection attempt and a list request at once
     t.ok(performance.now() - from < PATIENCE / 2)
     await listed
   }
+})
+
+t.test('a server that does not answer the end of its session keeps nobody from closing', async (t) => {
+  const rig = await startRig(t, 'legacy', 's')
+  rig.on('DELETE', () => {})
+  const mcp = door(t)
+  await list(mcp, specOf(rig))
+  const late = sleep(PATIENCE / 2, 'late', { ref: false })
+  t.not(await Promise.race([mcp.close(), late]), 'late')
+  t.equal(rig.count('DELETE'), 1)
 })
 
 t.test('closing waits for running calls, and then cuts them off', async (t) => {

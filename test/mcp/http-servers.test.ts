@@ -1,5 +1,9 @@
 /** Servers over HTTP, well-behaved and hostile (the cases were seen in the wild; raw servers in servers/rig.ts). */
-import t from 'tap'
+import { getEventListeners } from 'node:events'
+import { mock } from 'node:test'
+import t, { type Test } from 'tap'
+import { openConnection } from '../../src/mcp/connection.ts'
+import { createWatchdog } from '../../src/mcp/watchdog.ts'
 import { USER_AGENT } from '../../src/version.ts'
 import { collect, held } from '../memory.ts'
 import { NONE } from '../patterns.ts'
@@ -285,10 +289,9 @@ t.test('a server without TLS that is asked by https is told as such', async (t) 
   await fails(t, list(door(t), { ...spec, url }), { kind: 'unavailable', message })
 })
 
-t.test('a session of the old SSE transport ends with its stream, and a new one is opened', async (t) => {
+/** A rig in the transport of 2024-11-05, and a way to cut its stream. */
+async function startOldRig(t: Test) {
   const rig = await startRig(t)
-  const mcp = door(t)
-  const spec = specOf(rig, { transport: 'sse' })
   let say = (_: object): void => {}
   let cut = (): void => {}
   rig.on('GET', ({ stream, response }) => {
@@ -307,12 +310,70 @@ t.test('a session of the old SSE transport ends with its stream, and a new one i
     capabilities: { tools: {} },
     serverInfo: { name: 'rig', version: '1' },
   }))
+  answer('tools/list', () => ({ tools: [TOOL] }))
   answer('tools/call', () => ({ content: [] }))
+  return { rig, answer, cut: () => cut() }
+}
+
+t.test('a session of the old SSE transport ends with its stream, and a new one is opened', async (t) => {
+  const { rig, cut } = await startOldRig(t)
+  const mcp = door(t)
+  const spec = specOf(rig, { transport: 'sse' })
   await call(mcp, spec)
   cut()
   await eventually(() => mcp.status(spec.key).state !== 'ready')
   await call(mcp, spec)
   t.equal(rig.count('initialize'), 2)
+})
+
+t.test('a session that a server of the old SSE transport has forgotten is opened anew', async (t) => {
+  for (const refusal of [400, 404, 500]) {
+    const { rig, answer } = await startOldRig(t)
+    const mcp = door(t)
+    const spec = specOf(rig, { transport: 'sse' })
+    await call(mcp, spec)
+    rig.on('tools/call', ({ status }) => {
+      status(refusal)
+      answer('tools/call', () => RAN)
+    })
+    // The server may have run the call before it failed.
+    if (refusal === 500) await fails(t, call(mcp, spec), { sent: true })
+    else t.same(await call(mcp, spec), RAN, `${refusal}`)
+    t.equal(rig.count('initialize'), refusal === 500 ? 1 : 2, `${refusal}`)
+  }
+})
+
+t.test('a connection that is made depends no more on what its attempt depended on', async (t) => {
+  const { rig } = await startOldRig(t)
+  const ending = new AbortController()
+  let isClosed = false
+  const context = {
+    fetch: (url: string | URL, init?: RequestInit) => fetch(url, init),
+    maxBytes: 1_000_000,
+    watchdog: createWatchdog(),
+    allowStdio: false,
+    sandbox: null,
+    onListChanged() {},
+    onClose() {
+      isClosed = true
+    },
+    closing() {},
+    ending: ending.signal,
+  }
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const made = await openConnection(specOf(rig, { transport: 'sse' }), context, null, { ms: 10_000 })
+  mock.timers.tick(10_000)
+  mock.timers.reset()
+  const { signal } = new AbortController()
+  t.match(
+    await made.list({ timeoutMs: PATIENCE, signal }),
+    { tools: [TOOL] },
+    'the time for connecting is over',
+  )
+  t.notOk(isClosed)
+  t.same(getEventListeners(ending.signal, 'abort'), [], 'each connection would leave a listener behind')
+  await made.close()
 })
 
 t.test('many callers that ask at once share one connection and one list request', async (t) => {
@@ -380,8 +441,10 @@ t.test('a server that fails at the probe is asked in the older revision', async 
     t.match(await list(door(t), specOf(rig)), { server: { protocol_version: '2025-11-25' } }, choke)
   }
   const rig = await startRig(t)
-  rig.on('server/discover', ({ status }) => status(503))
-  await fails(t, list(door(t), specOf(rig)), { kind: 'unavailable' })
+  for (const outage of [502, 503, 504]) {
+    rig.on('server/discover', ({ status }) => status(outage))
+    await fails(t, list(door(t), specOf(rig)), { kind: 'unavailable' }, `${outage}`)
+  }
   t.equal(rig.count('initialize'), 0, 'an outage does not count as an answer about the revision')
 })
 
@@ -407,6 +470,7 @@ t.test('a server that refuses to hear that the client is ready is used all the s
   }
   for (const [refusal, kind] of [
     [401, 'auth_required'],
+    [403, 'auth_required'],
     [503, 'unavailable'],
   ] as const) {
     const rig = await startRig(t)
