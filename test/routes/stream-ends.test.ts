@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
 import type { Turn } from '../../src/store/store.ts'
+import { collect } from '../memory.ts'
 import { eventually, gate } from '../waiting.ts'
 import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from './served-streams.ts'
 
@@ -190,6 +191,7 @@ t.test(
 t.test('a client that left before its stream could begin leaves nothing behind', async (t) => {
   const { opened: gone, open: left } = gate()
   const { opened: begun, open: began } = gate()
+  const { opened: ended, open: end } = gate()
   const turns = {
     async start() {
       outgoing.destroy()
@@ -200,8 +202,12 @@ t.test('a client that left before its stream could begin leaves nothing behind',
   const s = await serve(t, turnRow(), { turns, pingMs: 5 })
   scripted(async function* ({ signal }) {
     began()
-    yield { events: [event('turn.created', 1)] }
-    await aborted(signal)
+    try {
+      yield { events: [event('turn.created', 1)] }
+      await aborted(signal)
+    } finally {
+      end()
+    }
   })(s)
   s.app.server.once('request', (_, response) => response.once('close', left))
   const headers = { 'content-type': 'application/json' }
@@ -210,6 +216,7 @@ t.test('a client that left before its stream could begin leaves nothing behind',
   outgoing.end(JSON.stringify({ input: 'Hi' }))
   await begun
   await eventually(async () => (await s.opened()) === 0)
+  await t.resolves(ended)
   // A ping on a closed connection would be an error that nobody hears.
   await new Promise((resolve) => setTimeout(resolve, 30))
 })
@@ -248,6 +255,21 @@ t.test('a connection serves one stream after the other, and keeps no server from
   const over = once(last.socket, 'close')
   await Promise.all([all(last), s.app.close()])
   await over
+})
+
+t.test('of answers, streams and connections that are over nothing is kept', async (t) => {
+  const s = await serve(t, turnRow())
+  const over: { what: string; ref: WeakRef<object> }[] = []
+  s.app.server.on('connection', (socket) => over.push({ what: 'connection', ref: new WeakRef(socket) }))
+  s.app.server.on('request', ({ url }, response) => over.push({ what: `${url}`, ref: new WeakRef(response) }))
+  await s.say('turn.completed')
+  const agent = new Agent({ keepAlive: false })
+  for (const path of ['/healthz', '/v1/turns/turn_1', '/v1/turns/turn_1/events'])
+    await all(await s.open(path, {}, undefined, agent))
+  const kept = () => over.filter(({ ref }) => ref.deref()).map(({ what }) => what)
+  for (let tries = 0; kept().length > 0 && tries < 20; tries++) await collect()
+  t.equal(over.length, 6)
+  t.same(kept(), [])
 })
 
 t.test('a connection that was opened in advance keeps no server from closing', async (t) => {
