@@ -3,6 +3,7 @@ import t from 'tap'
 import { newId } from '../../src/chat/ids.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
+import { NONE } from '../patterns.ts'
 import { cursorAt } from './fake-bus.ts'
 import {
   aborted,
@@ -128,6 +129,22 @@ t.test(
     )
   },
 )
+
+t.test('the snapshot of a session that has had no turn yet has none, and its reader goes on', async (t) => {
+  const s = await serve(t, turnRow())
+  Object.assign(s.store.sessions, {
+    get: async () => ({ id: 'ses_1', owner: 'local', active_turn_id: null }),
+  })
+  Object.assign(s.store.turns, { list: async () => ({ data: [], next_cursor: null }) })
+  Object.assign(s.store.messages, { after: async () => [] })
+  scripted(async function* () {
+    yield { gap: true, cursor: cursorAt('ses_1', 50) }
+    yield { events: [event('turn.created', 51)] }
+  })(s)
+  const text = await all(await s.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`))
+  t.same(typesIn(text), ['gap', 'turn.created'])
+  t.match(JSON.parse(/data: (.*)/.exec(text)?.[1] ?? '{}'), { snapshot: { turn: null, messages: NONE } })
+})
 
 t.test('a session of too many messages shows those of its turn, and its reader goes on', async (t) => {
   const s = await serve(t, turnRow({ id: newId('turn') }))
