@@ -253,6 +253,9 @@ t.test('a connection serves one stream after the other, and keeps no server from
   const last = await s.open('/v1/sessions/ses_1/events', {}, undefined, agent)
   await until(last, '\n\n')
   const over = once(last.socket, 'close')
+  // A connection that is still open a second later would be cut.
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
   await Promise.all([all(last), s.app.close()])
   await over
 })
