@@ -226,17 +226,25 @@ t.test('after the store was away owners get a lease’s time before their turns 
     if (isAway) throw new BatonError('unavailable', 'away')
     return null
   }
+  let isBroken = false
+  const idleQueues = async () => {
+    if (isBroken) throw new Error('anything')
+    return []
+  }
   let now = 0
   mock.method(performance, 'now', () => now)
   t.teardown(() => mock.restoreAll())
-  const { look } = await watching(t, { recover })
+  const { look } = await watching(t, { recover, idleQueues })
   isAway = false
   now = 599_000
   await look()
   t.equal(looks, 1, 'the store is back, and the owners may prolong their leases first')
   now = 600_000
+  isBroken = true
   await look()
   t.equal(looks, 2)
+  await look()
+  t.equal(looks, 3, 'a look that failed for another reason hinders no takeover')
 })
 
 t.test('a turn’s unsent events are left to its owner for a while and kept until they are sent', async (t) => {

@@ -1,7 +1,7 @@
 /** The loop's small parts by themselves: slots, gathered writes, patience, commands, and which events are said. */
 import { pino } from 'pino'
 import t from 'tap'
-import type { Bus } from '../../src/bus/bus.ts'
+import type { Bus, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { AnnouncedEvent, Session, Store, Turn, TurnEnd } from '../../src/store/store.ts'
@@ -255,6 +255,9 @@ t.test('all waits of a turn for servers together take no longer than its share o
   t.strictSame(waits, [400, 100, 0])
 })
 
+const CALLER = { owner: 'local', admin: true, key_id: null }
+const logged = (type: string): LoggedEvent => ({ cursor: 'c', type, turn_id: turn.id, data: '{}' })
+
 t.test('a wait for a turn ends with the turn although the bus is away or silent', async (t) => {
   const away = () => {
     throw new BatonError('unavailable', 'away')
@@ -264,10 +267,46 @@ t.test('a wait for a turn ends with the turn although the bus is away or silent'
     let isOver = false
     const get = async () => ({ ...turn, ended_at: isOver ? NOW : null })
     const wait = createWait({ turns: { get } } as unknown as Store, { read } as unknown as Bus)
-    const waited = wait({ owner: 'local', admin: true, key_id: null }, turn.id, 600, never)
+    const waited = wait(CALLER, turn.id, 600, never)
     await new Promise(setImmediate)
     isOver = true
     t.match(await waited, { ended_at: NOW })
+  }
+})
+
+t.test('a wait for a turn ends as soon as the bus tells of its end, and then reads no more', async (t) => {
+  const ends: ReadItem[] = [
+    { events: [logged('turn.completed')] },
+    { events: [logged('tool_execution.started'), logged('turn.awaiting_input')] },
+    { gap: true, cursor: 'c' },
+  ]
+  for (const end of ends) {
+    const { opened: isSaid, open: say } = gate()
+    let asked: ReadOptions | undefined
+    async function* read(_: string, options: ReadOptions): AsyncIterable<ReadItem> {
+      asked = options
+      yield { events: [logged('step.started')] }
+      await isSaid
+      yield end
+    }
+    let [reads, isOver] = [0, false]
+    const get = async () => {
+      reads++
+      return { ...turn, state: 'running', ended_at: isOver ? NOW : null }
+    }
+    const wait = createWait({ turns: { get } } as unknown as Store, { read })
+    let waited: Turn | undefined
+    void wait(CALLER, turn.id, 600, never).then((seen) => {
+      waited = seen
+    })
+    await new Promise(setImmediate)
+    t.match(asked, { turn: turn.id, after: 'start' })
+    t.equal(reads, 2, 'another event is no reason to ask the store')
+    isOver = true
+    say()
+    await new Promise(setImmediate)
+    t.match(waited, { ended_at: NOW })
+    t.ok(asked?.signal.aborted)
   }
 })
 
