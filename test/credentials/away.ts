@@ -41,8 +41,10 @@ t.test('a write that fails for an unknown reason is tried four times', async (t)
       if (left-- > 0) throw new Error('deadlock detected')
       return 'written'
     }
-    const insisting = insist(write, async () => {}, new AbortController().signal)
+    const waits: number[] = []
+    const insisting = insist(write, async (ms) => void waits.push(ms), new AbortController().signal)
     t.equal(await insisting.catch(() => 'failed'), outcome)
+    t.strictSame(waits, [200, 400, 500], 'a store that is back is not waited for any longer')
   }
 })
 

@@ -192,6 +192,14 @@ t.test('a renewal and a change of the connector leave each other’s work in pla
   await t.rejects(orphan.token(), { message: /docs needs a login/ }, 'a connector that is gone has no token')
 })
 
+t.test('a login that begins deletes old logins whose outcome nobody asks for any more', async (t) => {
+  const { replica, made } = await bench(t)
+  const stale = { owner: ANN.owner, provider: 'connector:gone', mode: 'loopback', redirect_uri: '' } as const
+  await store.logins.create({ ...stale, sealed: Buffer.of(1), state_hash: 'stale', seconds: -90_000 }, 100)
+  await replica().begin(ANN, made)
+  t.equal(await store.logins.get('stale'), null)
+})
+
 t.test('only the owner makes a login; it is on record, and leaves the other secrets in place', async (t) => {
   const { replica, logIn, read } = await bench(t)
   const given = { headers: { 'x-tenant': 'acme' }, env: {} }
@@ -325,4 +333,19 @@ t.test('an address of a login is refused where a connector may not go there', as
   }
   guarded.metadata({ resource: 'https://other.test/mcp', authorization_servers: [guarded.origin] })
   await t.rejects(begin(where), { code: 'upstream_rejected', message: /for another server/ })
+})
+
+t.test('no step of a login goes where the operator lets connectors go no more', async (t) => {
+  const { guarded, replica, read, logIn, time } = await bench(t, { expires_in: 600 })
+  const [open, closed] = [replica(), replica(undefined, store, false)]
+  const refused = { code: 'address_not_allowed' }
+  await t.rejects(closed.begin(ANN, await read()), refused)
+  const { authorization_url } = await open.begin(ANN, await read())
+  const answer = Object.fromEntries((await visit(authorization_url)).searchParams)
+  await t.rejects(closed.finish(answer), refused)
+  t.equal(guarded.grants.authorization_code, undefined)
+  await logIn(open)
+  time.ahead = 601_000
+  await t.rejects(closed.authFor(await read()).token(), refused)
+  t.equal(guarded.grants.refresh_token, undefined)
 })

@@ -289,6 +289,17 @@ t.test('the scope that was asked for counts as granted where the service does no
   )
 })
 
+t.test('a token that another replica has renewed already is not renewed again', async (t) => {
+  const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
+  const connector = await logIn()
+  const [one, two] = [replica().authFor(connector), replica().authFor(connector)]
+  for (const auth of [one, two]) t.ok(await auth.token())
+  time.ahead = 601_000
+  const token = await one.token()
+  t.equal(await two.token(), token)
+  t.equal(guarded.grants.refresh_token, 1)
+})
+
 t.test('a replica waits for another’s claim within a bound, and no longer when it closes', async (t) => {
   const { replica, logIn, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()

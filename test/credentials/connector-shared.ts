@@ -34,12 +34,16 @@ export async function bench(t: Test, options: Partial<McpLoginsOptions> = {}) {
     await oauth.close()
     await store.connectors.delete(ANN, made.id)
   })
-  const replica = (publicUrl: string | null = 'http://127.0.0.1:1', over = store): ConnectorLogins =>
+  const replica = (
+    publicUrl: string | null = 'http://127.0.0.1:1',
+    over = store,
+    allowPrivate = true,
+  ): ConnectorLogins =>
     createConnectorLogins({
       store: over,
       vault,
       oauth,
-      allowPrivate: true,
+      allowPrivate,
       publicUrl: () => publicUrl,
       isPublic: async (url) => url.startsWith('https:'),
       now,

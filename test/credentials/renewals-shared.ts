@@ -112,14 +112,17 @@ t.test('a replica that hears late of its claim does not use it: a sibling may ha
 
 t.test('a replica waits within a bound for a claim that nobody gives up', async (t) => {
   let clock = Date.now()
+  let longest = 0
   const sleep = async (ms: number) => {
     clock += ms * 10
+    longest = Math.max(longest, ms)
   }
   const patient = world.replica({ now: () => clock, sleep })
   const { id } = await login('anthropic', -5)
   t.ok(await store.credentials.claim(id, 'the stuck one', 3600))
   const refused = await refusal((await chosen(patient, id, 'anthropic')).secret())
   t.match(refused, { code: 'unavailable', message: /renewed by another process/, retryAfter: 2 })
+  t.equal(longest, 500, 'it looks twice a second whether the claim was given up')
 })
 
 t.test('a replica also waits for a renewal that began when a dead process’s claim had lapsed', async (t) => {
