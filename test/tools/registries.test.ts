@@ -1,4 +1,5 @@
 /** Registries as a process keeps them, and as several replicas write them. */
+import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pino } from 'pino'
 import t from 'tap'
@@ -89,6 +90,50 @@ t.test('a registry and its bindings are of one moment, though a newer one comes 
   t.equal((await registries.ground('ses_1')).row, row)
 })
 
+t.test('what a registry is made of brings the accepted definitions of each server', async (t) => {
+  const { store } = createMemory()
+  const log = pino({ level: 'silent' })
+  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  for (const [server, tool] of [
+    ['con_s', 'a'],
+    ['con_s', 'b'],
+    ['con_t', 'a'],
+  ] as const)
+    await store.connectors.pin(server, tool, `${tool} of ${server}`, {})
+  const { pins } = await registries.ground('ses_1')
+  t.strictSame(
+    [...pins].map(([server, own]) => [server, Object.fromEntries(own)]),
+    [
+      ['con_s', { a: 'a of con_s', b: 'b of con_s' }],
+      ['con_t', { a: 'a of con_t' }],
+    ],
+  )
+})
+
+t.test('the tools of a session that is gone are not found, and nothing is written', async (t) => {
+  const { store, written } = createMemory()
+  const log = pino({ level: 'silent' })
+  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  store.registry.grounds = async () => ({ sessions: [], pins: [] })
+  const gone = { code: 'session_not_found' }
+  await t.rejects(registries.newest('ses_1'), gone)
+  await t.rejects(registries.change('ses_1', OTHER), gone)
+  t.strictSame(await registries.changeTogether(['ses_1'], OTHER), [])
+  t.strictSame(written, [])
+})
+
+t.test('a revision whose event is lost holds, and the next one is announced', async (t) => {
+  const { create } = replicas()
+  const told: number[] = []
+  const here = create(async (_, { tools_revision }) => {
+    if (tools_revision === 1) throw new Error('the bus is away')
+    told.push(tools_revision)
+  })
+  t.match(await here.change('ses_1', OTHER), { row: { revision: 1 } })
+  await here.change('ses_1', OTHER)
+  t.strictSame(told, [2])
+})
+
 t.test('a revision is announced after the revision before it, which another replica made', async (t) => {
   const { rows, create } = replicas()
   const { opened, open } = gate()
@@ -109,6 +154,24 @@ t.test('a revision is announced after the revision before it, which another repl
   open()
   await Promise.all([first, second])
   t.strictSame(told, [1, 2])
+})
+
+t.test('a revision is announced as soon as the one before it is known to be', async (t) => {
+  // The time after which nobody waits any longer never comes.
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { age, create } = replicas()
+  const told: number[] = []
+  const there = create(async (_, { tools_revision }) => void told.push(tools_revision))
+  void create(() => new Promise(() => {})).change('ses_1', OTHER)
+  await new Promise(setImmediate)
+  age(-60_000)
+  void there.change('ses_1', OTHER)
+  await new Promise(setImmediate)
+  t.strictSame(told, [])
+  there.noteAnnounced('ses_1', 1)
+  await new Promise(setImmediate)
+  t.strictSame(told, [2])
 })
 
 t.test('a replica does not wait forever for another replica to announce its revision', async (t) => {
