@@ -51,6 +51,8 @@ t.test('a loopback login ends by itself, and its address is gone afterwards', as
     t.match(at.hostname, /^(localhost|127\.0\.0\.1)$/)
     const elsewhere = await fetch(new URL('/cancel', at.href.replace('localhost', '127.0.0.1')))
     t.equal(elsewhere.status, 404)
+    const look = await fetch(at.href.replace('localhost', '127.0.0.1'), { method: 'HEAD' })
+    t.equal(look.status, 404, 'a look at the address uses no code up')
     const page = await fetch(at.href.replace('localhost', '127.0.0.1'))
     t.equal(page.status, 200)
     t.match(await page.text(), /You are logged in/)

@@ -365,10 +365,14 @@ t.test('an owner has at most a hundred logins under way', async (t) => {
 })
 
 t.test('a new login takes the place of a default credential that needed a login', async (t) => {
+  const { data: earlier } = await store.credentials.list(ME, { limit: 100 })
+  for (const { id } of earlier) await store.credentials.delete(ME, id)
   const old = await loggedIn(one, 'openai')
   t.equal(old.default, false)
-  await one.credentials.update(ME, old.id, { default: true })
   await store.credentials.fail(old.id, 1, 'refresh_token_reused')
+  const beside = await loggedIn(one, 'openai')
+  t.equal(beside.default, false, 'no default, no successor')
+  await one.credentials.update(ME, old.id, { default: true })
   const view = await loggedIn(one, 'openai')
   t.equal(view.default, true)
   t.equal(
@@ -377,7 +381,7 @@ t.test('a new login takes the place of a default credential that needed a login'
   )
   const another = await loggedIn(one, 'openai')
   t.equal(another.default, false, 'a default credential that works stays')
-  for (const { id } of [old, view, another]) await store.credentials.delete(ME, id)
+  for (const { id } of [old, beside, view, another]) await store.credentials.delete(ME, id)
 })
 
 t.test('no secret is in any log line', async (t) => noSecretIn(t, logged))

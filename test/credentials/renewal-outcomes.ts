@@ -73,10 +73,13 @@ t.test('a vendor that fails for all logins is asked by one login now and then', 
   for (const choice of choices) t.match(await refusal(choice.secret()), { code: 'upstream_overloaded' })
   t.equal(anthropic.tokenRequests().length - before, 5)
   clock += 31_000
-  anthropic.answer({ status: 500, body: '' })
+  anthropic.answer({ status: 500, headers: { 'retry-after': '120' }, body: '' })
   for (const choice of choices) await refusal(choice.secret())
   t.equal(anthropic.tokenRequests().length - before, 6, 'one login tries')
-  clock += 31_000
+  clock += 119_000
+  for (const choice of choices) await refusal(choice.secret())
+  t.equal(anthropic.tokenRequests().length - before, 6, 'no login tries sooner than the vendor wants')
+  clock += 2_000
   for (const choice of choices) t.ok(anthropic.isLive(await tokenOf(choice)))
 })
 
@@ -307,8 +310,10 @@ t.test('a renewal without an access token is stored, and the vendor not asked ag
     const { id } = await one.credentials.create(ME.owner, given)
     openai.answer({ status: 200, body: { refresh_token: 'rt_second' } })
     const before = openai.requests.length
-    const choice = await chosen(world.replica(), id, 'openai')
+    let clock = Date.now()
+    const choice = await chosen(world.replica({ now: () => clock }), id, 'openai')
     for (let tries = 0; tries < 3; tries++) {
+      if (tries === 2) clock += 59_000
       if (isSpent)
         t.match(await refusal(choice.secret()), { code: 'upstream_rejected', message: /no_tokens/ })
       else t.equal(await tokenOf(choice), access_token)
@@ -336,12 +341,13 @@ t.test('the set-up of a given login happens at its first use, once', async (t) =
   const view = await one.credentials.create(ME.owner, { ...given, expires_at: at(3600) })
   const before = google.requests.length
   const choices = await Promise.all([1, 2, 3].map(() => chosen(one, view.id, 'gemini')))
+  const elsewhere = await chosen(two, view.id, 'gemini')
   t.same(google.requests.length, before, 'choosing asks nobody')
   const facts = await Promise.all(choices.map((choice) => choice.complete?.()))
   for (const found of facts) t.same(found, { id: view.id, project_id: 'acme-dev-482910' })
   t.equal(google.requests.length - before, 1)
   t.match((await read(view.id)).facts, { project_id: 'acme-dev-482910', path: 'code_assist' })
-  await (await chosen(two, view.id, 'gemini')).complete?.()
+  await elsewhere.complete?.()
   t.equal(google.requests.length - before, 1, 'the set-up is kept')
 
   const stale = { ...given, access_token: 'ya29.stale' }
@@ -354,10 +360,12 @@ t.test('the set-up of a given login happens at its first use, once', async (t) =
   t.match(await refusal(left.complete?.() ?? Promise.resolve()), { code: 'credential_needs_reauth' })
   const { refresh_token: _, ...bare } = stale
   const bearer = await chosen(one, (await one.credentials.create(ME.owner, bare)).id, 'gemini')
+  const beforeBearer = google.requests.length
   t.match(await refusal(bearer.complete?.() ?? Promise.resolve()), {
     code: 'upstream_auth',
     details: { upstream: { status: 401 } },
   })
+  t.equal(google.requests.length - beforeBearer, 1, 'a refused token that nothing renews is tried once')
 
   const asked = google.requests.length
   google.account('load-code-assist-unsupported-client')

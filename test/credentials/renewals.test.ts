@@ -317,6 +317,21 @@ t.test('a replica that closes while its store stays away tries once more, and en
   t.equal(tries, 2)
 })
 
+t.test('a login that was disabled, deleted or found dead since it was chosen is not renewed', async (t) => {
+  for (const [end, code] of [
+    [(id: string) => one.credentials.update(ME, id, { state: 'disabled' }), 'no_credential'],
+    [(id: string) => one.credentials.delete(ME, id), 'no_credential'],
+    [(id: string) => store.credentials.fail(id, 1, 'invalid_grant'), 'credential_needs_reauth'],
+  ] as const) {
+    const { id } = await login('openai', -5)
+    const choice = await chosen(one, id, 'openai')
+    await end(id)
+    const before = openai.tokenRequests().length
+    t.match(await refusal(choice.secret()), { code })
+    t.equal(openai.tokenRequests().length, before)
+  }
+})
+
 t.test('a setup seals its login anew, so that no re-encryption is undone', async (t) => {
   const { id } = await login('gemini', 3600)
   const row = await read(id)

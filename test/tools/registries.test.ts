@@ -16,9 +16,13 @@ t.test('kept registries are bounded by their size, however few their tools', (t)
     log: pino({ level: 'silent' }),
   })
   const words = 'x'.repeat(4 << 20)
+  const large = [
+    { description: '', parameters: {}, input_schema: { description: words } },
+    { description: words, parameters: {}, input_schema: {} },
+  ] as RegistryTool[]
   const row = (session_id: string): RegistryRow => {
-    const tool = { description: '', parameters: {}, input_schema: { description: words } }
-    return { session_id, revision: 1, updated_at: '', tools: [tool as RegistryTool] }
+    const tools = large.slice(Number(session_id.at(-1)) % 2).slice(0, 1)
+    return { session_id, revision: 1, updated_at: '', tools }
   }
   const sessions = Array.from({ length: 20 }, (_, i) => `ses_${i}`)
   for (const session of sessions) registries.keep(row(session))
@@ -31,6 +35,8 @@ t.test('kept registries are bounded by their size, however few their tools', (t)
   t.equal(registries.latestRevision('ses_0'), 1, 'the revision of a registry that has gone is still known')
   for (const revision of [5, 3]) registries.noteRevision('ses_0', revision)
   t.equal(registries.latestRevision('ses_0'), 5, 'a message that comes late changes nothing')
+  registries.noteAnnounced('ses_0', 7)
+  t.equal(registries.latestRevision('ses_0'), 7)
   const first = registries.keep(row('ses_19'))
   t.equal(registries.keep(row('ses_19')), first, 'what was made of a registry is not made again')
   t.end()
@@ -107,6 +113,45 @@ t.test('what a registry is made of brings the accepted definitions of each serve
       ['con_s', { a: 'a of con_s', b: 'b of con_s' }],
       ['con_t', { a: 'a of con_t' }],
     ],
+  )
+})
+
+t.test('kept registries are bounded by the number of their tools, however small', (t) => {
+  const log = pino({ level: 'silent' })
+  const store = {} as RegistriesDeps['store']
+  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  const tools = Array<RegistryTool>(20_000).fill({ description: '', parameters: {} } as RegistryTool)
+  for (const i of Array(8).keys())
+    registries.keep({ session_id: `ses_${i}`, revision: 1, updated_at: '', tools })
+  const kept = [...Array(8).keys()].filter((i) => registries.keptRevision(`ses_${i}`) === 1)
+  t.strictSame(kept, [2, 3, 4, 5, 6, 7])
+  t.end()
+})
+
+t.test('a kept registry is read again only once a newer one is known of', async (t) => {
+  const { store } = createMemory()
+  let reads = 0
+  const { get } = store.registry
+  const counted = { ...store.registry, get: (session: string) => get(session).finally(() => reads++) }
+  const log = pino({ level: 'silent' })
+  const registries = createRegistries({ store: { registry: counted }, sayToolsChanged: async () => {}, log })
+  for (const _ of [1, 2]) await registries.current('ses_1')
+  t.equal(reads, 1)
+  registries.noteRevision('ses_1', 1)
+  await registries.current('ses_1')
+  t.equal(reads, 2)
+})
+
+t.test('sessions that are changed together are written once, and those that were not are told', async (t) => {
+  const { store, written } = createMemory()
+  const { put } = store.registry
+  store.registry.put = (changes) => put(changes.filter(({ session_id }) => session_id !== 'ses_2'))
+  const log = pino({ level: 'silent' })
+  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  t.strictSame(await registries.changeTogether(['ses_1', 'ses_2', 'ses_3'], OTHER), ['ses_2'])
+  t.strictSame(
+    written.map(({ session_id }) => session_id),
+    ['ses_1', 'ses_3'],
   )
 })
 

@@ -1,6 +1,7 @@
 /** A session's tools while their servers are away, slow, changed or announcing; on doubles of store and door. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { BatonError } from '../../src/errors.ts'
 import { McpError } from '../../src/mcp/contract.ts'
 import type { Session } from '../../src/store/store.ts'
 import { AVAILABLE, NONE } from '../patterns.ts'
@@ -101,6 +102,23 @@ t.test('a read asks no server because its list has grown old, and writes nothing
   t.strictSame([asked.length, written.length], before)
   await tools.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
   t.ok(asked.length > (before[0] ?? 0), 'the next turn asks')
+})
+
+t.test('news of a server that come while the store is away are taken over by the next turn', async (t) => {
+  const { create, add, servers, announce, store } = setUp(t)
+  const tools = create()
+  const one = add('s', { tools: [tool('a')] })
+  await tools.open(sessionOf('ses_1'), [one])
+  const { opened: failed, open: fail } = gate()
+  store.connectors.sessionsOf = async () => {
+    fail()
+    throw new BatonError('unavailable', 'away')
+  }
+  servers.set(`${one.id}@1`, { tools: [tool('a'), tool('b')] })
+  announce(`${one.id}@1`)
+  await failed
+  await tools.bringUpToDate('ses_1', 1_000)
+  t.ok(found((await tools.current('ses_1')).tools, 's.b'))
 })
 
 t.test('a gateway that shuts down does not write that its servers are away', async (t) => {

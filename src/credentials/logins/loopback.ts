@@ -56,7 +56,7 @@ export function createLoopback(): Loopback {
   function leave({ provider }: Vendor, held: Listener): void {
     held.holders--
     if (held.holders > 0) return
-    if (shared.get(provider) === held) shared.delete(provider)
+    shared.delete(provider)
     void held.bound.then(
       async ({ server }) => {
         server.close()
