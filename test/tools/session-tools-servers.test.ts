@@ -260,11 +260,18 @@ t.test('a turn waits for a caller’s change and for a change that a server has 
   t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.c' }, 'a later step waits, too')
 })
 
+t.test('a turn does not go on with the tools that it has while the store is away', async (t) => {
+  const { create, add, store } = setUp(t)
+  await create().open(sessionOf('ses_1'), [add('s', { tools: [tool('a')] })])
+  store.registry.grounds = () => Promise.reject(new BatonError('unavailable', 'away'))
+  await t.rejects(create().bringUpToDate('ses_1', 1_000), { code: 'unavailable' })
+})
+
 t.test('the next turn asks the server of a connector that was changed at another replica', async (t) => {
   const { create, add, store } = setUp(t)
   const tools = create()
   await tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')] })])
-  add('s', { tools: [tool('b')] }, { config_revision: 2 })
+  add('s', { tools: [tool('b')], when: sleep(30) }, { config_revision: 2 })
   await tools.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
   const names = (await tools.current('ses_1')).tools.map((one) => one.canonical_name)
   t.strictSame(names, ['look_up', 's.b'])

@@ -174,7 +174,10 @@ t.test('a list after a start shows what was configured meanwhile, and asks no se
   const all = ['gone', 'moved', 'narrowed', 'still'].map((name) =>
     add(name, { tools: [tool('a'), tool('b')] }),
   )
-  await create().open(session, all)
+  const former = create()
+  await former.open(session, all)
+  await former.close()
+  const before = said.length
   connectors.delete('con_gone')
   add('moved', { tools: [tool('b'), tool('c')] }, { config_revision: 2 })
   add('narrowed', {}, { config_revision: 2, deny_tools: ['b'] })
@@ -197,11 +200,15 @@ t.test('a list after a start shows what was configured meanwhile, and asks no se
   )
   t.equal((await tools.present(session.id)).revision, revision)
   t.strictSame(next.asked, ['con_moved@2'])
-  t.match(said.at(-1)?.delta, {
-    added: ['moved.c'],
-    removed: ['gone.a', 'gone.b', 'moved.a', 'narrowed.b'],
-    changed: NONE,
-  })
+  // The process before may have had an update under way, which saw some of it.
+  const told = (which: 'added' | 'removed' | 'changed') =>
+    said
+      .slice(before)
+      .flatMap(({ delta }) => delta[which])
+      .sort()
+  t.strictSame(told('added'), ['moved.c'])
+  t.strictSame(told('removed'), ['gone.a', 'gone.b', 'moved.a', 'narrowed.b'])
+  t.strictSame(told('changed'), [])
   await tools.bringUpToDate(session.id, 1_000)
   t.ok(next.asked.includes('con_still@1'), 'the next turn asks the servers')
 })
@@ -349,7 +356,7 @@ t.test('a list shows a change of another replica that no message told of', async
 })
 
 t.test('a changed definition is blocked until somebody accepts it', async (t) => {
-  const { create, add, servers, announce, heard, store } = setUp(t)
+  const { create, add, servers, announce, heard, said, store } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
   const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
@@ -370,6 +377,8 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   )
   const read = (await tools.list(session, null)).tools.at(-1)
   t.match(read, { status: 'changed', diff: [{ after: 'Worse still.' }], hash: /^[0-9a-f]{64}$/ })
+  t.notOk('declarations' in (await tools.list(session, null)), 'no provider is named, so none has its form')
+  const before = said.length
   const { pin } = store.connectors
   store.connectors.pin = async (...pinned: Parameters<typeof pin>) => {
     const entry = { owner: 'o', act: 'connector.accept', subject: one.id, details: { tool: 'a' } }
@@ -377,6 +386,7 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
     return pin(...pinned)
   }
   t.same(await tools.accept(caller, one, 'a', read?.hash), { tool: 'a', hash: read?.hash })
+  t.equal(said.length, before + 1, 'its sessions follow at once')
   t.match((await tools.list(session, 'openai')).tools.at(-1), { status: AVAILABLE })
   const unknown = { code: 'tool_not_found', message: /name that its server gives/ }
   await t.rejects(tools.accept(caller, one, 'one.a'), unknown)
