@@ -237,7 +237,11 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_ENCRYPTION_KEYS', ',', /holds no key/],
     ['BATON_GEMINI_BASE_URL', 'gemini', /absolute URL/],
     ['BATON_GEMINI_BASE_URL', 'https://u:p@g.test', /user name or password/],
+    ['BATON_GEMINI_BASE_URL', 'https://u@g.test', /user name or password/],
+    ['BATON_GEMINI_BASE_URL', 'https://:p@g.test', /user name or password/],
     ['BATON_GEMINI_BASE_URL', 'https://g.test?key=1', /query/],
+    ['BATON_GEMINI_BASE_URL', 'https://g.test#key', /fragment/],
+    ['BATON_GEMINI_BASE_URL', 'ftp://127.0.0.1', /must use https/],
     ['BATON_GEMINI_BASE_URL', 'http://127.0.0.1.evil.test', /must use https/],
     ['REDIS_URL', 'not a url', /absolute URL/],
     ['REDIS_URL', 'redis://:100%x@cache', /a % that encodes nothing/],
@@ -250,6 +254,11 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_CORS_ORIGINS', 'capacitor://localhost/page', /not an origin/],
     ['BATON_CORS_ORIGINS', '*', /must not hold \* while auth is off/],
     ['BATON_BODY_LIMIT', '1GiB', /from 1 B to 256 MiB/],
+    ['BATON_BODY_LIMIT', '-1K', /from 1 B to 256 MiB/],
+    ['BATON_BODY_LIMIT', '0', /from 1 B to 256 MiB/],
+    ['BATON_BODY_LIMIT', '268435457', /from 1 B to 256 MiB/],
+    ['BATON_BODY_LIMIT', '64 KB/s', /from 1 B to 256 MiB/],
+    ['BATON_LEASE_SECONDS', '601', /from 1 to 600/],
     ['HTTPS_PROXY', 'ftp://proxy.test', /must begin with http/],
     ['HTTPS_PROXY', 'http://me:100%x@proxy.test', /a % that encodes nothing/],
     ['HTTPS_PROXY', 'http://me:100%E0x@proxy.test', /a % that encodes nothing/],
@@ -349,6 +358,19 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
       yaml.slice(0, 30),
     )
   }
+})
+
+t.test('a size is a number of bytes, or of K, M or G of them, in any case', async (t) => {
+  for (const [text, size] of [
+    ['1', 1],
+    ['512 B', 512],
+    ['64K', 65_536],
+    ['64kib', 65_536],
+    ['2MB', 2_097_152],
+    ['256M', 268_435_456],
+  ] as const)
+    t.equal(load({ BATON_BODY_LIMIT: text }).config.bodyLimit, size, text)
+  t.equal(load({ BATON_LEASE_SECONDS: '600' }).config.leaseSeconds, 600)
 })
 
 t.test('durations are ISO 8601 without years and months', async (t) => {

@@ -184,7 +184,9 @@ t.test('the timeout of a call that progress has prolonged names the time that wa
     await sleep(1_010)
     throw new McpError('timeout', 'its words', { sent: true })
   }
-  t.match(words(await setUp({ answer }).run({}, { timeoutMs: 101 })), /within 1 s/)
+  const late = await setUp({ answer }).run({}, { timeoutMs: 101 })
+  t.match(words(late), /within 1 s/)
+  t.ok(late.duration_ms > 1_000, 'what a call took counts though it failed')
 })
 
 t.test('a failure says whether the call may have taken effect', async (t) => {
@@ -265,7 +267,10 @@ t.test('no failure makes a call throw', async (t) => {
   const shapeless = setUp({ answer: async () => ({ is_error: false }) as McpResult })
   t.match((await shapeless.run({})).result, { outcome: 'outcome_unknown' })
   const slotless = setUp({ deps: { slot: () => Promise.reject(new Error('no gate')) } })
-  t.match((await slotless.run({})).result, { is_error: true })
+  const unslotted = await slotless.run({})
+  t.match(unslotted.result, { is_error: true })
+  t.notMatch(words(unslotted), /no gate/)
+  t.strictSame(slotless.sent, [])
   await fc.assert(
     fc.asyncProperty(fc.anything(), async (thrown) => {
       const { result } = await setUp(failing(thrown)).run({ arguments: { path: 'x' } })
@@ -317,14 +322,17 @@ t.test('a call that is cancelled while it waits for its slot, or for its answer,
     const ending = new AbortController()
     return words(await setUp(given(() => ending.abort())).run({}, { signal: ending.signal }))
   }
+  let isLineTold = false
   const waiting = await cancelled((abort) => {
-    const slot = async () => {
+    const slot: ExecutorDeps['slot'] = async (_tool, _connector, signal) => {
       abort()
+      isLineTold = signal.aborted
       throw new ToolBusy('srv.read is busy.')
     }
     return { deps: { slot } }
   })
   t.match(waiting, /cancelled before it was sent/)
+  t.ok(isLineTold)
   const running = await cancelled((abort) => {
     const answer: Given['answer'] = async (_args, signal) => {
       abort()
