@@ -83,6 +83,7 @@ t.test('a call that fits is sent with its arguments, and its answer is the resul
     bytes: 4,
   })
   t.ok(done.duration_ms > 0, 'a call that is made has a duration, however short')
+  t.ok(Number.isInteger(done.duration_ms))
   t.strictSame(sent, [{ path: 'x' }])
 })
 
@@ -184,9 +185,11 @@ t.test('the timeout of a call that progress has prolonged names the time that wa
     await sleep(1_010)
     throw new McpError('timeout', 'its words', { sent: true })
   }
+  const begun = performance.now()
   const late = await setUp({ answer }).run({}, { timeoutMs: 101 })
   t.match(words(late), /within 1 s/)
   t.ok(late.duration_ms > 1_000, 'what a call took counts though it failed')
+  t.ok(late.duration_ms <= Math.ceil(performance.now() - begun))
 })
 
 t.test('a failure says whether the call may have taken effect', async (t) => {

@@ -1,4 +1,4 @@
-/** From a session's state to one request: the context with which the request's answer is read. */
+/** From a session's state to one request: its settings, and the context with which its answer is read. */
 import t from 'tap'
 import type { MessageInput } from '../../src/chat/message.ts'
 import { exposedName } from '../../src/chat/names.ts'
@@ -11,8 +11,8 @@ const deployment = { capabilities: () => ({ takesMedia: () => true }) } as unkno
 type Deps = Parameters<typeof prepare>[0]
 type Preparation = Parameters<typeof prepare>[1]
 
-/** The context with which an answer is read when these tools are declared. */
-async function contextWhere(declared: readonly string[], from: Partial<Preparation> = {}) {
+/** What is prepared when these tools are declared. */
+async function preparedWhere(declared: readonly string[], from: Partial<Preparation> = {}) {
   const deps = {
     deploymentFor: () => deployment,
     optionsFor: () => ({}),
@@ -24,7 +24,7 @@ async function contextWhere(declared: readonly string[], from: Partial<Preparati
       }),
     },
   } as unknown as Deps
-  const { context } = await prepare(deps, {
+  return prepare(deps, {
     session: { id: 'ses_1', instructions: '', settings: {} },
     provider: 'acme',
     model: 'acme-1',
@@ -35,8 +35,9 @@ async function contextWhere(declared: readonly string[], from: Partial<Preparati
     followUp: false,
     ...from,
   })
-  return context
 }
+const contextWhere = async (...given: Parameters<typeof preparedWhere>) =>
+  (await preparedWhere(...given)).context
 
 t.test('a declared name is known behind a namespace that the model made up', async (t) => {
   const context = await contextWhere(['files.read', 'files.inspect_tool_output', 'inspect_tool_output'])
@@ -54,6 +55,7 @@ t.test('a declared name is known behind a namespace that the model made up', asy
   for (const name of ['files__write', 'functions.files__write', 'functions.', 'files__read.x']) {
     t.equal(context.toolName(name), name, 'a name that matches no tool stays whole')
   }
+  t.equal(context.toolName(`a\0${'b'.repeat(600)}`), `a_${'b'.repeat(510)}`, 'it fits into a message')
 })
 
 t.test("a call's id that the session already has, shown to the model or not, is replaced", async (t) => {
@@ -66,4 +68,31 @@ t.test("a call's id that the session already has, shown to the model or not, is 
     t.match(context.callId(id), /^call_[a-z0-9]{24}$/, `${id} is replaced`)
   t.equal(context.callId('call_3'), 'call_3', "a new id stays the vendor's")
   t.not(context.callId('call_3'), 'call_3', 'the same id is replaced the second time')
+})
+
+t.test("a call's id that some vendor would refuse is replaced, and others keep the vendor's", async (t) => {
+  const context = await contextWhere([])
+  for (const id of [undefined, '', 'a.b', '.ab', 'ab\n', 'x'.repeat(60)])
+    t.match(context.callId(id), /^call_[a-z0-9]{24}$/, JSON.stringify(id))
+  for (const id of ['toolu_01-A', 'x'.repeat(59)]) t.equal(context.callId(id), `call_${id}`)
+})
+
+t.test('a forced tool choice holds for the first request of a turn, and none for each', async (t) => {
+  const settings = { temperature: 0.5 }
+  for (const [asked, first, later] of [
+    ['required', 'required', 'auto'],
+    ['auto', 'auto', 'auto'],
+    ['none', 'none', 'none'],
+    [{ name: 'files__read' }, { name: 'files.read' }, 'auto'],
+    [{ name: 'files.gone' }, { name: 'files.gone' }, 'auto'],
+  ] as const) {
+    for (const [followUp, tool_choice] of [
+      [false, first],
+      [true, later],
+    ] as const) {
+      const session = { id: 'ses_1', instructions: '', settings: { ...settings, tool_choice: asked } }
+      const { request } = await preparedWhere(['files.read'], { session, followUp })
+      t.strictSame(request.settings, { ...settings, tool_choice }, JSON.stringify(asked))
+    }
+  }
 })
