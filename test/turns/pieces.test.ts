@@ -296,7 +296,7 @@ t.test('a wait for a turn ends as soon as the bus tells of its end, and then rea
     }
     const wait = createWait({ turns: { get } } as unknown as Store, { read })
     let waited: Turn | undefined
-    void wait(CALLER, turn.id, 600, never).then((seen) => {
+    void wait(CALLER, turn.id, null, never).then((seen) => {
       waited = seen
     })
     await new Promise(setImmediate)
@@ -308,6 +308,20 @@ t.test('a wait for a turn ends as soon as the bus tells of its end, and then rea
     t.match(waited, { ended_at: NOW })
     t.ok(asked?.signal.aborted)
   }
+})
+
+t.test('a wait for a turn ends when its time is over, or its caller leaves', async (t) => {
+  const get = async () => ({ ...turn, state: 'running', ended_at: null })
+  const read = () => ({ [Symbol.asyncIterator]: () => ({ next: () => new Promise(() => {}) }) })
+  const wait = createWait({ turns: { get } } as unknown as Store, { read } as unknown as Bus)
+  const begun = performance.now()
+  t.match(await wait(CALLER, turn.id, 0.02, never), { state: 'running' })
+  t.ok(performance.now() - begun >= 20)
+  const leave = new AbortController()
+  const left = wait(CALLER, turn.id, null, leave.signal)
+  await new Promise(setImmediate)
+  leave.abort()
+  t.match(await left, { state: 'running' })
 })
 
 t.test('each end of a turn has its event', async (t) => {

@@ -95,4 +95,7 @@ t.test('a forced tool choice holds for the first request of a turn, and none for
       t.strictSame(request.settings, { ...settings, tool_choice }, JSON.stringify(asked))
     }
   }
+  const session = { id: 'ses_1', instructions: '', settings }
+  const { request } = await preparedWhere([], { session, followUp: true })
+  t.strictSame(request.settings, settings, 'no choice is made for whoever made none')
 })
