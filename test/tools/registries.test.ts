@@ -205,12 +205,12 @@ t.test('a revision is announced as soon as the one before it is known to be', as
   // The time after which nobody waits any longer never comes.
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
-  const { age, create } = replicas()
+  const { moveClock, create } = replicas()
   const told: number[] = []
   const there = create(async (_, { tools_revision }) => void told.push(tools_revision))
   void create(() => new Promise(() => {})).change('ses_1', OTHER)
   await new Promise(setImmediate)
-  age(-60_000)
+  moveClock(-60_000)
   void there.change('ses_1', OTHER)
   await new Promise(setImmediate)
   t.strictSame(told, [])
