@@ -261,7 +261,8 @@ function leftBefore(
 function takeovers(db: Db, parts: Parts) {
   /**
    * Hands the turn back if it cannot be read. That is no failure of the turn: a replica that has its key may take it at
-   * once.
+   * once. A turn that is to be cancelled only ends, which needs no key: if the key is lost for good, nothing else frees
+   * its session.
    */
   async function taken({ turn, epoch, announce = null }: TakenAnswer, owner: string): Promise<Taken> {
     const { id, session_id } = turn
@@ -269,6 +270,7 @@ function takeovers(db: Db, parts: Parts) {
     try {
       return { turn: parts.turn(turn), fence, announce: parts.openEvents(announce, session_id) }
     } catch (cause) {
+      if (turn.cancel_requested) return { turn: parts.shownTurn(turn), fence, announce: [] }
       await handOver(db, fence)
       throw new Unreadable(cause, id)
     }

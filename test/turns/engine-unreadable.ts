@@ -239,3 +239,26 @@ t.test('a call result that cannot be read hinders neither decisions nor cancels 
     t.match(await ledger(id), [{ outcome: 'cancelled' }, { outcome: 'ok' }])
   }
 })
+
+t.test('a cancelled turn ends without the key to its own input, whether it ran or waited', async (t) => {
+  const { own, scanned, state: key } = await keyedStore()
+  const begin = async (rest: Parameters<typeof openRequest>[1]) => {
+    const { id } = await newSession(own, CALLER)
+    return startTurn(own, CALLER, openRequest(id, { ...rest, turn: { input: text('broken') } }))
+  }
+  const { turn: lost } = await begin({ lease: LAPSED })
+  const { turn: waiting, fence } = await begin({})
+  const { id: turn_id, session_id } = waiting
+  const asks = { type: 'turn.awaiting_input' as const, session_id, turn_id, step: 0, at: 'broken' }
+  const announce = [{ key: `${turn_id}:awaiting:0`, event: asks }]
+  await own.turns.commit(fence, { turn_id, state: 'awaiting_input', announce })
+  key.isLost = true
+  const { replica } = world(t, { leaseSeconds: 1.5 })
+  const one = replica({ store: scanned, log: createLog('silent') })
+  await eventually(() => key.scans > 1)
+  const never = new AbortController().signal
+  for (const { id, session_id } of [lost, waiting]) {
+    t.match(await one.cancel(CALLER, id, never), { state: 'cancelled' })
+    t.equal(await own.sessions.delete(CALLER, session_id), 'deleted')
+  }
+})
