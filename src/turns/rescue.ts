@@ -3,6 +3,7 @@
  * and events that were committed but never said.
  */
 import type { Logger } from 'pino'
+import type { BusEvent } from '../bus/bus.ts'
 import { inFull, isUnavailable } from '../errors.ts'
 import { type AnnouncedEvent, EVERYONE, type Unannounced, Unreadable } from '../store/store.ts'
 import type { EngineDeps } from './deps.ts'
@@ -17,6 +18,11 @@ const SCAN_LIMIT = 20
  * another replica, it could come before the owner's last events.
  */
 const LEFT_TO_OWNER_MS = 3_000
+/**
+ * So often are announcements tried that the log of their session refuses while the bus works, as a Redis does whose
+ * values may not be as large. Each try costs the events that are said beside them.
+ */
+const MOST_REFUSALS = 3
 
 export interface Rescue {
   /** `mayTakeOver`: owners have had the time to renew their leases. Throws `unavailable` if the store is away. */
@@ -37,6 +43,8 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
   const [running, announcing] = [createHelp(log), createHelp(log)]
   /** Announcements that were found unsaid, and when they were first found */
   let unsaidSince = new Map<string, number>()
+  /** How often the announcements of a turn were refused */
+  const refusals = new Map<string, number>()
 
   async function takeOver(): Promise<void> {
     let isMore = true
@@ -86,19 +94,27 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
     { session_id, turn_id, epoch }: Unannounced,
     events: readonly AnnouncedEvent[],
   ): Promise<void> {
+    const refused = refusals.get(turn_id) ?? 0
+    // Nothing is said then: readers get a gap in place of what was refused, and what is stored.
+    const said = refused < MOST_REFUSALS ? await worded(turn_id, events) : []
+    try {
+      await bus.append(session_id, said)
+    } catch (err) {
+      refusals.set(turn_id, refused + 1)
+      // The log of one session may refuse what the others take.
+      return log.warn({ err, turn_id }, 'announcements of a turn could not be said')
+    }
+    refusals.delete(turn_id)
+    await store.turns.forgetAnnouncements([turn_id], epoch)
+  }
+
+  async function worded(turn_id: string, events: readonly AnnouncedEvent[]): Promise<BusEvent[]> {
     const messages = await store.messages.ofTurn(turn_id)
-    const said = events.flatMap(({ key, event, lost = false }) => {
+    return events.flatMap(({ key, event, lost = false }) => {
       const whole = hydrate(event, messages)
       const data = JSON.stringify(whole)
       return whole ? [{ type: whole.type, turn_id, data, once: key, again: true, lost }] : []
     })
-    try {
-      await bus.append(session_id, said)
-    } catch (err) {
-      // The log of one session may refuse what the others take.
-      return log.warn({ err, turn_id }, 'announcements of a turn could not be said')
-    }
-    await store.turns.forgetAnnouncements([turn_id], epoch)
   }
 
   return {

@@ -300,3 +300,31 @@ t.test('a turn’s unsent events are left to its owner for a while and kept unti
   await look()
   t.strictSame(did, ['append ses_1', 'forget turn_of_ses_1 3', ...second])
 })
+
+t.test('events that a log refuses for good give way to a gap, and to those of other turns', async (t) => {
+  const left = (session_id: string) => ({
+    session_id,
+    turn_id: `turn_of_${session_id}`,
+    epoch: null,
+    events: () => [announced(`turn_of_${session_id}`, session_id, 'message')],
+  })
+  const unsaid = new Set(['ses_1', 'ses_2'])
+  const unannounced = async () => [...unsaid].slice(0, 1).map(left)
+  const forgetAnnouncements: Store['turns']['forgetAnnouncements'] = async ([turn = '']) =>
+    void unsaid.delete(turn.replace('turn_of_', ''))
+  const sizes: string[] = []
+  const append = async (session: string, events: BusEvent[]) => {
+    sizes.push(`${session} ${events.length}`)
+    if (session === 'ses_1' && events.length > 0) throw new BatonError('unavailable', 'too large')
+  }
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  t.teardown(() => mock.restoreAll())
+  const { look } = await watching(t, { unannounced, forgetAnnouncements }, { append })
+  for (let looks = 0; looks < 6; looks++) {
+    now += 10_000
+    await look()
+  }
+  t.strictSame(sizes, ['ses_1 1', 'ses_1 1', 'ses_1 1', 'ses_1 0', 'ses_2 1'])
+  t.strictSame([...unsaid], [])
+})
