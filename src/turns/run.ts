@@ -141,6 +141,7 @@ export async function commit(run: Committing, change: Change): Promise<void> {
   const messages = message ? [{ id: newId('msg'), turn_id: active.turn.id, ...message }] : []
   // What is not in the stream yet would die with the turn's owner.
   if (rest.end) await run.writer.flush()
+  const isLossy = boundUnsaid(active) || run.writer.isBroken()
   const announce = [
     ...before,
     ...messages.map((one) => announcedMessage(active.turn, run.index, one)),
@@ -155,7 +156,7 @@ export async function commit(run: Committing, change: Change): Promise<void> {
     turn_id: active.turn.id,
     ...rest,
     messages,
-    announce: afterLoss([...active.unsaid, ...announce], run.writer),
+    announce: afterLoss([...active.unsaid, ...announce], isLossy),
   })
   run.history.push(...stored)
   active.hasQueued = has_queued
@@ -179,5 +180,21 @@ export async function commit(run: Committing, change: Change): Promise<void> {
  * If events of the owner were lost, marks the first announcement: a process that says it in the owner's place then
  * tells readers of the loss.
  */
-const afterLoss = ([first, ...others]: AnnouncedEvent[], writer: Writer): AnnouncedEvent[] =>
-  first ? [writer.isBroken() ? { ...first, lost: true } : first, ...others] : []
+const afterLoss = ([first, ...others]: AnnouncedEvent[], isLossy: boolean): AnnouncedEvent[] =>
+  first ? [isLossy ? { ...first, lost: true } : first, ...others] : []
+
+/**
+ * Most characters of events that a commit keeps beside its own. While the bus is away they gather, and the store refuses
+ * a statement of some hundreds of millions: then the turn could not even end.
+ */
+const MOST_UNSAID = 32 << 20
+
+/** Gives up the oldest events that were not said, beyond MOST_UNSAID. Returns whether there were any. */
+function boundUnsaid({ unsaid }: ActiveTurn): boolean {
+  let size = 0
+  const last = unsaid.findLastIndex((one) => {
+    size += JSON.stringify(one).length
+    return size > MOST_UNSAID
+  })
+  return unsaid.splice(0, last + 1).length > 0
+}

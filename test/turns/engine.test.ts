@@ -8,6 +8,7 @@ import type { BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
+import type { ModelCall } from '../../src/llm.ts'
 import { createLog } from '../../src/log.ts'
 import type { Settlement, Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
@@ -195,6 +196,46 @@ t.test('media are passed on up to 32 MiB in a step, and further ones in words', 
       'image',
     ],
   )
+})
+
+t.test('commits keep only the newest of the events that a bus refuses for long', async (t) => {
+  let made = 0
+  const llm = {
+    ...pieces(Promise.resolve(), []).llm,
+    async stream({ beforeSend }: ModelCall, take: (event: ModelEvent) => void) {
+      beforeSend()
+      const part = { type: 'tool_call', call_id: `call_${made++}`, name: 'a.b', arguments: {} } as const
+      take({ type: 'part', index: 0, part })
+      take({ type: 'finish', reason: 'tool_calls' })
+    },
+  }
+  const { policy, executor } = toolsThat(() => null)
+  const run = async ({ call, exec_id }: ExecutorCall): Promise<Settlement> => {
+    const done = settled(call, exec_id, 'ok')
+    return { ...done, result: { ...done.result, content: [{ type: 'text', text: 'A'.repeat(20 << 20) }] } }
+  }
+  const kept: { size: number; isMarked: boolean }[] = []
+  const commit: Store['turns']['commit'] = (
+    fence,
+    { messages = [], settlements = [], announce, ...rest },
+  ) => {
+    kept.push({ size: JSON.stringify(announce).length, isMarked: announce?.[0]?.lost === true })
+    // The store has to take the turn's course, not its results.
+    const brief = settlements.map((one) => ({ ...one, result: { ...one.result, content: [] } }))
+    const roles = messages.map((one) => (one.role === 'tool' ? { ...one, parts: [] } : one))
+    return store.turns.commit(fence, { ...rest, messages: roles, settlements: brief })
+  }
+  const { bus, replica } = world(t)
+  const append = async () => {
+    throw new BatonError('unavailable', 'away')
+  }
+  const seen = { policy, executor: { ...executor, run }, llm, store: withTurns({ commit }) }
+  const one = replica({ ...(seen as unknown as Pick<EngineDeps, Seen>), bus: { ...bus, append } })
+  const { turn } = await one.start(CALLER, (await session()).id, asked({ max_steps: 4 }))
+  t.match(await one.wait(CALLER, turn.id, 60, new AbortController().signal), { finish_reason: 'max_steps' })
+  const last = kept.at(-1)
+  t.ok(last && last.size > 20 << 20 && last.size < 53 << 20, 'its own and 32 MiB of those before')
+  t.ok(last?.isMarked, 'whoever says them tells readers that there were others')
 })
 
 t.test('the log line of a failed turn names the code of its error and its credential', async (t) => {
