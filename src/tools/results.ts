@@ -24,9 +24,11 @@ const BESIDE = 4_096
 const COMPARED = 100
 /** Decoded bytes of one medium; larger ones are refused by the vendors or fill a window alone. */
 const MEDIA_LIMIT = 5 * 1024 * 1024
-/** `text/…`: text that is not UTF-8 */
-const MEDIA_TYPES =
-  /^(?:image\/(?:png|jpeg|gif|webp)|audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
+/**
+ * `text/…`: text that is not UTF-8. A longer name (RFC 6838 4.2) would escape the limits of what a result may hold: a
+ * hostile server could put megabytes there.
+ */
+const MEDIA_TYPES = /^(?:image\/(?:png|jpeg|gif|webp)|application\/pdf|(?:audio|text)\/[a-z0-9.+-]{1,127})$/i
 
 /** A whole result without its secrets: JSON that a pointer can walk (`structured`), or its texts with media named. */
 interface StoredOutput {

@@ -441,6 +441,7 @@ t.test('media within the limits pass whole, and others are replaced by a line th
     image('image/png', 6 * 1024 * 1024),
     image('image/png', 10, 'PHN2Zy8'),
     { type: 'file', media_type: 'application/gzip', data: 'H4sI', name: 'file:///a.gz' },
+    { type: 'audio', media_type: `audio/${'a'.repeat(128)}`, data: 'AAAA' },
   ])
   t.strictSame(
     content[1],
@@ -454,6 +455,7 @@ t.test('media within the limits pass whole, and others are replaced by a line th
     { text: /bytes is more than/ },
     { text: /image\/png.*something else/ },
     { text: '[file, file:///a.gz, application/gzip: this type is not passed on]' },
+    { text: /audio\/a{128}: this type is not passed on/ },
   ])
   t.match(stored.output, /^see\n\n\[image, image\/tiff/)
   t.match(stored.output, /\[image, image\/png, 1\d{3} bytes\]/)
