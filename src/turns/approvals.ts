@@ -42,9 +42,10 @@ export async function recordDecision(
     by: caller.key_id ?? caller.owner,
   })
   if (answer === 'decided') return
-  // A caller who decided before and lost our answer reads here which decision counts.
+  // A caller who decided before and lost our answer reads here which decision counts. It may have been made just now.
+  const { approval } = await findCall(store, turn.id, call)
   throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`, {
-    ...(row.approval ? { details: { decision: row.approval.decision } } : {}),
+    ...(approval ? { details: { decision: approval.decision } } : {}),
   })
 }
 

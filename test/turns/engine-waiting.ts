@@ -128,6 +128,18 @@ t.test('the next owner of a turn that waited repeats no event that is in the str
   )
 })
 
+t.test('of two decisions at the same moment one holds, and the other caller is told which', async (t) => {
+  const { replica, turn } = await waiting(t)
+  const next = replica(tools())
+  const decisions = ['approve', 'deny'] as const
+  const answers = await Promise.allSettled(
+    decisions.map((decision) => next.decide(CALLER, turn, 'call_asks', { decision })),
+  )
+  const holds = decisions[answers.findIndex(({ status }) => status === 'fulfilled')]
+  const refused = answers.find(({ status }) => status === 'rejected')
+  t.match(refused, { reason: { code: 'not_awaiting', details: { decision: holds } } })
+})
+
 t.test('a late note that a wait was announced does not forget what was announced since', async (t) => {
   const { opened: isLate, open: letGo } = gate()
   const { opened: isNoted, open: noted } = gate()
