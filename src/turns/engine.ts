@@ -125,7 +125,12 @@ export function createEngine(deps: EngineDeps): Engine {
       return { turn, outcome: 'created' }
     }
     await sayCreated(deps, turn)
-    if (opened.interrupted !== null) await cancel(caller, opened.interrupted, null)
+    const { interrupted } = opened
+    // The turn is stored: a caller who was told of a failure would ask for it twice.
+    if (interrupted !== null)
+      await cancel(caller, interrupted, null).catch((err: unknown) =>
+        log.warn({ err, turn_id: interrupted }, 'a cancel is left to the heartbeat or the scan'),
+      )
     return { turn, outcome: kind }
   }
 

@@ -1,6 +1,7 @@
 /** What a turn is accepted on: the history and the session at that moment, even if they change before it runs. */
 import t from 'tap'
 import type { ToolCallPart } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
 import type { StartTurn } from '../../src/ports.ts'
 import type { Commit, Store } from '../../src/store/store.ts'
 import { runningTurn } from '../contracts/store-rows.ts'
@@ -46,4 +47,20 @@ t.test('a queued turn that names only a model or a provider takes the other from
     { state: 'completed', steps: [{ provider: 'acme', model: 'acme-2' }] },
     { state: 'completed', steps: [{ provider: 'acme', model: 'acme-1' }] },
   ])
+})
+
+t.test('an interrupting turn that is stored is accepted, though the store is away right after', async (t) => {
+  // The owner's heartbeat, each third of its lease, finds the cancel in the store.
+  const { say, replica, begin } = world(t, { leaseSeconds: 1 })
+  const requestCancel = async () => {
+    throw new BatonError('unavailable', 'away')
+  }
+  const one = replica({ store: withTurns({ requestCancel }) })
+  const { session: opened, turn: former } = await begin(one)
+  const { turn, outcome } = await one.start(CALLER, opened.id, asked({ on_busy: 'interrupt' }))
+  t.equal(outcome, 'queued')
+  const over = (id: string) => one.wait(CALLER, id, 30, new AbortController().signal)
+  t.match(await over(former.id), { state: 'cancelled' })
+  say()
+  t.match(await over(turn.id), { state: 'completed' })
 })
