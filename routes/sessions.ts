@@ -194,6 +194,7 @@ export function sessionRoutes(app: App, { sessions, store, turns, refusals }: Ro
           'context_splits_tool_exchange',
           'no_credential',
           'credential_needs_reauth',
+          'oauth_not_enabled',
           'context_too_long',
         ],
         response: { 200: Rendered },

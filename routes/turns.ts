@@ -114,6 +114,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
           'turn_in_progress',
           'no_credential',
           'credential_needs_reauth',
+          'oauth_not_enabled',
           'idempotency_mismatch',
           'context_too_long',
           'queue_full',

@@ -160,6 +160,18 @@ t.test('an Idempotency-Key brings the same turn again for the same body only', a
   }
 })
 
+t.test('a login whose provider is switched off refuses a turn and its preview, as documented', async (t) => {
+  const id = await newSession()
+  g.turns.state.refuse = new BatonError('oauth_not_enabled', 'OAuth for openai is off.')
+  t.teardown(() => {
+    g.turns.state.refuse = null
+  })
+  for (const path of ['turns', 'render']) {
+    const answer = await call('POST', `/v1/sessions/${id}/${path}`, { input: 'Hi' })
+    t.match(answer, { status: 403, body: { error: { code: 'oauth_not_enabled' } } }, path)
+  }
+})
+
 t.test('a turn with a bad field is refused, and the error names the field and the reason', async (t) => {
   const url = `/v1/sessions/${await newSession()}/turns`
   const edit = (fields: object) => ({ input: 'a', context: [{ op: 'delete_at', index: 0 }, fields] })
