@@ -26,7 +26,7 @@ export interface SnapshotFilter {
  * heard that, or have it from a snapshot.
  */
 const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
-/** Events that a step's message covers. */
+/** Events that a step's message, or the turn's own record, covers. */
 const OF_ANSWERS: readonly string[] = [
   'step.started',
   'content.delta',
@@ -36,6 +36,7 @@ const OF_ANSWERS: readonly string[] = [
   'usage',
   'step.completed',
   'step.discarded',
+  'turn.restarted',
 ]
 /** Events that a call's result covers. */
 const OF_CALLS: readonly string[] = [

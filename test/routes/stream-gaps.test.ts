@@ -167,6 +167,7 @@ t.test('a session of too many messages shows those of its turn, and its reader g
 const ANSWER = [
   'step.started',
   'step.discarded',
+  'turn.restarted',
   'content.delta',
   'reasoning.delta',
   'tool_call.delta',
