@@ -192,7 +192,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
       schema: {
         operationId: 'cancelTurn',
         summary: 'Cancel a turn',
-        description: 'Idempotent. 202 at once; with `wait=true` 200 after its end.',
+        description: 'Idempotent. 202 at once; with `wait=true` 200 after its end, or after 30 seconds.',
         params: IdParam,
         querystring: WaitForEnd,
         body: NoBody,
