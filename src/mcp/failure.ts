@@ -122,8 +122,11 @@ function fromHttp(status: number, cause: Error, server: Server, exchange?: Excha
   return failed('protocol', inWords(body), true)
 }
 
-/** Words that both transports put before the body of a refusal, and after a redirection that they do not follow. */
-const POSTING = /^Error POSTing to endpoint(?: \(HTTP \d+\))?(?:: )?| \(redirectPolicy: [^)]*\)$/g
+/**
+ * Words that both transports put before the body of a refusal, and after a redirection that they do not follow. Bounded:
+ * a body of such beginnings, each read to the end of its megabytes, would take an hour.
+ */
+const POSTING = /^Error POSTing to endpoint(?: \(HTTP \d+\))?(?:: )?| \(redirectPolicy: [^)]{0,40}\)$/g
 
 /** With these, many servers send the JSON-RPC error that others send with 200; a proxy sends none. */
 const ANSWERING: ReadonlySet<number> = new Set([400, 422, 500])

@@ -238,6 +238,18 @@ t.test('an error answer says the same whatever HTTP status it comes with', async
   })
 })
 
+t.test('a refusal that is made to be read slowly is read at once', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  await list(mcp, specOf(rig))
+  // Half a minute, if each of these were read to the end of the body.
+  const body = ' (redirectPolicy: '.repeat(40_000)
+  rig.on('tools/call', ({ response }) => void response.writeHead(500).end(body))
+  const { user } = process.cpuUsage()
+  await fails(t, call(mcp, specOf(rig)), { kind: 'unavailable', message: 'rig answered HTTP 500.' })
+  t.ok(process.cpuUsage({ user, system: 0 }).user < 5_000_000)
+})
+
 t.test(
   'an error tells in one line what a server said in its refusal, or where its answer does not fit',
   async (t) => {
