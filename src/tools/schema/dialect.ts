@@ -258,7 +258,9 @@ export interface Resolved {
 /** Resolves references within one schema; a remote reference is never fetched: it leads nowhere. */
 export function createResolver(root: unknown, maxNodes: number): (ref: string) => Resolved | null {
   let named: Map<string, Resolved> | null = null
-  return (ref) => {
+  /** A node with a reference may be read thousands of times, and its reference may have thousands of steps. */
+  const known = new Map<string, Resolved | null>()
+  const find = (ref: string): Resolved | null => {
     const hash = ref.indexOf('#')
     const base = hash < 0 ? ref : ref.slice(0, hash)
     const fragment = hash < 0 ? '' : decode(ref.slice(hash + 1))
@@ -267,6 +269,10 @@ export function createResolver(root: unknown, maxNodes: number): (ref: string) =
     const start = base === '' ? named.get(`#${fragment}`) : named.get(base)
     if (!start || base === '' || fragment === '') return start ?? null
     return fragment.startsWith('/') ? follow(start.node, start.pointer, fragment) : null
+  }
+  return (ref) => {
+    if (!known.has(ref)) known.set(ref, find(ref))
+    return known.get(ref) ?? null
   }
 }
 

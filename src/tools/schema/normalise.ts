@@ -80,6 +80,8 @@ class Cleaner {
   readonly #relaxed = new WeakSet<JsonSchema>()
   /** Clean nodes whose type nobody knows: `file` and the like. */
   readonly #unknown = new WeakSet<JsonSchema>()
+  /** Nodes of the server's schema that were read already */
+  readonly #read = new WeakSet<JsonSchema>()
   #nodes = 0
   #work = 0
 
@@ -131,7 +133,8 @@ class Cleaner {
     if (!isRecord(raw)) return {}
     if (depth > MAX_DEPTH) return this.#open()
     if (++this.#nodes > MAX_NODES) throw new Undeclarable(`its schema has more than ${MAX_NODES} subschemas`)
-    this.#spend(workOf(raw))
+    this.#spend(workOf(raw, this.#read.has(raw)))
+    this.#read.add(raw)
     const clean = this.#node(modernNode(raw), depth)
     if (clean && !isWhole(raw, clean)) this.#relaxed.add(clean)
     return clean

@@ -3,30 +3,42 @@ import type { JsonSchema } from '../../provider.ts'
 
 /** Characters of a text that count as one member. */
 const TEXT_SHARE = 64
-/** Most members that one text, list or map counts for. */
+/** Most members that one text, list or map counts for, the first time that it is read. */
 const MOST_COUNTED = 1_000
+/** Keywords whose values are read, compared or written down with all that is inside them */
+const DATA = new Set(['enum', 'const', 'default', 'examples', 'dependentRequired', 'dependencies'])
 
-/** The node's work, in members of its objects and lists; of its subschemas only their number counts. */
-export function workOf(raw: JsonSchema): number {
-  // The values of `enum` are compared as JSON texts, whatever they are: all inside them counts.
-  let work = 1 + membersIn(raw.enum)
+/**
+ * The node's work, in members of its objects and lists; of its subschemas only their number counts. Once, a node may be
+ * large: all of them together are no larger than the schema. `isAgain`: it was read before, and counts for all it is.
+ */
+export function workOf(raw: JsonSchema, isAgain: boolean): number {
+  const most = isAgain ? Number.POSITIVE_INFINITY : MOST_COUNTED
+  let work = 1
   for (const [keyword, value] of Object.entries(raw)) {
-    if (keyword === 'enum') continue
-    if (typeof value === 'string') work += Math.min(value.length / TEXT_SHARE, MOST_COUNTED)
-    else if (typeof value === 'object' && value !== null) {
-      work += Math.min(Array.isArray(value) ? value.length : Object.keys(value).length, MOST_COUNTED)
-    }
+    work += DATA.has(keyword) ? membersIn(value, most) : Math.min(sizeOf(value), most)
   }
   return work
 }
 
-function membersIn(value: unknown): number {
+/** Members, or a text's share; a mere number says nothing. */
+function sizeOf(value: unknown): number {
+  if (typeof value === 'string') return value.length / TEXT_SHARE
+  if (typeof value !== 'object' || value === null) return 0
+  return Array.isArray(value) ? value.length : Object.keys(value).length
+}
+
+/** … with all that is inside them. */
+function membersIn(value: unknown, most: number): number {
   const open = [value]
   let count = 0
-  while (open.length > 0 && count + open.length < MOST_COUNTED) {
+  while (open.length > 0 && count + open.length < most) {
     const next = open.pop()
-    if (typeof next === 'object' && next !== null) open.push(...Object.values(next).slice(0, MOST_COUNTED))
+    if (typeof next === 'string') count += next.length / TEXT_SHARE
+    else if (typeof next === 'object' && next !== null) {
+      for (const member of Object.values(next)) if (open.length < most) open.push(member)
+    }
     count++
   }
-  return count + open.length
+  return Math.min(count + open.length, most)
 }

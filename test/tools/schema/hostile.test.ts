@@ -2,6 +2,7 @@
 import t from 'tap'
 import type { JsonSchema } from '../../../src/provider.ts'
 import { adapt } from '../../../src/tools/schema/adapt.ts'
+import { createResolver } from '../../../src/tools/schema/dialect.ts'
 import { normalise } from '../../../src/tools/schema/normalise.ts'
 import { clean, fitted, profile } from './targets.ts'
 
@@ -89,8 +90,37 @@ t.test('a schema that combines or repeats its parts too often is refused', async
   const bulky = { ...listed, $defs: { e: { enum: [{ a: range(300, (b) => ({ b })) }] } } }
   t.match(normalise(bulky), tooOften, 'a large value that is referred to again and again')
 
+  // Each of them alone is larger than what one reading counts for.
+  for (const [what, large] of Object.entries({
+    names: { required: range(28_000, (i) => `n${i}`) },
+    types: { type: range(60_000, () => 'x') },
+    needs: { dependentRequired: map(17_000, 'n', () => ['x']) },
+    text: { enum: ['x'.repeat(30_000)] },
+  })) {
+    const many = map(what === 'text' ? 2_400 : 90, 'p', () => ({ $ref: '#/$defs/e', minLength: 1 }))
+    const schema = { type: 'object', properties: many, $defs: { e: large } }
+    t.match(normalise(schema), tooOften, `${what} that are referred to again and again`)
+  }
+
   const lists = { type: 'object', properties: map(60, 'p', () => ({ enum: range(900, String) })) }
   t.ok(clean(lists).properties, 'long lists that are read once are fine')
+})
+
+t.test('a reference is followed once, however often it stands in a schema', async (t) => {
+  let steps = 0
+  const counted = new Proxy(
+    { a: { type: 'string' } },
+    {
+      getOwnPropertyDescriptor(root, key) {
+        steps++
+        return Reflect.getOwnPropertyDescriptor(root, key)
+      },
+    },
+  )
+  const resolve = createResolver(counted, 10)
+  for (const _ of range(3, String)) t.match(resolve('#/a'), { node: { type: 'string' } })
+  for (const _ of range(3, String)) t.equal(resolve('#/b'), null)
+  t.equal(steps, 2)
 })
 
 t.test('definitions with the same last name keep names of their own', async (t) => {
