@@ -150,7 +150,7 @@ t.test('a byte order mark before a line is no part of it', async (t) => {
 t.test('chatter of many short lines costs next to nothing', async (t) => {
   const mcp = door(t)
   await list(mcp, child('good'))
-  for (const line of ['5\n', 'x\n', '\n']) {
+  for (const line of ['5\n', 'x\n', '\n', '{}\n']) {
     const before = process.cpuUsage()
     t.equal(await told(call(mcp, child('good'), 'chatter', { line, times: 300_000 })), 'said')
     const { user } = process.cpuUsage(before)
