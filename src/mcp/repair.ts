@@ -71,10 +71,12 @@ const repairTool = once((entry: Record<string, unknown>): Repaired => {
   // Baton does not speak tasks (2025-11-25, experimental), and such a tool answers no other call.
   if (isRecord(entry.execution) && entry.execution.taskSupport === 'required') return 'it only runs as a task'
   if (isForAppAlone(entry._meta)) return "it is for the server's own user interface, not for a model"
+  const tooLarge = `its definition is larger than ${MAX_TOOL_BYTES} bytes`
+  // Megabytes are neither walked nor written only to find that they are too many.
+  if (!isWithin(entry, { depth: Number.POSITIVE_INFINITY, bytes: MAX_TOOL_BYTES })) return tooLarge
   if (!isWithin(entry, { depth: MAX_DEPTH }))
     return `its definition is nested more than ${MAX_DEPTH} levels deep`
-  if (JSON.stringify(entry).length > MAX_TOOL_BYTES)
-    return `its definition is larger than ${MAX_TOOL_BYTES} bytes`
+  if (JSON.stringify(entry).length > MAX_TOOL_BYTES) return tooLarge
   const inputSchema = repairInputSchema(entry.inputSchema)
   if (typeof inputSchema === 'string') return inputSchema
   const { name, title, description } = entry

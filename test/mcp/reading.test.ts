@@ -70,6 +70,17 @@ t.test('a malformed tool is repaired, or alone left out, with its reason', (t) =
   t.end()
 })
 
+t.test('a tool of megabytes is left out without being written down', (t) => {
+  let written = 0
+  const toJSON = () => ++written
+  const inputSchema = { ...object, default: { toJSON }, enum: Array(300_000).fill(1) }
+  t.match(repairTools([{ name: 'a', inputSchema }]).left_out, [{ tool: 'a', problem: /larger than/ }])
+  t.equal(written, 0)
+  repairTools([{ name: 'a', inputSchema: { ...inputSchema, enum: [1] } }])
+  t.ok(written > 0)
+  t.end()
+})
+
 t.test('tool names are unique, and the number and the size of tools are bounded', (t) => {
   const many = Array.from({ length: 1_002 }, (_, index) => ({ name: `t${index}`, inputSchema: object }))
   const { tools, left_out } = repairTools([
