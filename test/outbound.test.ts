@@ -93,6 +93,7 @@ const NAMES: Record<string, string[]> = {
   'public.test': ['93.184.215.14', '2606:2800:21f:cb07:6820:80da:af6b:8b2c'],
   'inner.test': ['10.0.0.7'],
   'here.test': ['127.0.0.1'],
+  'wide.test': Array.from({ length: 4_000 }, (_, i) => `93.184.${i >> 8}.${i & 255}`),
 }
 
 /** The outcome of a connector's request, in words. */
@@ -131,6 +132,8 @@ t.test(
     t.same(targets(asked), ['93.184.215.14:443', '[2606:2800:21f:cb07:6820:80da:af6b:8b2c]:443'])
     await get('https://[2606:4700::1]:8443/mcp')
     t.same(targets(asked), ['[2606:4700::1]:8443'])
+    await get('https://wide.test/mcp')
+    t.equal(targets(asked).length, 16, 'a name of thousands of addresses is no way to ask for all of them')
     t.match(await get('https://inner.test/mcp'), /^address_not_allowed/)
     t.match(await get('https://10.0.0.7/mcp'), /^address_not_allowed/)
     t.match(await get('https://unknown.test/mcp'), /^ENOTFOUND/)

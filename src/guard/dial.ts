@@ -9,6 +9,8 @@ import { within } from '../within.ts'
 import { assertPasses } from './rules.ts'
 
 const CONNECT_TIMEOUT_MS = 5_000
+/** Most addresses of a name that one connection tries: a stranger's name may lead to thousands of other people's. */
+const MOST_TRIED = 16
 
 /**
  * A forward proxy, and what it is asked for: the address that was checked here, or the host's name, which the proxy
@@ -46,7 +48,7 @@ export function createDialer(openings: Openings, resolve: Resolve, proxy: Connec
   const lookup = lookupBy(async (hostname) => {
     const found = await resolve(hostname)
     assertPasses(hostname, addressesOf(found), openings)
-    return found
+    return found.slice(0, MOST_TRIED)
   })
   const connect = buildConnector({ ...PATIENT, timeout: CONNECT_TIMEOUT_MS, lookup })
   return {
@@ -85,7 +87,7 @@ async function tunnelTo(
   const isName = isIP(host) === 0
   const found = isName ? await knownAddresses(host, resolve) : []
   assertPasses(host, found, openings)
-  const targets = isName && tunnels.asksFor === 'address' ? found : [host]
+  const targets = isName && tunnels.asksFor === 'address' ? found.slice(0, MOST_TRIED) : [host]
   let failure: Error = noAddress(host)
   for (const target of targets) {
     try {
