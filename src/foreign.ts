@@ -14,10 +14,13 @@ const formsOf = (sent: readonly string[]): string[] =>
     .flatMap((value) => [value, encodeURIComponent(value.toWellFormed()), JSON.stringify(value).slice(1, -1)])
 
 /** The text with `***` for each of the secrets that were sent. */
-export function withoutSecrets(text: string, sent: readonly string[]): string {
+export const withoutSecrets = (text: string, sent: readonly string[]): string => masking(sent)(text)
+
+/** The same for many texts: to write the secrets' forms down anew for each would cost more than to look for them. */
+export function masking(sent: readonly string[]): (text: string) => string {
   // The longest first: one may be the beginning of another.
   const forms = formsOf(sent).sort((a, b) => b.length - a.length)
-  return forms.reduce((rest, form) => rest.replaceAll(form, '***'), text)
+  return (text) => forms.reduce((rest, form) => rest.replaceAll(form, '***'), text)
 }
 
 /** As `withoutSecrets`, for the end of a longer text: it may begin in the middle of a secret. */

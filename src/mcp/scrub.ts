@@ -4,7 +4,7 @@
  * may read their own values. A configured server's values are the operator's: those that authorise Baton are taken out.
  */
 import { BEARABLE, isWithin } from '../chat/json.ts'
-import { endWithoutSecrets, withoutSecrets } from '../foreign.ts'
+import { endWithoutSecrets, masking, withoutSecrets } from '../foreign.ts'
 import type { McpError, McpProgress, McpResult, McpServerSpec, ToolList } from './contract.ts'
 
 /** The values that a server is given, and may quote; `isConfigured`: by the operator */
@@ -112,7 +112,7 @@ function cleanerOf(spec: Secretive): Clean | null {
     .filter(([name, value]) => CREDENTIAL.test(name) || WITH_PASSWORD.test(value))
     .map(([, value]) => value)
   const secrets = [...own, tokenOf(spec)].filter((value) => value !== '')
-  return secrets.length === 0 ? null : (text) => withoutSecrets(text, secrets)
+  return secrets.length === 0 ? null : masking(secrets)
 }
 
 /** Cleans every text of a JSON value except the names of its fields. */
