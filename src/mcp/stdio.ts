@@ -167,6 +167,9 @@ const settles = async (promise: Promise<unknown>, ms: number): Promise<boolean> 
     promise.then(() => true),
   )) !== null
 
+/** Most parts of a line that are kept apart: each costs a hundred bytes, and a program may write single ones. */
+const MOST_PARTS = 1_000
+
 /** Newline-delimited JSON. Lines that are not JSON are a program's chatter and skipped; lines above the cap, too. */
 function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number): void {
   let parts: Buffer[] = []
@@ -177,6 +180,7 @@ function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number
     parts.push(part)
     if (size > maxBytes)
       parts = wasAbove ? [parts[0] ?? part, tailOf(parts.slice(1))] : [headOf(parts), tailOf(parts)]
+    else if (parts.length === MOST_PARTS) parts = [Buffer.concat(parts)]
   }
   stdout.on('data', (chunk: Buffer) => {
     // Otherwise two megabytes are read in one pass of the event loop: a flood of short lines must not hold up everybody

@@ -5,6 +5,8 @@ import { promisify } from 'node:util'
 import t from 'tap'
 import { childEnv } from '../../src/mcp/child-env.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
+import { held } from '../memory.ts'
+import { eventually } from '../waiting.ts'
 import { fails } from './door.ts'
 
 t.test('a process that has ended is no longer watched, since its id may be used again', async (t) => {
@@ -54,6 +56,26 @@ t.test('a message to a process that has ended, or is being ended, is refused as 
   const stubborn = await started("trap '' TERM; sleep 1; exit 0")
   void stubborn.close()
   await fails(t, stubborn.send(ping), unsent, 'it is being ended')
+})
+
+t.test('a line that comes byte by byte takes little more room than its bytes', async (t) => {
+  const write = `for (let i = 0; i < 300_000; i++) fs.writeSync(1, ' '); fs.writeSync(2, 'all'); process.stdin.resume()`
+  const spec = {
+    key: 'k',
+    name: 's',
+    transport: 'stdio',
+    command: process.execPath,
+    allowPrivate: false,
+  } as const
+  const watchdog = { add() {}, remove() {}, stop() {} }
+  const options = { maxBytes: 1_000_000, watchdog, sandbox: null }
+  const transport = createStdioTransport({ ...spec, args: ['-e', write] }, options)
+  t.teardown(() => transport.close())
+  const before = await held('heapUsed')
+  await transport.start()
+  await eventually(() => transport.obituary().words === 'all')
+  const kept = (await held('heapUsed')) - before
+  t.ok(kept < 4_000_000, `${kept} bytes`)
 })
 
 t.test('a process that cannot start because too many files are open fails alone', async (t) => {
