@@ -47,10 +47,12 @@ export interface Wire extends Transports {
 /** The pages of a tool list, as they came. */
 interface Pages {
   entries: unknown[]
+  /** What stood beside the entries of each page */
+  beside: unknown[]
   count: number
 }
 
-const noPages = (): Pages => ({ entries: [], count: 0 })
+const noPages = (): Pages => ({ entries: [], beside: [], count: 0 })
 
 /** Most pages of one list; a server's pages may have no end. */
 const MAX_PAGES = 32
@@ -304,11 +306,13 @@ function repairPage(result: unknown, listed: Pages): unknown {
   const entries: unknown[] = result.tools.slice(0, Math.max(0, room))
   listed.entries.push(...entries)
   listed.count++
-  const { nextCursor, ttlMs, cacheScope, ...rest } = result
-  // Some servers end with `nextCursor: null` or "". No page is asked for beyond what can ever be offered.
+  const { nextCursor, ttlMs, cacheScope, tools: _, ...rest } = result
+  // Some servers end with `nextCursor: null` or "". No page is asked for beyond what can ever be offered, nor after as
+  // many bytes of anything else: to read a page of eight megabytes takes most of a second.
   const isOffered = typeof nextCursor === 'string' && nextCursor !== ''
   const isOpen = listed.entries.length <= MAX_ENTRIES && listed.count < MAX_PAGES
-  const hasNext = isOffered && isOpen && isWithin(listed.entries, LARGEST)
+  const hasNext = isOffered && isOpen && isWithin([listed.entries, listed.beside, rest], LARGEST)
+  listed.beside = hasNext ? [...listed.beside, rest] : []
   return {
     ...rest,
     resultType: 'complete',

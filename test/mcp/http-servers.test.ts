@@ -130,6 +130,12 @@ t.test('no more pages are asked for once they are too large together', async (t)
   const { left_out } = await list(door(t), specOf(rig))
   t.match(left_out, [{ tool: 'tool', problem: /larger than/ }])
   t.equal(rig.count('tools/list'), 2)
+  rig.on('tools/list', ({ reply }) =>
+    reply({ tools: [TOOL], more: 'x'.repeat(1_200_000), nextCursor: `c${rig.count('tools/list')}` }),
+  )
+  const { tools } = await list(door(t), specOf(rig))
+  t.equal(tools.length, 1)
+  t.equal(rig.count('tools/list'), 4, 'whatever it is that they hold')
 })
 
 t.test('a list is fresh for as long as its server says, at most for a day', async (t) => {
