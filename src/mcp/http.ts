@@ -9,7 +9,7 @@ import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
 import { USER_AGENT } from '../version.ts'
-import { repairAnswer } from './answer.ts'
+import { isAnswer, repairAnswer } from './answer.ts'
 import { repairStream } from './stream.ts'
 
 /** What one call's HTTP requests have shown so far; the call reads it when it has to explain a failure. */
@@ -192,10 +192,17 @@ function readable(response: Response): Response {
   return Object.assign(answer, {
     async json() {
       const said: unknown = await json()
-      return Array.isArray(said) ? said.map(repairAnswer) : repairAnswer(said)
+      return Array.isArray(said) ? batched(said).map(repairAnswer) : repairAnswer(said)
     },
   })
 }
+
+/** Most messages of a batch (MCP 2025-03-26): the SDK handles all of them at once, and eight megabytes held seconds. */
+const MOST_BATCHED = 1_000
+
+/** Of a larger batch only answers are read: one of them is waited for. */
+const batched = (messages: unknown[]): unknown[] =>
+  messages.length <= MOST_BATCHED ? messages : messages.filter(isAnswer).slice(0, MOST_BATCHED)
 
 /** What the server's Retry-After asks for, in milliseconds. */
 export const retryAfterOf = ({ headers }: Response): number | undefined =>

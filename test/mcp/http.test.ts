@@ -66,6 +66,17 @@ t.test('an answer larger than the size limit ends its exchange, which keeps the 
   t.ok(own.signal.aborted, 'the exchange is aborted, so that the same body is not fetched again')
 })
 
+t.test('of a batch of thousands only answers are read', async (t) => {
+  const notice = { jsonrpc: '2.0', method: 'notifications/message' }
+  const answer = { jsonrpc: '2.0', id: 1, result: {} }
+  const read = async (batch: unknown[]) =>
+    (await fetchFrom(() => Response.json(batch), 1_000_000)('http://mcp.test/', { method: 'POST' })).json()
+  const few = [...Array(900).fill(notice), answer]
+  t.same(await read(few), few)
+  t.same(await read([...Array(5_000).fill(notice), answer, ...Array(5_000).fill(notice)]), [answer])
+  t.same(await read(Array(5_000).fill(answer)), Array(1_000).fill(answer))
+})
+
 t.test('a request ends with its exchange or its connection, whose signal keeps nothing of it', async (t) => {
   const given: AbortSignal[] = []
   const fetch = createMcpFetch({
