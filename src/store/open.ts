@@ -58,7 +58,7 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
     // Not watched: a table that somebody holds does not mean that the database is away.
     if (options.keepsSchema) await assertNotOlder(opened, migrations)
     await migrate(opened, migrations)
-    if (opened.kind === 'embedded') await opened.query(END_ALL_LEASES)
+    if (opened.kind === 'embedded') await opened.query(END_LEASES_AND_CLAIMS)
   } catch (err) {
     await opened.close()
     throw options.databaseUrl ? atServer(options.databaseUrl, err) : err
@@ -84,10 +84,15 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
 }
 
 /**
- * The embedded database is this process's alone, so every owner of a lease is dead. If the clock was set back
- * meanwhile, a lease would hold its turns for that much longer.
+ * The embedded database is this process's alone, so every owner of a lease or a claim is dead. If the clock was set
+ * back meanwhile, a lease would hold its turns, and a claim its login, for that much longer.
  */
-const END_ALL_LEASES = `
+const END_LEASES_AND_CLAIMS = `
+  with credentials as (
+    update credential set claimed_until = '-infinity' where claimed_until > clock_timestamp()
+  ), connectors as (
+    update connector set claimed_until = '-infinity' where claimed_until > clock_timestamp()
+  )
   update session set lease_until = '-infinity'
    where id in (select session_id from turn where state in ('queued', 'running', 'awaiting_input'))
      and lease_until > clock_timestamp()`

@@ -18,8 +18,10 @@ import { readTemplate } from '../../src/store/template.ts'
 import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
+import { credential } from '../contracts/store-credentials.ts'
 import {
   ADMIN,
+  connector,
   id,
   LEASE,
   message,
@@ -108,15 +110,29 @@ t.test('a folder belongs to one process, and a kill loses nothing that was ackno
   t.match(inProcess, { message: /in use/ }, 'a second database in the same process counts as another process')
 })
 
-t.test('a process that begins on a folder waits for no lease of the process before', async (t) => {
-  const open = () => freshStore(t, { dataDir: join(folder, 'leases') })
-  let store = await open()
-  const { turn } = await runningTurn(store, owner(), { owner: 'dead', seconds: 3_600 })
-  t.equal(await store.turns.recover(LEASE), null)
-  await store.close()
-  store = await open()
-  t.match(await store.turns.recover(LEASE), { turn: { id: turn.id } })
-})
+t.test(
+  'a process that begins on a folder waits for no lease and no claim of the process before',
+  async (t) => {
+    const open = () => freshStore(t, { dataDir: join(folder, 'leases') })
+    let store = await open()
+    const { turn } = await runningTurn(store, owner(), { owner: 'dead', seconds: 3_600 })
+    const login = await store.credentials.create(credential(owner()))
+    const server = connector(owner(), 'tracker')
+    await store.connectors.create(server)
+    const claims = () =>
+      Promise.all([
+        store.credentials.claim(login.id, 'a claim', 3_600),
+        store.connectors.claim(server.id, 'a claim', 3_600),
+      ])
+    await claims()
+    t.equal(await store.turns.recover(LEASE), null)
+    t.strictSame(await claims(), [null, null])
+    await store.close()
+    store = await open()
+    t.match(await store.turns.recover(LEASE), { turn: { id: turn.id } })
+    t.match(await claims(), [{ hasLapsed: true }, { hasLapsed: true }], 'nobody released them')
+  },
+)
 
 t.test('a first start that was killed half way leaves no half database', async (t) => {
   // The folder's name is too long for a socket, and the folder is locked all the same.
