@@ -221,9 +221,10 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
       isRepeatable: policy.isRepeatable,
     }),
   )
+  const configured = configConnectors(toolbox.mcps, vault)
   const rules = createToolboxRules({
     toolbox,
-    connectors: await store.connectors.syncConfig(configConnectors(toolbox.mcps, vault)),
+    connectors: await store.connectors.planConfig(configured),
     policy,
     mcp,
     specFor,
@@ -231,6 +232,9 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
     log,
   })
   await rules.check()
+  // A start that is stopped must change nothing: other replicas go on with these rows, and with a row go its bindings
+  // and its accepted definitions.
+  await store.connectors.syncConfig(configured)
   const tools: EngineTools = closeLater(
     createSessionTools({
       store,

@@ -1,8 +1,11 @@
 /** The gateway as a whole, before and after it listens. */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t from 'tap'
-import { LAPSED, runningTurn } from './contracts/store-rows.ts'
+import { ADMIN, connector, LAPSED, newSession, runningTurn } from './contracts/store-rows.ts'
 import { scratch } from './scratch.ts'
-import { freshDatabase, storeOn } from './store/fresh.ts'
+import { freePort } from './servers.ts'
+import { freshDatabase, freshStore, storeOn } from './store/fresh.ts'
 import { eventually } from './waiting.ts'
 import { wholeGateway } from './whole-gateway.ts'
 
@@ -21,4 +24,26 @@ t.test('a gateway takes over turns with a lapsed lease once it listens, and not 
   await app.listen()
   // The gateway knows no such provider, so the turn fails.
   await eventually(async () => (await state()) === 'failed')
+})
+
+t.test('a start that its servers stop changes none of the configuration’s connectors', async (t) => {
+  const dataDir = scratch(t)
+  const before = await freshStore(t, { dataDir })
+  const [docs] = await before.connectors.syncConfig([connector(ADMIN, 'docs', { origin: 'config' })])
+  const { id } = await newSession(before, ADMIN)
+  await before.connectors.bind(id, docs?.id ?? '', null)
+  await before.close()
+
+  const file = join(scratch(t), 'baton.yaml')
+  const url = `http://127.0.0.1:${await freePort()}/mcp`
+  writeFileSync(
+    file,
+    `toolbox: {mcps: [{name: away, transport: streamable_http, url: '${url}', mode: strict}]}`,
+  )
+  const start = wholeGateway(t, { BATON_DATA_DIR: dataDir, BATON_CONFIG: file })
+  await t.rejects(start, /cannot start without/)
+
+  const after = await freshStore(t, { dataDir })
+  t.match(await after.connectors.bindings(id), [{ connector: { name: 'docs' } }])
+  t.equal(await after.connectors.find(ADMIN, 'away'), null)
 })

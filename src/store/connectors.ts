@@ -124,19 +124,30 @@ function rows(db: Db) {
           where id = $1 and config_revision = $2 and secret is not distinct from $3::bytea returning 1`,
         [id, config_revision, before, secret],
       ),
-    syncConfig: (connectors) =>
-      db.transaction(async (queries) => {
-        // Replicas that start at once take turns.
-        await queries.query('lock table connector in share row exclusive mode')
-        const names = connectors.map(({ name }) => name)
-        await queries.query(`delete from connector where origin = 'config' and name <> all($1::text[])`, [
-          names,
-        ])
-        const synced: Connector[] = []
-        for (const connector of connectors) synced.push(await syncOne(queries, connector))
-        return synced
-      }),
+    syncConfig: (connectors) => db.transaction((queries) => syncAll(queries, connectors)),
+    async planConfig(connectors) {
+      const planned: Connector[] = []
+      const undo = new Error('nothing is to be written')
+      const trial = db.transaction(async (queries) => {
+        planned.push(...(await syncAll(queries, connectors)))
+        throw undo
+      })
+      await trial.catch((thrown: unknown) => {
+        if (thrown !== undo) throw thrown
+      })
+      return planned
+    },
   } satisfies Partial<Connectors>
+}
+
+async function syncAll(queries: Queries, connectors: readonly NewConnector[]): Promise<Connector[]> {
+  // Replicas that start at once take turns.
+  await queries.query('lock table connector in share row exclusive mode')
+  const names = connectors.map(({ name }) => name)
+  await queries.query(`delete from connector where origin = 'config' and name <> all($1::text[])`, [names])
+  const synced: Connector[] = []
+  for (const connector of connectors) synced.push(await syncOne(queries, connector))
+  return synced
 }
 
 /** One that did not change keeps its revision; a secret is sealed anew each time, so it does not count. */

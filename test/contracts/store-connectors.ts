@@ -179,7 +179,12 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       null,
       'a connector that the configuration leaves out is deleted',
     )
-    const [moved] = await store.connectors.syncConfig([{ ...a, url: 'https://new.test/' }])
+    const change = [{ ...a, url: 'https://new.test/' }]
+    const [planned] = await store.connectors.planConfig([...change, b])
+    t.match(planned, { id: a.id, config_revision: 2, url: 'https://new.test/' })
+    t.match(await store.connectors.get(scope, a.id), { config_revision: 1, url: same?.url }, 'only planned')
+    t.equal(await store.connectors.get(scope, b.id), null)
+    const [moved] = await store.connectors.syncConfig(change)
     t.match(moved, { id: a.id, config_revision: 2, url: 'https://new.test/' })
     const own = connector(scope, 'mine')
     await store.connectors.create(own)

@@ -157,6 +157,7 @@ export function createMemory() {
       update: never,
       delete: never,
       syncConfig: never,
+      planConfig: never,
       claim: never,
       keep: never,
       release: never,

@@ -137,6 +137,8 @@ export interface Connectors extends Claims<Connector> {
    * secret is sealed under it. A secret alone, being sealed anew each time, does not move the revision.
    */
   syncConfig(connectors: NewConnector[]): Promise<Connector[]>
+  /** What syncConfig would return now. Nothing is written. */
+  planConfig(connectors: NewConnector[]): Promise<Connector[]>
   bindings(session: string): Promise<Binding[]>
   /** The same bindings for people: newest first, in pages. */
   listBound(session: string, page: PageRequest): Promise<Page<Pick<Binding, 'connector' | 'alias'>>>
