@@ -1,4 +1,5 @@
 /** How doors read the answers of services that are not ours: words without secrets, headers, Retry-After. */
+import { placeIn } from './text.ts'
 
 /** Shorter values occur in innocent texts, and nobody issues secrets so short. */
 const SHORTEST_SECRET = 8
@@ -19,8 +20,19 @@ export const withoutSecrets = (text: string, sent: readonly string[]): string =>
 /** The same for many texts: to write the secrets' forms down anew for each would cost more than to look for them. */
 export function masking(sent: readonly string[]): (text: string) => string {
   // The longest first: one may be the beginning of another.
-  const forms = formsOf(sent).sort((a, b) => b.length - a.length)
-  return (text) => forms.reduce((rest, form) => rest.replaceAll(form, '***'), text)
+  const forms = [...new Set(formsOf(sent))].sort((a, b) => b.length - a.length)
+  return (text) => forms.reduce(without, text)
+}
+
+/** The text with `***` for each place of the form. Callers choose a secret and what its server says, to be slow to find. */
+function without(text: string, form: string): string {
+  let rest = ''
+  let from = 0
+  for (let at = placeIn(text, form); at >= 0; at = placeIn(text, form, from)) {
+    rest += `${text.slice(from, at)}***`
+    from = at + form.length
+  }
+  return rest + text.slice(from)
 }
 
 /** As `withoutSecrets`, for the end of a longer text: it may begin in the middle of a secret. */

@@ -75,5 +75,39 @@ export function nextCharacter(buffer: Buffer, at: number): number {
 
 const isContinuation = (byte: number | undefined): boolean => byte !== undefined && (byte & 0xc0) === 0x80
 
+/** Characters that the plain search may compare, in the worst case: a millisecond. */
+const QUICK = 1 << 20
+
+/**
+ * As `text.indexOf(piece, from)`, in time that grows with the two lengths and not with their product. Where texts repeat
+ * themselves, `indexOf` compares a long piece anew at each place: a minute for megabytes of one letter.
+ */
+export function placeIn(text: string, piece: string, from = 0): number {
+  if (text.length * piece.length <= QUICK) return text.indexOf(piece, from)
+  const borders = bordersOf(piece)
+  let known = 0
+  for (let at = from; at < text.length; at++) {
+    known = extended(borders, piece, known, text.charCodeAt(at))
+    if (known === piece.length) return at + 1 - known
+  }
+  return -1
+}
+
+/** For each beginning of the piece: how long a shorter beginning is that it ends with (Knuth, Morris and Pratt). */
+function bordersOf(piece: string): Uint32Array {
+  const borders = new Uint32Array(piece.length + 1)
+  for (let at = 1; at < piece.length; at++) {
+    borders[at + 1] = extended(borders, piece, borders[at] ?? 0, piece.charCodeAt(at))
+  }
+  return borders
+}
+
+/** How much of the piece is known to stand here, with one more character of a text. */
+function extended(borders: Uint32Array, piece: string, known: number, code: number): number {
+  let length = known
+  while (length > 0 && piece.charCodeAt(length) !== code) length = borders[length] ?? 0
+  return piece.charCodeAt(length) === code ? length + 1 : length
+}
+
 /** PostgreSQL keeps no NUL, and half a surrogate pair has no UTF-8: both become U+FFFD. */
 export const storableText = (text: string): string => text.replace(/\0|\p{Cs}/gu, '\ufffd')

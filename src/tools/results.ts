@@ -8,7 +8,7 @@ import type { ContentPart, MediaPart, TextPart, ToolResultPart } from '../chat/m
 import { withContent } from '../chat/repair.ts'
 import { invalid } from '../errors.ts'
 import type { McpResult } from '../mcp/contract.ts'
-import { characterStart, cutUtf8, endUtf8, nextCharacter, storableText } from '../text.ts'
+import { characterStart, cutUtf8, endUtf8, nextCharacter, placeIn, storableText } from '../text.ts'
 import { MASK, redactJson, redactText } from './redact.ts'
 
 /** The built-in that reads the rest of a result that was too long. */
@@ -91,7 +91,7 @@ export async function shapeResult(
 function isTold(structured: unknown, text: string): boolean {
   let compared = 0
   for (const value of scalars(structured)) {
-    if (!text.includes(value) && !text.includes(JSON.stringify(value).slice(1, -1))) return false
+    if (placeIn(text, value) < 0 && placeIn(text, JSON.stringify(value).slice(1, -1)) < 0) return false
     if (++compared === COMPARED) break
   }
   return true
@@ -162,8 +162,10 @@ function abridged(whole: string, stored: string, execId: string, canInspect: boo
  */
 function storedIndex(whole: string, stored: string, index: number): number {
   let [from, to] = [0, 0]
+  const near = whole.slice(0, 2 * index)
   for (const piece of stored.split(MASK)) {
-    const start = whole.indexOf(piece, from)
+    // No more is compared than the model has been shown: where so much is the same, it has been shown all the same.
+    const start = placeIn(near, piece.slice(0, index), from)
     // Not found: keys of an object that were secrets are one key now, so members are gone. The place before is safe:
     // some text is read twice, and none is lost.
     if (start < 0 || start >= index) return to
