@@ -65,10 +65,12 @@ function inWords(
   mayBe: (part: MediaPart) => boolean,
   staying: readonly Part[],
 ): ModelRequest | null {
+  // Asked for each part of a history, where a message may have a thousand.
+  const stays = new Set(staying)
   const worded = <P extends Part>(part: P): P | TextPart =>
     'media_type' in part && mayBe(part) ? { type: 'text', text: mediaAsText(part) } : part
   return withParts(request, (part) => {
-    if (staying.includes(part)) return [part]
+    if (stays.has(part)) return [part]
     if (part.type !== 'tool_result') return [worded(part)]
     const content = part.content.map(worded)
     return [content.every((item, i) => item === part.content[i]) ? part : withContent(part, content)]

@@ -268,8 +268,10 @@ const ANSWERED: TextPart = { type: 'text', text: '[From the answer of the assist
 /** The result with this content, in which texts may replace some of the result's media. */
 export function withContent(result: ToolResultPart, content: ContentPart[]): ToolResultPart {
   const { structured, ...plain } = result
-  const isNamed = content.some((part) => part.type === 'text' && !result.content.includes(part))
-  if (structured === undefined || !isNamed) return { ...result, content }
+  if (structured === undefined) return { ...result, content }
+  const own = new Set(result.content)
+  const isNamed = content.some((part) => part.type === 'text' && !own.has(part))
+  if (!isNamed) return { ...result, content }
   // Adapters send a result's texts or its structure: with both as texts, neither hides the other.
   return { ...plain, content: [...structureOf(result), ...content] }
 }

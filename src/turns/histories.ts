@@ -32,24 +32,27 @@ export function createHistories(most = MOST_KEPT): Histories {
   return {
     kept: (session) => histories.get(session),
     keep(session, rewrites, messages) {
-      const size = sizeOf(messages, histories.get(session))
-      const seq = messages.at(-1)?.seq
       // One giant chat must not push out all others.
+      const size = sizeOf(messages, histories.get(session), most / 4)
+      const seq = messages.at(-1)?.seq
       if (seq === undefined || size > most / 4) histories.drop(session)
       else histories.put(session, { rewrites, seq, messages, size })
     },
   }
 }
 
-/** Measures only the messages that the list kept before does not have. */
-function sizeOf(messages: readonly Message[], before: KeptHistory | undefined): number {
+/**
+ * Measures only the messages that the list kept before does not have, and no more of them than it takes to pass `most`:
+ * a giant chat is measured at the end of each of its turns.
+ */
+function sizeOf(messages: readonly Message[], before: KeptHistory | undefined, most: number): number {
   const count = before?.messages.length ?? 0
   const goesOn = before !== undefined && messages[count - 1] === before.messages[count - 1]
-  const fresh = goesOn ? messages.slice(count) : messages
-  return fresh.reduce(
-    (sum, { parts }) => sum + JSON.stringify(parts).length + OVERHEAD,
-    goesOn ? before.size : 0,
-  )
+  let size = goesOn ? before.size : 0
+  for (let at = goesOn ? count : 0; at < messages.length && size <= most; at++) {
+    size += JSON.stringify(messages[at]?.parts).length + OVERHEAD
+  }
+  return size
 }
 
 /** What a message takes besides its parts. */

@@ -150,6 +150,21 @@ t.test('the least recently used history is dropped, and no history takes above a
   t.equal(histories.kept('a'), undefined)
 })
 
+t.test('a history that is too long to be kept is not measured to its end', async (t) => {
+  let measured = 0
+  const counted = messages(1, 1000).map(({ parts, ...rest }) => ({
+    ...rest,
+    get parts() {
+      measured++
+      return parts
+    },
+  }))
+  const histories = createHistories(10_000)
+  histories.keep('a', 0, counted)
+  t.equal(histories.kept('a'), undefined)
+  t.equal(measured, 3, 'about a thousand characters each, and a quarter of the room')
+})
+
 t.test('a history that grows is measured by its new messages', async (t) => {
   const histories = createHistories(10_000)
   const long = messages(1, 2)
