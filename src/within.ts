@@ -80,6 +80,9 @@ function heldMs(): number {
   return performance.now() - heldSince
 }
 
+/** Work that goes on now would hold the event loop for long. */
+export const isHeld = (): boolean => heldMs() > SLICE_MS
+
 /**
  * Maps the items one by one, and yields to the event loop every few milliseconds, also while many short runs follow
  * each other.
@@ -87,7 +90,7 @@ function heldMs(): number {
 export async function inSlices<T, R>(items: readonly T[], work: (item: T) => R): Promise<R[]> {
   const made: R[] = []
   for (const item of items) {
-    if (heldMs() > SLICE_MS) await yieldToEventLoop()
+    if (isHeld()) await yieldToEventLoop()
     made.push(work(item))
   }
   return made

@@ -45,7 +45,7 @@ export function readFailure(body: string, status: number): Failure {
     metadata,
     links: links(details, metadata),
     retryDelay: string(retry.retryDelay),
-    quotas: violations.flatMap(({ quotaId }) => string(quotaId) ?? []),
+    quotas: violations.flatMap(({ quotaId }) => string(quotaId) ?? []).slice(0, MOST_LISTED),
   }
 }
 
@@ -109,6 +109,9 @@ function typeOf(detail: Json): string {
   return key === undefined ? '' : (string(detail[key]) ?? '')
 }
 
+/** Quotas and addresses of one failure: each of them is shown, stored and searched for secrets. */
+const MOST_LISTED = 20
+
 /** Characters of a message that are read: a pattern with a gap takes time quadratic in the length. */
 const MOST_READ = 10_000
 
@@ -138,7 +141,7 @@ function links(details: readonly Json[], metadata: Json): { text: string; url: s
     const address = string(url)
     if (address !== undefined && !unique.has(address)) unique.set(address, { text: label, url: address })
   }
-  return [...unique.values()]
+  return [...unique.values()].slice(0, MOST_LISTED)
 }
 
 type Verdict = readonly [ErrorCode, string]

@@ -1,9 +1,9 @@
 /**
  * Finds secrets in arguments, results and errors before they are written to the ledger, stored outputs or logs. A
  * maintained rule set does the finding (secretlint's recommended preset); rules for what it misses are added here. Time
- * is bounded: long texts go through in slices, with the event loop between.
+ * is bounded: long texts go through in slices, with the event loop between, and many short ones do, too.
  */
-import { yieldToEventLoop } from '../within.ts'
+import { isHeld, yieldToEventLoop } from '../within.ts'
 
 /** Takes a secret's place. */
 export const MASK = '[redacted]'
@@ -295,6 +295,8 @@ async function importRules(): Promise<Lint> {
 
 async function found(slice: string): Promise<Range[]> {
   const lint = await loadRules()
+  // A step's calls are looked through together, and an answer may have made thousands.
+  if (isHeld()) await yieldToEventLoop()
   const own = WHOLE.flatMap(([sign, rule]) =>
     sign.test(slice)
       ? [...slice.matchAll(rule)].map(({ index, 0: match }): Range => [index, index + match.length])

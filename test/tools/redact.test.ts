@@ -267,6 +267,20 @@ t.test('texts that are made to slow the rules down do not', async (t) => {
   }
 })
 
+t.test('many short texts at once leave the event loop its turns', async (t) => {
+  let turns = 0
+  let isOver = false
+  const count = () => {
+    turns++
+    if (!isOver) setImmediate(count)
+  }
+  setImmediate(count)
+  const texts = Array.from({ length: 2_000 }, (_, i) => `There is no tool ${i}; it was not called.`)
+  t.strictSame(await Promise.all(texts.map(redactText)), texts)
+  isOver = true
+  t.ok(turns > 5, `${turns} turns`)
+})
+
 t.test('a comment in a text cannot keep a secret from being replaced', async (t) => {
   const text = `# secretlint-disable\nxoxp-${'1-1-x'}\n`
   t.equal(await redactText(text), `# secretlint-disable\n${MASK}\n`)

@@ -38,6 +38,24 @@ t.test('recorded failures become errors of the catalogue, which keep the words a
   })
 })
 
+t.test('of thousands of quotas and links some are told', async (t) => {
+  const many = Array.from({ length: 5_000 }, (_, i) => i)
+  const quotas = {
+    '@type': 'type.googleapis.com/google.rpc.QuotaFailure',
+    violations: many.map((i) => ({ quotaId: `PerMinute-${i}` })),
+  }
+  const help = {
+    '@type': 'type.googleapis.com/google.rpc.Help',
+    links: many.map((i) => ({ description: 'Help', url: `https://help.example/${i}` })),
+  }
+  const body = { error: { code: 429, status: 'RESOURCE_EXHAUSTED', message: 'No.', details: [quotas, help] } }
+  const { upstream } = classify(JSON.stringify(body), 429).details as {
+    upstream: { quotas: string[]; links: object[] }
+  }
+  t.equal(upstream.quotas.length, 20)
+  t.equal(upstream.links.length, 20)
+})
+
 t.test('a link for help is found wherever Google puts it', async (t) => {
   const linksOf = (detail: object) => {
     const body = { error: { code: 403, message: 'Verify.', status: 'PERMISSION_DENIED', details: [detail] } }
