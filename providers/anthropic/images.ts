@@ -1,5 +1,6 @@
 /** Limits on a request's images (wire/anthropic.md 3.6): how many there may be, and how large each, alone or among many. */
 import { longerSide } from '../../src/chat/media.ts'
+import { once } from '../../src/chat/once.ts'
 import type { ContentBlock, ImageBlock, UserBlock, WireMessage } from './wire.ts'
 
 /** Characters of base64 of one image */
@@ -36,8 +37,10 @@ export function withinImages(
   return fit.messages
 }
 
-const isLarge = ({ source }: ImageBlock): boolean =>
-  source.type === 'base64' && longerSide(source.data) > MANY.pixels
+/** Remembered, since a JPEG may have to be read up to its thousandth segment, with each request. */
+const isLarge = once(
+  ({ source }: ImageBlock): boolean => source.type === 'base64' && longerSide(source.data) > MANY.pixels,
+)
 
 /**
  * If there are more than `most` images, the oldest of those that `mayGo` allows become `text`. They go a quarter of
