@@ -72,8 +72,9 @@ export function toContents(messages: readonly MessageInput[], target: ContentsTa
     if (next.parts.length === 0) return
     const last = contents.at(-1)
     const isApart = target.apart && last !== undefined && answersCalls(last)
-    if (last?.role === next.role && !isApart) last.parts.push(...next.parts)
-    else contents.push(next)
+    if (last?.role !== next.role || isApart) contents.push(next)
+    // One by one: a hundred thousand arguments overflow the stack.
+    else for (const part of next.parts) last.parts.push(part)
   }
   for (const { role, parts } of messages) {
     if (role === 'assistant') {

@@ -395,3 +395,19 @@ t.test('each path authorizes in its own way, and sends the operator’s addition
   t.equal(bodyOf({ instructions: ' ' }).systemInstruction, undefined)
   t.match(bodyOf({ instructions: 'half \ud83d' }).systemInstruction, { parts: [{ text: 'half \ufffd' }] })
 })
+
+t.test('a hundred thousand media of results are sent', async (t) => {
+  const content = Array.from({ length: 1_000 }, (): MediaPart => ({ ...IMAGE, data: PNG }))
+  const parts = Array.from(
+    { length: 150 },
+    (_, i): ToolResultPart => resultOf({ call_id: `c${i}`, name: 'files__read' }, { content }),
+  )
+  const contents = contentsOf(
+    requestFor({
+      model: 'gemini-2.5-pro',
+      messages: [said('one'), { role: 'tool', parts }],
+      reported: { id: 'gemini-2.5-pro', results_apart: false },
+    }),
+  )
+  t.equal(contents.flatMap((one) => one.parts).filter((part) => 'inlineData' in part).length, 150_000)
+})
