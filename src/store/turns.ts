@@ -202,16 +202,18 @@ function engineVerbs(db: Db, parts: Parts) {
       )
     },
     async unannounced(limit, except = []) {
-      const rows = await db.query<Omit<Unannounced, 'events'> & { announce: unknown }>(
-        `select t.session_id, t.id as turn_id, announce,
+      const rows = await db.query<Omit<Unannounced, 'events'>>(
+        `select t.session_id, t.id as turn_id,
                 case when ended_at is null then s.lease_epoch::float8 end as epoch
            from turn t join session s on s.id = t.session_id
           where announce is not null and state <> 'running' and t.id <> all ($2::text[]) order by t.id limit $1`,
         [limit, except],
       )
-      return rows.map(({ announce, ...row }) => ({
+      const announced = (id: string) =>
+        value<unknown>(db, `select announce from turn where id = $1 and state <> 'running'`, [id])
+      return rows.map((row) => ({
         ...row,
-        events: () => parts.openEvents(announce, row.session_id),
+        events: async () => parts.openEvents(await announced(row.turn_id), row.session_id),
       }))
     },
   } satisfies Partial<Turns>

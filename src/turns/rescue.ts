@@ -81,7 +81,7 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
     unsaidSince = new Map()
     for (const left of leftovers) {
       await announcing.help(left.turn_id, async () => {
-        const opened = left.events()
+        const opened = await left.events()
         const last = opened.at(-1)?.key ?? left.turn_id
         const since = before.get(last) ?? now
         unsaidSince.set(last, since)

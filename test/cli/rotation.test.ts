@@ -142,7 +142,7 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
       edits: executions.map(({ id, approval }) =>
         approval?.sealed_arguments ? keys.open(approval.sealed_arguments, id) : null,
       ),
-      announced: announced.map(({ events }) => events()),
+      announced: await Promise.all(announced.map(({ events }) => events())),
     }
   }
   const before = await everything()

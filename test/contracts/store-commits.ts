@@ -201,8 +201,14 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await unsaid(), left)
     const others = await store.turns.unannounced(1000, [turn.id])
     t.notOk(others.some(({ turn_id }) => turn_id === turn.id))
+    const listed = (await store.turns.unannounced(1000)).find(({ turn_id }) => turn_id === turn.id)
     await store.turns.forgetAnnouncements([turn.id], null)
     t.equal(await unsaid(), null)
+    t.strictSame(
+      await listed?.events(),
+      [],
+      'the list itself has no events: those of many turns may be gigabytes',
+    )
   })
 
   await t.test('announcements are not forgotten by a note about an earlier wait', async (t) => {

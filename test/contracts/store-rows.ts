@@ -180,7 +180,7 @@ export const announced = (turn: string, session_id: string, key: string): Announ
 })
 export async function unsaidOf(store: Store, turn: string) {
   const row = (await store.turns.unannounced(1000)).find(({ turn_id }) => turn_id === turn)
-  return row ? { ...row, events: row.events() } : null
+  return row ? { ...row, events: await row.events() } : null
 }
 
 /** Takes all lost turns, one after the other. */

@@ -170,7 +170,7 @@ async function plansTest(t: Test, plain: Db) {
   await store.turns.idleQueues(20)
   await store.turns.resumable(20)
   await store.turns.expiredApprovals(20)
-  await store.turns.unannounced(20)
+  for (const left of await store.turns.unannounced(20)) await left.events()
   await store.executions.prune(60)
   for (const statement of asked.filter(({ text }) => !/^(begin|commit|rollback)/.test(text)))
     t.strictSame(await widthOf(plain, statement), [], statement.text.replace(/\s+/g, ' '))

@@ -253,7 +253,7 @@ t.test('a turn’s unsent events are left to its owner for a while and kept unti
     session_id,
     turn_id: `turn_of_${session_id}`,
     epoch: 3,
-    events: () =>
+    events: async () =>
       names.map((name) => ({ ...announced(`turn_of_${session_id}`, session_id, name), lost: true as const })),
   })
   const did: string[] = []
@@ -306,7 +306,7 @@ t.test('events that a log refuses for good give way to a gap, and to those of ot
     session_id,
     turn_id: `turn_of_${session_id}`,
     epoch: null,
-    events: () => [announced(`turn_of_${session_id}`, session_id, 'message')],
+    events: async () => [announced(`turn_of_${session_id}`, session_id, 'message')],
   })
   const unsaid = new Set(['ses_1', 'ses_2'])
   const unannounced = async () => [...unsaid].slice(0, 1).map(left)

@@ -167,8 +167,11 @@ export interface Unannounced {
   turn_id: string
   /** As forgetAnnouncements takes it */
   epoch: number | null
-  /** Opened for each turn by itself: throws Unreadable if its events cannot be read. */
-  events(): AnnouncedEvent[]
+  /**
+   * Read for each turn by itself: they quote results, and those of many turns may be gigabytes. None if the turn runs by
+   * now, or they were said. Throws Unreadable if they cannot be read.
+   */
+  events(): Promise<AnnouncedEvent[]>
 }
 
 /** What a step reads, in one round trip, right before it renders. */
