@@ -1,5 +1,5 @@
 /** How doors read the answers of services that are not ours: words without secrets, headers, Retry-After. */
-import { placeIn } from './text.ts'
+import { overlap, placeIn } from './text.ts'
 
 /** Shorter values occur in innocent texts, and nobody issues secrets so short. */
 const SHORTEST_SECRET = 8
@@ -38,10 +38,7 @@ function without(text: string, form: string): string {
 /** As `withoutSecrets`, for the end of a longer text: it may begin in the middle of a secret. */
 export function endWithoutSecrets(end: string, sent: readonly string[]): string {
   const text = withoutSecrets(end, sent)
-  const halves = formsOf(sent).map((form) => {
-    for (let at = 1; at < form.length; at++) if (text.startsWith(form.slice(at))) return form.length - at
-    return 0
-  })
+  const halves = formsOf(sent).map((form) => overlap(form, text))
   return text.slice(Math.max(0, ...halves))
 }
 

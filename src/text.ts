@@ -93,6 +93,16 @@ export function placeIn(text: string, piece: string, from = 0): number {
   return -1
 }
 
+/** How many characters, not all of `text`, it ends with that `next` begins with; in linear time, too. */
+export function overlap(text: string, next: string): number {
+  const borders = bordersOf(next)
+  let known = 0
+  for (let at = Math.max(1, text.length - next.length); at < text.length; at++) {
+    known = extended(borders, next, known, text.charCodeAt(at))
+  }
+  return known
+}
+
 /** For each beginning of the piece: how long a shorter beginning is that it ends with (Knuth, Morris and Pratt). */
 function bordersOf(piece: string): Uint32Array {
   const borders = new Uint32Array(piece.length + 1)
