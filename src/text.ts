@@ -75,15 +75,18 @@ export function nextCharacter(buffer: Buffer, at: number): number {
 
 const isContinuation = (byte: number | undefined): boolean => byte !== undefined && (byte & 0xc0) === 0x80
 
+/** V8 finds pieces up to this length in linear time: its search has a table for the last 250 characters of one. */
+const SHORT = 250
 /** Characters that the plain search may compare, in the worst case: a millisecond. */
 const QUICK = 1 << 20
 
 /**
  * As `text.indexOf(piece, from)`, in time that grows with the two lengths and not with their product. Where texts repeat
- * themselves, `indexOf` compares a long piece anew at each place: a minute for megabytes of one letter.
+ * themselves, `indexOf` compares a long piece anew at each place: a minute for megabytes of one letter. A short piece it
+ * finds ten times as fast.
  */
 export function placeIn(text: string, piece: string, from = 0): number {
-  if (text.length * piece.length <= QUICK) return text.indexOf(piece, from)
+  if (piece.length <= SHORT || text.length * piece.length <= QUICK) return text.indexOf(piece, from)
   const borders = bordersOf(piece)
   let known = 0
   for (let at = from; at < text.length; at++) {
