@@ -117,7 +117,8 @@ function collect(part: Part, bySystem: boolean, turn: UserTurn): void {
       return
     case 'tool_result':
       turn.results.push(toolResult(part))
-      turn.content.push(...besideFailed(part))
+      // One by one: a hundred thousand arguments overflow the stack.
+      for (const block of besideFailed(part)) turn.content.push(block)
       return
     case 'reasoning':
     case 'tool_call':

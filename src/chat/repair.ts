@@ -117,7 +117,8 @@ class Walk {
   take(message: MessageInput): void {
     if (message.role === 'assistant') return this.#assistant(message)
     const parts: ContentPart[] = []
-    for (const part of message.parts) parts.push(...this.#givenPart(part))
+    // One by one: a hundred thousand arguments, as of a result without its call, overflow the stack.
+    for (const part of message.parts) for (const given of this.#givenPart(part)) parts.push(given)
     if (parts.length === 0) return
     if (message.role !== 'system') return this.#push(messageWith(message, 'user', parts))
     if (this.#target.systemMessages) return this.#push(messageWith(message, 'system', parts))

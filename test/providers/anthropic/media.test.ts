@@ -85,6 +85,17 @@ t.test('a failed result has only text, and its media follow the results', async 
   ])
 })
 
+t.test('two hundred thousand media of a failed result are sent, with its call and without it', async (t) => {
+  const image: ContentPart = { type: 'image', media_type: 'image/png', data: PNG }
+  const content = Array.from({ length: 200_000 }, () => image)
+  const failed = results(returned('c', { content, is_error: true, outcome: 'error' }))
+  for (const before of [[said('a'), answered(called('c'))], []]) {
+    const { messages } = repair([...before, failed], targetOf('claude-opus-5'))
+    const sent = render({ messages }).body.messages.at(-1)?.content ?? []
+    t.ok(sent.length > content.length)
+  }
+})
+
 t.test('media that the API takes go as they are, and others are named in text', async (t) => {
   const text = (data: string) => Buffer.from(data).toString('base64')
   const media = (part: Partial<Part> & { media_type: string }) => {
