@@ -131,10 +131,11 @@ export const redisServer = (value: string): string => {
 /** A proxy as other programs take it: the scheme may be left out. */
 export const forwardProxy = (value: string): string => {
   const whole = value.includes('://') ? value : `http://${value}`
-  const remedy = 'Odd characters of its password are percent-encoded'
+  const remedy = 'Odd characters of its user name and password are percent-encoded'
   const url = decodable(parsed(whole, remedy))
   if (!/^https?:$/.test(url.protocol)) throw new UnfitValue('must begin with http:// or https://')
-  assertWholePassword(whole, remedy)
+  // A backslash ends the host of such a URL, too, and Windows writes users as DOMAIN\user.
+  assertWholePassword(whole.replaceAll('\\', '/'), remedy)
   return url.href
 }
 

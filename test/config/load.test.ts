@@ -264,6 +264,7 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['HTTPS_PROXY', 'http://me:100%E0x@proxy.test', /a % that encodes nothing/],
     ['HTTPS_PROXY', 'http://me:12/34@proxy.test', /an @ after its host/],
     ['HTTPS_PROXY', 'me:p@ss#word@proxy.test', /an @ after its host/],
+    ['HTTPS_PROXY', 'ACME\\me:word@proxy.test', /an @ after its host/],
     ['BATON_LOG_LEVEL', 'loud', /fatal, error/],
     // As `docker --env-file` passes them on
     ['BATON_ADMIN_KEY', '"a-long-enough-admin-key"', /stands in quotes/],
