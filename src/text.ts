@@ -77,16 +77,24 @@ const isContinuation = (byte: number | undefined): boolean => byte !== undefined
 
 /** V8 finds pieces up to this length in linear time: its search has a table for the last 250 characters of one. */
 const SHORT = 250
-/** Characters that the plain search may compare, in the worst case: a millisecond. */
-const QUICK = 1 << 20
 
 /**
  * As `text.indexOf(piece, from)`, in time that grows with the two lengths and not with their product. Where texts repeat
- * themselves, `indexOf` compares a long piece anew at each place: a minute for megabytes of one letter. A short piece it
- * finds ten times as fast.
+ * themselves, `indexOf` compares a long piece anew at each place: a minute for megabytes of one letter. The beginning of
+ * a long piece it finds twenty times as fast as the careful search does, and few texts have that without the rest.
  */
 export function placeIn(text: string, piece: string, from = 0): number {
-  if (piece.length <= SHORT || text.length * piece.length <= QUICK) return text.indexOf(piece, from)
+  if (piece.length <= SHORT) return text.indexOf(piece, from)
+  const beginning = piece.slice(0, SHORT)
+  let place = text.indexOf(beginning, from)
+  for (let left = text.length; place >= 0 && left > 0; left -= piece.length) {
+    if (text.startsWith(piece, place)) return place
+    place = text.indexOf(beginning, place + 1)
+  }
+  return place < 0 ? -1 : carefully(text, piece, place)
+}
+
+function carefully(text: string, piece: string, from: number): number {
   const borders = bordersOf(piece)
   let known = 0
   for (let at = from; at < text.length; at++) {

@@ -18,7 +18,7 @@ t.test('a piece is where the plain search finds it', async (t) => {
     fc.property(cases, ({ word, times, before, after, from }) => {
       const piece = word.repeat(times) + after
       const text = `${(word.repeat(times) + before).repeat(6)}${piece}${before.repeat(2000)}`
-      ok(piece.length > 250 && text.length * piece.length > 1 << 20)
+      ok(piece.length > 250)
       strictEqual(placeIn(text, piece, from), text.indexOf(piece, from))
     }),
     { numRuns: 50 },
