@@ -104,3 +104,14 @@ export const away = (target: McpLoginTarget, cause: unknown) =>
 /** Trying again does not help. */
 export const rejected = (target: McpLoginTarget, why: string) =>
   new BatonError('upstream_rejected', `The login at ${target.name} failed: ${why}.`)
+
+/** Characters of an address that a browser is sent to: few servers take half of it. */
+export const MOST_ADDRESS = 16_384
+/** Characters of JSON that are kept of a login: its rows are read with each turn, and its token is one header. */
+const MOST_KEPT = 131_072
+
+/** What a login service has said, if it is short enough to be kept. Its answers may have a megabyte each. */
+export function bounded<T>(target: McpLoginTarget, said: T): T {
+  if (JSON.stringify(said).length > MOST_KEPT) throw rejected(target, 'what it answered is too long')
+  return said
+}

@@ -29,7 +29,7 @@ import {
   type StepContext,
 } from './oauth.ts'
 import { leniently, metadataUrl, namedMetadata, TokenlessError, tokenFetch } from './oauth-answers.ts'
-import { away, errorCodeIn, rejected, step } from './oauth-failures.ts'
+import { away, bounded, errorCodeIn, MOST_ADDRESS, rejected, step } from './oauth-failures.ts'
 
 /** What one step reads and writes. */
 interface Desk {
@@ -68,20 +68,13 @@ export async function begin(
   const url = desk.authorization_url
   // A browser is sent to this URL, so it must be a page's.
   if (!url || !/^https?:$/.test(url.protocol)) throw rejected(target, 'it names no page to log in at')
+  if (url.href.length > MOST_ADDRESS) throw rejected(target, 'the address of its page is too long')
   await context.assertUrl(url.href)
   const { login: kept, verifier, discovery } = desk
   const asked = url.searchParams.get('scope')
-  return {
-    authorization_url: url.href,
-    pending: {
-      login: kept,
-      verifier,
-      discovery,
-      redirect_url,
-      challenge: known,
-      ...(asked !== null && { scope: asked }),
-    },
-  }
+  const scoped = asked === null ? {} : { scope: asked }
+  const pending = { login: kept, verifier, discovery, redirect_url, challenge: known, ...scoped }
+  return { authorization_url: url.href, pending: bounded(target, pending) }
 }
 
 /** The second step. Throws BatonError if the answer is not for this login, or the server refuses it. */
@@ -121,7 +114,8 @@ export async function finish(
   }
   // A service that names no scope has granted what was asked for (RFC 6749 5.1).
   const { scope } = pending
-  return { ...desk.login, tokens: { ...(scope !== undefined && { scope }), ...tokens }, metadata }
+  const granted = { ...(scope !== undefined && { scope }), ...tokens }
+  return bounded(target, { ...desk.login, tokens: granted, metadata })
 }
 
 /** Codes after which only a person can help (RFC 6749 5.2). */
@@ -163,7 +157,8 @@ export async function renew(
         ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
         fetchFn: tokenFetch(context),
       })
-      return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
+      const renewed = { ...next, issuer, scope: next.scope ?? tokens.scope }
+      return bounded(target, withTokens(login, renewed, context))
     } catch (failure) {
       // Whatever else the answer says, the refresh token that was sent is spent.
       if (failure instanceof TokenlessError)

@@ -238,6 +238,12 @@ t.test('a login that does not fit ends with a reason, and without a token', asyn
   await t.rejects(begin(), { code: 'upstream_rejected', message: /not support code challenge method S256/ })
   guarded.instead(issuer, { status: 200, body: JSON.stringify({ ...metadata, token_endpoint: '/token' }) })
   await t.rejects(begin(), { code: 'upstream_rejected', message: /answered is not valid \(token_endpoint\)/ })
+  const scopes_supported = Array.from({ length: 20_000 }, (_, i) => `scope:${i}`)
+  guarded.instead(issuer, { status: 200, body: JSON.stringify({ ...metadata, scopes_supported }) })
+  await t.rejects(begin(), { code: 'upstream_rejected', message: /answered is too long/ })
+  const far = { ...metadata, authorization_endpoint: `${guarded.origin}/authorize?${'x'.repeat(20_000)}` }
+  guarded.instead(issuer, { status: 200, body: JSON.stringify(far) })
+  await t.rejects(begin(), { code: 'upstream_rejected', message: /address of its page is too long/ })
   guarded.instead(issuer, null)
   guarded.metadata({ resource: `${guarded.url}/`, authorization_servers: [guarded.origin] })
   const withSlash = /for another server \(http:.*\/mcp\/\) than the connector's url/
@@ -266,6 +272,8 @@ t.test('a login that does not fit ends with a reason, and without a token', asyn
   await t.rejects(finish(wrong), { code: 'invalid_request', message: /used already/ })
   guarded.told(() => ({ token_type: 'Bearer' }))
   await t.rejects(finish(await begin()), { code: 'upstream_rejected', message: /gave no token/ })
+  guarded.told((answer) => ({ ...answer, access_token: 'x'.repeat(200_000) }))
+  await t.rejects(finish(await begin()), { code: 'upstream_rejected', message: /answered is too long/ })
   guarded.told(null)
 
   const late = await begin()
