@@ -137,7 +137,7 @@ export async function renew(
   const { client, tokens } = login
   if (!client || !tokens?.refresh_token) return 'the last one came without a refresh token'
   const { refresh_token } = tokens
-  return step(target, context, async () => {
+  const renewed = await step(target, context, async () => {
     const found = await discovered(target, login, context)
     const { authorizationServerMetadata: metadata, authorizationServerUrl } = found
     const issuer = metadata?.issuer ?? login.issuer ?? String(authorizationServerUrl)
@@ -157,8 +157,7 @@ export async function renew(
         ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
         fetchFn: tokenFetch(context),
       })
-      const renewed = { ...next, issuer, scope: next.scope ?? tokens.scope }
-      return bounded(target, withTokens(login, renewed, context))
+      return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
     } catch (failure) {
       // Whatever else the answer says, the refresh token that was sent is spent.
       if (failure instanceof TokenlessError)
@@ -169,6 +168,7 @@ export async function renew(
       throw failure
     }
   })
+  return bounded(target, renewed)
 }
 
 /**

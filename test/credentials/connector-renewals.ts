@@ -49,6 +49,20 @@ t.test('metadata that cannot be read for a moment costs no login and sends no re
   t.equal(guarded.grants.refresh_token, 1)
 })
 
+t.test('nothing is kept of a renewal whose answer is too long', async (t) => {
+  const { guarded, replica, logIn, time, read } = await bench(t, { expires_in: 600 })
+  for (const name of ['access_token', 'refresh_token']) {
+    guarded.told(null)
+    const connector = await logIn()
+    const before = openConnector(vault, await read())
+    guarded.told((answer) => ({ ...answer, access_token: null, [name]: 'x'.repeat(200_000) }))
+    time.ahead += 601_000
+    const asked = replica().authFor(connector).token()
+    await t.rejects(asked, { kind: 'auth_required', message: /answered is too long/ }, name)
+    t.same(openConnector(vault, await read()), before)
+  }
+})
+
 t.test('a renewal names the resource as its metadata write it', async (t) => {
   const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
   guarded.metadata({ resource: guarded.origin, authorization_servers: [guarded.origin] })
