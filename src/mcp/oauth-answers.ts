@@ -2,10 +2,13 @@
  * Makes answers of login services fit for the SDK's client: that throws a whole answer away for one odd member, and
  * with a token endpoint's answer the only tokens there are.
  */
-import { parseRecord } from '../chat/json.ts'
+import { isWithin, parseRecord } from '../chat/json.ts'
 import { secondsIn } from '../oauth-vendor.ts'
 import type { McpChallenge } from './contract.ts'
 import type { McpLogin, McpTokens, StepContext } from './oauth.ts'
+
+/** The SDK's schemas make an error of each wrong value: those of half a million took a second. */
+const READABLE = { depth: 100, values: 10_000 }
 
 /**
  * Some services write null or an empty text for members that they leave out. Some answer a registration only with what
@@ -26,6 +29,7 @@ export const leniently =
       const isPage = (init?.method ?? 'GET') === 'GET'
       return new Response(text, { status: isPage ? 404 : response.status })
     }
+    if (!isWithin(answer, READABLE)) throw new Error('too many values, or nested too deeply')
     const said = Object.entries(answer).filter(([, value]) => value !== null && value !== '')
     return Response.json({ ...asked, ...Object.fromEntries(said) }, { status: response.status })
   }

@@ -238,9 +238,12 @@ t.test('a login that does not fit ends with a reason, and without a token', asyn
   await t.rejects(begin(), { code: 'upstream_rejected', message: /not support code challenge method S256/ })
   guarded.instead(issuer, { status: 200, body: JSON.stringify({ ...metadata, token_endpoint: '/token' }) })
   await t.rejects(begin(), { code: 'upstream_rejected', message: /answered is not valid \(token_endpoint\)/ })
-  const scopes_supported = Array.from({ length: 20_000 }, (_, i) => `scope:${i}`)
+  const scopes_supported = Array.from({ length: 5_000 }, (_, i) => `https://scopes.test/of/many/${i}`)
   guarded.instead(issuer, { status: 200, body: JSON.stringify({ ...metadata, scopes_supported }) })
   await t.rejects(begin(), { code: 'upstream_rejected', message: /answered is too long/ })
+  const zeros = JSON.stringify({ ...metadata, scopes_supported: new Array(500_000).fill(0) })
+  guarded.instead(issuer, { status: 200, body: zeros })
+  await t.rejects(begin(), { code: 'upstream_overloaded', cause: { message: /too many values/ } })
   const far = { ...metadata, authorization_endpoint: `${guarded.origin}/authorize?${'x'.repeat(20_000)}` }
   guarded.instead(issuer, { status: 200, body: JSON.stringify(far) })
   await t.rejects(begin(), { code: 'upstream_rejected', message: /address of its page is too long/ })
