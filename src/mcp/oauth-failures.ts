@@ -99,7 +99,19 @@ function misfit(failure: Error): string {
 
 /** The failure may pass. */
 export const away = (target: McpLoginTarget, cause: unknown) =>
-  new BatonError('upstream_overloaded', `The login service of ${target.name} cannot be used now.`, { cause })
+  new BatonError('upstream_overloaded', `The login service of ${target.name} cannot be used now.`, {
+    cause: briefly(cause),
+  })
+
+/** Characters of a cause */
+const MOST_WORDS = 1_000
+
+/** The cause, without the answer that the SDK quotes whole: a login's last failure is remembered (pauses.ts). */
+function briefly(cause: unknown): unknown {
+  if (!(cause instanceof Error) || cause.message.length <= MOST_WORDS) return cause
+  // Copied: a slice holds on to all of its text.
+  return new Error(Buffer.from(cause.message.slice(0, MOST_WORDS)).toString())
+}
 
 /** Trying again does not help. */
 export const rejected = (target: McpLoginTarget, why: string) =>

@@ -1,5 +1,6 @@
 /** Logins at MCP servers, whatever befalls a renewal: no login is lost that could have been kept. */
 import { setTimeout as sleepFor } from 'node:timers/promises'
+import { inspect } from 'node:util'
 import t from 'tap'
 import { openConnector, sealConnector } from '../../src/credentials/connector-secret.ts'
 import { BatonError } from '../../src/errors.ts'
@@ -61,6 +62,26 @@ t.test('nothing is kept of a renewal whose answer is too long', async (t) => {
     await t.rejects(asked, { kind: 'auth_required', message: /answered is too long/ }, name)
     t.same(openConnector(vault, await read()), before)
   }
+})
+
+t.test('a failure that is remembered holds little of what the login service said', async (t) => {
+  const { guarded, logIn, read } = await bench(t)
+  await logIn()
+  const { oauth: login = {} } = openConnector(vault, await read())
+  const oauth = createMcpOAuth()
+  t.teardown(() => oauth.close())
+  const failed = async () => {
+    const target = { name: 'docs', url: guarded.url, allowPrivate: true }
+    const failure: unknown = await oauth.renew(target, login).catch((error) => error)
+    t.match(failure, { code: 'upstream_overloaded' })
+    t.ok(inspect(failure, { maxStringLength: null }).length < 10_000)
+  }
+  const said = 'x'.repeat(900_000)
+  guarded.instead('/token', { status: 500, body: said })
+  await failed()
+  const body = JSON.stringify({ error: 'server_error', error_description: said })
+  guarded.instead('/token', { status: 200, body })
+  await failed()
 })
 
 t.test('a renewal names the resource as its metadata write it', async (t) => {
