@@ -11,6 +11,7 @@ import {
 } from '@modelcontextprotocol/client'
 import { parseRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
+import { cutUtf8 } from '../text.ts'
 import type { McpLoginTarget, StepContext } from './oauth.ts'
 import { TokenlessError } from './oauth-answers.ts'
 
@@ -82,12 +83,15 @@ const byHand = (target: McpLoginTarget, why: string) =>
 function mismatch({ kind, expected, received }: IssuerMismatchError): string {
   if (kind !== 'metadata') return 'its issuer is not the one expected'
   const other = told(received ?? '')
-  return `the metadata of ${expected} is that of another issuer${other}; if that is right, give it as auth.issuer`
+  return `the metadata of ${cutUtf8(String(expected), LONGEST)} is that of another issuer${other}; if that is right, give it as auth.issuer`
 }
 
 /** An address that a stranger named, in brackets; nothing if it is no address. */
 const told = (address: string): string =>
-  URL.canParse(address) ? ` (${new URL(address).href.slice(0, 300)})` : ''
+  URL.canParse(address) ? ` (${cutUtf8(new URL(address).href, LONGEST)})` : ''
+
+/** Bytes of an address. It is cut by copying, since a slice of megabytes holds on to all of them. */
+const LONGEST = 300
 
 /** Which member of an answer the SDK's schema refused first, in brackets. */
 function misfit(failure: Error): string {
@@ -103,14 +107,13 @@ export const away = (target: McpLoginTarget, cause: unknown) =>
     cause: briefly(cause),
   })
 
-/** Characters of a cause */
+/** Bytes of a cause */
 const MOST_WORDS = 1_000
 
 /** The cause, without the answer that the SDK quotes whole: a login's last failure is remembered (pauses.ts). */
 function briefly(cause: unknown): unknown {
   if (!(cause instanceof Error) || cause.message.length <= MOST_WORDS) return cause
-  // Copied: a slice holds on to all of its text.
-  return new Error(Buffer.from(cause.message.slice(0, MOST_WORDS)).toString())
+  return new Error(cutUtf8(cause.message, MOST_WORDS))
 }
 
 /** Trying again does not help. */

@@ -70,10 +70,10 @@ t.test('a failure that is remembered holds little of what the login service said
   const { oauth: login = {} } = openConnector(vault, await read())
   const oauth = createMcpOAuth()
   t.teardown(() => oauth.close())
-  const failed = async () => {
+  const failed = async (code = 'upstream_overloaded') => {
     const target = { name: 'docs', url: guarded.url, allowPrivate: true }
     const failure: unknown = await oauth.renew(target, login).catch((error) => error)
-    t.match(failure, { code: 'upstream_overloaded' })
+    t.match(failure, { code })
     t.ok(inspect(failure, { maxStringLength: null }).length < 10_000)
   }
   const said = 'x'.repeat(900_000)
@@ -82,6 +82,12 @@ t.test('a failure that is remembered holds little of what the login service said
   const body = JSON.stringify({ error: 'server_error', error_description: said })
   guarded.instead('/token', { status: 200, body })
   await failed()
+  const tenant = `/${'x'.repeat(12_000)}`
+  guarded.metadata({ resource: guarded.url, authorization_servers: [guarded.origin + tenant] })
+  const issuer = '/.well-known/oauth-authorization-server'
+  const metadata = await (await fetch(guarded.origin + issuer)).text()
+  guarded.instead(issuer + tenant, { status: 200, body: metadata })
+  await failed('upstream_rejected')
 })
 
 t.test('a renewal names the resource as its metadata write it', async (t) => {
