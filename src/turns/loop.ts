@@ -169,11 +169,12 @@ type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'bound' | 'serve
 async function fromStart({ tools }: LoopDeps, { session }: ActiveTurn, start: TurnStart): Promise<Loaded> {
   const { history, bindings, bound } = start
   if (start.registry) tools.keep(start.registry)
-  const revision = tools.keptRevision(session.id)
   const waited = await tools.bringUpToDate(session.id, SERVER_WAIT_MS, bindings)
   const registry = await tools.current(session.id)
-  // If the registry moved meanwhile, a new binding may be the cause.
-  const connectors = registry.revision === revision ? connectorsIn(bindings, revision, bound) : null
+  // If the registry has moved since the turn was opened, a new binding may be the cause. What is kept here may have moved
+  // before the opening's answer came.
+  const isSame = registry.revision === start.session.tools_revision
+  const connectors = isSame ? connectorsIn(bindings, registry.revision, bound) : null
   return { history, registry, connectors, bound, serverWaitMs: SERVER_WAIT_MS - waited }
 }
 

@@ -106,6 +106,30 @@ t.test('a turn calls the server that is bound while the turn begins', async (t) 
   t.strictSame(ran, [bound])
 })
 
+t.test('a turn calls the server that is bound while the answer of its opening is on its way', async (t) => {
+  const { say, replica } = world(t, {}, CALLS)
+  const { row, ran, seen } = toolbox()
+  const { id: bound, tool } = await server('overtaking')
+  const overtaken = withTurns({
+    async openSurely(...given) {
+      const opened = await store.turns.openSurely(...given)
+      await store.connectors.bind(given[1].turn.session_id, bound, null)
+      Object.assign(row, { tools: [tool], revision: 1 })
+      return opened
+    },
+  })
+  const one = replica({
+    ...seen,
+    store: overtaken,
+    tools: { ...seen.tools, keptRevision: () => row.revision },
+  })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
+  t.strictSame(ran, [bound])
+})
+
 t.test('a tool that another replica switched off is not run although no message told of it', async (t) => {
   const { bus, say, replica } = world(t, {}, CALLS)
   const { ran, seen } = toolbox()
