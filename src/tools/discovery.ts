@@ -64,17 +64,18 @@ const MOST_WATCHED = 1_000
 export function createDiscovery(deps: DiscoveryDeps): Discovery {
   const { store, mcp, specFor, log } = deps
   const watches = new Map<string, Watch>()
-  /** The newest watch of each connector */
+  /**
+   * The watch of each connector as it was looked up last. Whoever read the connector before a change may look it up
+   * after it; the next look-up sets this right.
+   */
   const latest = new Map<string, Watch>()
   let isClosed = false
 
   function watchOf(connector: Connector): Watch {
     const spec = specFor(connector)
     if (watches.size > MOST_WATCHED) forget((watch) => !watch.isWanted())
-    const known = watches.get(spec.key)
-    known?.use(connector, spec)
-    if (known) return known
-    const watch = new Watch(connector, spec, deps)
+    const watch = watches.get(spec.key) ?? new Watch(connector, spec, deps)
+    watch.use(connector, spec)
     watches.set(spec.key, watch)
     latest.set(connector.id, watch)
     return watch

@@ -131,6 +131,18 @@ t.test('a server that was away while nobody used it is asked by the next turn', 
   t.match(await ofTurn(), [{ state: 'live' }])
 })
 
+t.test('a list stays known though its connector is looked up late as it was before a change', async (t) => {
+  const { mcp, servers } = createDoor()
+  const discovery = over(mcp, () => {}, connectorKey)
+  t.teardown(() => discovery.close())
+  const bindings = [2, 1, 2].map((revision) => {
+    servers.set(`con_s@${revision}`, { tools: [tool('a')] })
+    return { connector: connector('s', { config_revision: revision }), alias: null }
+  })
+  for (const binding of bindings) await discovery.lookUp([binding], { deadlineMs: 'budget' })
+  t.match(discovery.marks(bindings.slice(-1)), [/^con_s@2 /])
+})
+
 t.test('a change that is announced while the list is read is asked for', async (t) => {
   const { mcp, servers, asked, announce } = createDoor()
   const { opened: when, open: answer } = gate()
