@@ -194,10 +194,15 @@ function engineVerbs(db: Db, parts: Parts) {
         [turn, epoch],
       ),
     async forgetAnnouncements(turns, epoch) {
+      // It skips locked rows: deleting a session locks its turns in another order, and one of the two would be refused.
+      // What is skipped and stays is said again by the scan, and the bus drops the copy.
       await db.query(
-        `update turn t set announce = null
-          where id = any($1::text[]) and case when $2::bigint is null then ended_at is not null
-            else state = 'awaiting_input' and $2 = (select lease_epoch from session where id = t.session_id) end`,
+        `update turn set announce = null where id in (
+           select id from turn t
+            where id = any($1::text[]) and case when $2::bigint is null then ended_at is not null
+              else state = 'awaiting_input' and $2 = (select lease_epoch from session where id = t.session_id) end
+              for no key update skip locked
+         )`,
         [turns, epoch],
       )
     },

@@ -17,6 +17,7 @@ import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
 import {
+  announced,
   COMPLETED,
   connector,
   execution,
@@ -310,6 +311,27 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     t.strictSame(await left(), [held])
     t.equal(await store.executions.prune(86_400), 1)
     t.strictSame(await left(), [])
+  })
+
+  await t.test('announcements are forgotten around turns that somebody else deletes', async (t) => {
+    const ended = async () => {
+      const { session, turn, fence } = await runningTurn(store, owner())
+      const announce = [announced(turn.id, session.id, 'end')]
+      await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED, announce })
+      return turn.id
+    }
+    const turns = [await ended(), await ended()]
+    const [held = ''] = turns
+    const unsaid = () =>
+      values<string>(raw, 'select id from turn where id = any($1::text[]) and announce is not null', [turns])
+    const forget = () => within(5_000, store.turns.forgetAnnouncements(turns, null))
+    await raw.transaction(async (queries) => {
+      await queries.query('select from turn where id = $1 for update', [held])
+      await forget()
+    })
+    t.strictSame(await unsaid(), [held])
+    await forget()
+    t.strictSame(await unsaid(), [])
   })
 
   await t.test('a connector can be deleted while a pin or a list of its tools is written', async (t) => {
