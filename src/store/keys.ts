@@ -41,8 +41,10 @@ export function createKeys(db: Db): Keys {
       ),
     async used(ids) {
       await db.query(
+        // Locked rows are skipped: two replicas that note the same keys in another order would wait for each other, and a
+        // key that is being noted needs no second note.
         `update api_key set last_used_at = least(clock_timestamp(), revoked_at, expires_at)
-          where id = any($1::text[])`,
+          where id in (select id from api_key where id = any($1::text[]) for no key update skip locked)`,
         [ids],
       )
     },

@@ -334,6 +334,25 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     t.strictSame(await unsaid(), [])
   })
 
+  await t.test('uses of keys are noted around those that another replica notes', async (t) => {
+    const scope = owner()
+    const add = async () => {
+      const key = { id: id('key'), hash: id('hash'), owner: scope.owner, name: null, scopes: [] }
+      return (await store.keys.create({ ...key, hint: '', expires_at: null })).id
+    }
+    const [held, free] = [await add(), await add()]
+    await raw.transaction(async (queries) => {
+      await queries.query('select from api_key where id = $1 for update', [held])
+      await within(5_000, store.keys.used([held, free]))
+    })
+    const { data } = await store.keys.list(scope, { limit: 9 })
+    const used = data.filter(({ last_used_at }) => last_used_at !== null)
+    t.strictSame(
+      used.map((key) => key.id),
+      [free],
+    )
+  })
+
   await t.test('a connector can be deleted while a pin or a list of its tools is written', async (t) => {
     const scope = owner()
     const { connectors } = store
