@@ -1,5 +1,6 @@
 /** A tool's arguments are checked against its schema; its result is shaped, kept, and read again. */
 import { mock } from 'node:test'
+import { Worker } from 'node:worker_threads'
 import fc from 'fast-check'
 import t from 'tap'
 import { inspectToolOutput } from '../../src/builtins/inspect_tool_output.ts'
@@ -9,6 +10,7 @@ import { cutUtf8, endUtf8 } from '../../src/text.ts'
 import type { ExecutorDeps } from '../../src/tools/execute.ts'
 import { MODEL_LIMIT, outputSlice, shapeResult } from '../../src/tools/results.ts'
 import { createValidator, type Misfit } from '../../src/tools/schema/validate.ts'
+import { within } from '../../src/within.ts'
 import { SECRET, text } from './declared-tool.ts'
 
 // ---------------------------------------------------------------- arguments
@@ -247,6 +249,20 @@ t.test('a validator waits for a thread that starts slowly, and does not blame th
   mock.timers.tick(15_000)
   t.same(await given, [], 'the arguments are let through')
   t.equal((await late.problems(schema, {})).length, 1)
+})
+
+t.test('while the machine has no thread left, calls are let through unchecked, and none waits', async (t) => {
+  let isFull = true
+  const own = createValidator(1_000, () => {
+    if (isFull) throw new Error('Worker initialization failure: EAGAIN')
+    return new Worker(new URL('../../src/tools/schema/validate-worker.js', import.meta.url))
+  })
+  t.teardown(() => own.close())
+  const schema = { type: 'object', required: ['a'] }
+  const asked = Promise.all([1, 2].map(() => own.problems(schema, {})))
+  t.strictSame(await within(5_000, asked), [[], []])
+  isFull = false
+  t.equal((await own.problems(schema, {})).length, 1, 'afterwards calls are checked')
 })
 
 t.test('closing a validator answers every check that waits', async (t) => {

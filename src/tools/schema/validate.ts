@@ -47,7 +47,7 @@ interface Waiting {
  * The thread starts with the first question and ends with `close`, or with a question that takes longer than
  * `budgetMs`.
  */
-export function createValidator(budgetMs = BUDGET_MS): Validator {
+export function createValidator(budgetMs = BUDGET_MS, startThread = newThread): Validator {
   let worker: Worker | null = null
   let isReady = false
   let isClosed = false
@@ -63,7 +63,13 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   const refused = new BoundedMap<true>(MOST_REFUSED)
 
   function start(): void {
-    const fresh = new Worker(new URL('./validate-worker.js', import.meta.url), { resourceLimits: MEMORY })
+    let fresh: Worker
+    try {
+      fresh = startThread()
+    } catch {
+      // The machine has no thread left: that is no reason to keep calls waiting, and the next one may find one.
+      return done([])
+    }
     fresh.unref()
     fresh.on('message', (judgement: Judgement) => {
       if (fresh === worker) heard(judgement)
@@ -152,6 +158,9 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     },
   }
 }
+
+const newThread = (): Worker =>
+  new Worker(new URL('./validate-worker.js', import.meta.url), { resourceLimits: MEMORY })
 
 /** A schema's hash; empty if the schema is too large to be read. */
 const keyOf = once((schema: object) => (isWithin(schema, LIMITS) ? sha256(canonicalJson(schema)) : ''))
