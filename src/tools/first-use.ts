@@ -26,7 +26,10 @@ export function createFirstUse(store: Pick<Store, 'connectors'>) {
   return async (connector: string, tools: readonly McpTool[] | null, pins: Pins): Promise<ToolPins> => {
     const known: ToolPins = pins.get(connector) ?? new Map()
     if (!tools || tools.every(({ name }) => known.has(name))) return known
-    const writing = underWay.get(tools) ?? pinFirst(connector, tools, known)
+    const begun = underWay.get(tools)
+    // Whoever began it may have read what is accepted before a person accepted another definition.
+    if (begun) return new Map([...(await begun), ...known])
+    const writing = pinFirst(connector, tools, known)
     underWay.set(tools, writing)
     return writing.finally(() => underWay.delete(tools))
   }

@@ -52,6 +52,17 @@ t.test('sessions that share a list accept it once', async (t) => {
   const list = [read]
   const [one, other] = await Promise.all([0, 1].map(() => pinned('con_1', list, new Map())))
   t.strictSame(one, new Map([['read', hashOf(read)]]))
-  t.equal(one, other)
+  t.strictSame(one, other)
   t.strictSame(asked, [['read']])
+})
+
+t.test('a session that joins has the definitions that were accepted since', async (t) => {
+  const { pinned } = setUp()
+  const list = [read, write]
+  const before = (hash: string) => new Map([['con_1', new Map([['read', hash]])]])
+  const [one, other] = await Promise.all(
+    ['as it was', 'as a person accepted it'].map((hash) => pinned('con_1', list, before(hash))),
+  )
+  t.strictSame(Object.fromEntries(one ?? []), { read: 'as it was', write: hashOf(write) })
+  t.strictSame(Object.fromEntries(other ?? []), { read: 'as a person accepted it', write: hashOf(write) })
 })
