@@ -41,6 +41,8 @@ const MOST = { sessions: 50, weight: 1_000 }
 export function createBatches({ weightOf, isCurrent, together, alone }: BatchWork): Batches {
   const waiting = new Map<string, Waiting>()
   let underWay = new Map<string, Waiting>()
+  /** Unconditional work that is done alone */
+  const apart = new Map<string, Waiting>()
   let isBusy = false
 
   /** One batch after the other: they would only wait for each other in the store. */
@@ -74,11 +76,17 @@ export function createBatches({ weightOf, isCurrent, together, alone }: BatchWor
     const sessions = [...underWay.keys()]
     // A session for which the work fails must not fail the others.
     const left = new Set(await together(sessions).catch(() => sessions))
-    for (const [session, { done, failed }] of underWay) {
+    for (const [session, one] of underWay) {
       underWay.delete(session)
-      if (left.has(session)) alone(session).then(done, failed)
-      else done()
+      if (left.has(session)) finishAlone(session, one)
+      else one.done()
     }
+  }
+
+  function finishAlone(session: string, one: Waiting): void {
+    if (!one.unlessCurrent) apart.set(session, one)
+    const end = () => apart.get(session) === one && apart.delete(session)
+    alone(session).finally(end).then(one.done, one.failed)
   }
 
   return {
@@ -95,6 +103,7 @@ export function createBatches({ weightOf, isCurrent, together, alone }: BatchWor
       return made.promise
     },
     isDue: (session) =>
+      apart.has(session) ||
       [waiting.get(session), underWay.get(session)].some((one) => one && !one.unlessCurrent),
   }
 }

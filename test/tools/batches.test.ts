@@ -102,3 +102,20 @@ t.test('a session that a batch leaves or fails with is done alone, and its calle
     t.same(alone, expected)
   }
 })
+
+t.test('what is to be done in any case is due until it is done alone, too', async (t) => {
+  const { opened: written, open: write } = gate()
+  const { join, isDue } = createBatches({
+    weightOf: () => 1,
+    isCurrent: () => false,
+    together: async (sessions) => sessions,
+    alone: () => written,
+  })
+  const all = [join('changed'), join('following', { unlessCurrent: true })]
+  for (let i = 0; i < 5; i++) await new Promise(setImmediate)
+  t.ok(isDue('changed'), 'another writer came first, and it is written once more')
+  t.notOk(isDue('following'))
+  write()
+  await Promise.all(all)
+  t.notOk(isDue('changed'))
+})
