@@ -167,7 +167,8 @@ export class Watch {
   #usable({ refresh = false, seen }: Wanted): ToolList | null {
     const list = refresh || this.#isSuperseded(seen) ? null : this.#present()
     if (!list) return null
-    if (!isRecent(list)) void this.#ask({ refresh: true })
+    // Not once more for each turn that comes while the server is slow: each attempt that fails makes the pauses longer.
+    if (!isRecent(list) && !this.#asking) void this.#ask({ refresh: true })
     // The list was fetched at the start, or by a connector's test: no session has heard of it, and the store does not
     // have it.
     if (this.#list?.hash !== list.hash) void this.#noteList(list)

@@ -68,6 +68,20 @@ t.test('a server that answers after its callers stopped waiting joins by the sam
   t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
 })
 
+t.test('however many turns use a list that has grown old, one attempt asks for a newer one', async (t) => {
+  const { mcp, servers, asked } = createDoor()
+  const { opened: when, open: answer } = gate()
+  servers.set('s', { tools: [tool('a')], ttlMs: 0 })
+  const discovery = over(mcp)
+  const use = () => discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000 })
+  await use()
+  servers.set('s', { tools: [tool('b')], when })
+  for (let turn = 0; turn < 3; turn++) t.match(await use(), [{ state: 'live', tools: [{ name: 'a' }] }])
+  t.strictSame(asked, ['s', 's'])
+  answer()
+  await eventually(async () => (await use())[0]?.tools?.[0]?.name === 'b')
+})
+
 t.test('a server that no session uses any more is not asked when it announces a change', async (t) => {
   let now = 0
   mock.method(performance, 'now', () => now)
