@@ -72,20 +72,22 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
         transport.onerror?.(error)
         void transport.close()
       })
-      await running
+      // Before the wait, in which the process may be closed already: then it must not be left running.
       const group = started.pid
       options.watchdog.add(group)
+      const closed = new Promise((resolve) => started.once('close', resolve))
       ended = exit(started).then(async (how) => {
         isLeaving = true
         // The leader is gone, its group may not be. A group's id is not given out again before the group is empty.
         killGroup(group, 'SIGKILL')
         options.watchdog.remove(group)
-        await drained(started)
+        await drained(started, closed)
         ending = how
         transport.onclose?.()
         return how
       })
       readLines(started.stdout, transport, options.maxBytes)
+      return running
     },
     send(message) {
       return new Promise((resolve, reject) => {
@@ -147,9 +149,12 @@ const exit = (child: Child): Promise<string> =>
     )
   })
 
-/** Waits until the process's last output is read, then cuts pipes that a runaway descendant still holds. */
-async function drained(child: Child): Promise<void> {
-  await settles(new Promise((resolve) => child.once('close', resolve)), DRAIN_MS)
+/**
+ * Waits until the process's last output is read, then cuts pipes that a runaway descendant still holds. `closed` was
+ * asked for at the start: a process that had closed its pipes itself is closed as it exits.
+ */
+async function drained(child: Child, closed: Promise<unknown>): Promise<void> {
+  await settles(closed, DRAIN_MS)
   for (const stream of [child.stdin, child.stdout, child.stderr]) stream.destroy()
 }
 

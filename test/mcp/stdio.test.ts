@@ -1,6 +1,7 @@
 /** A server's process and its variables, without a protocol. */
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { mock } from 'node:test'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { childEnv } from '../../src/mcp/child-env.ts'
@@ -27,6 +28,48 @@ t.test('a process that has ended is no longer watched, since its id may be used 
   await closed
   const group = /\d+/.exec(told[0] ?? '')?.[0]
   t.same(told, [`add ${group}`, `remove ${group}`])
+})
+
+t.test('a process that is closed while it starts is ended, and so is the wait', async (t) => {
+  const groups = new Set<number>()
+  const watchdog = {
+    add: (group: number) => void groups.add(group),
+    remove: (group: number) => void groups.delete(group),
+    stop() {},
+  }
+  const transport = createStdioTransport(
+    { key: 'k', name: 's', transport: 'stdio', command: '/bin/cat', allowPrivate: false },
+    { maxBytes: 1_000, watchdog, sandbox: null },
+  )
+  t.teardown(() => transport.close())
+  const starting = transport.start()
+  await transport.close()
+  await starting
+  t.match(transport.obituary(), { ending: /^(?:exited|was ended)/ })
+  t.equal(groups.size, 0)
+})
+
+t.test('the output of a process that closes its pipes before it exits is not waited for', async (t) => {
+  // No wait ends by its time.
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const transport = createStdioTransport(
+    {
+      key: 'k',
+      name: 's',
+      transport: 'stdio',
+      command: '/bin/sh',
+      args: ['-c', 'exec >&- 2>&-; sleep 0.3'],
+      allowPrivate: false,
+    },
+    { maxBytes: 1_000, watchdog: { add() {}, remove() {}, stop() {} }, sandbox: null },
+  )
+  const closed = new Promise<void>((resolve) => {
+    transport.onclose = resolve
+  })
+  await transport.start()
+  await closed
+  t.match(transport.obituary(), { ending: 'exited with code 0' })
 })
 
 t.test('a message to a process that has ended, or is being ended, is refused as never sent', async (t) => {
