@@ -81,6 +81,8 @@ export async function underClaim<Row, T>(
   { now, sleep, ending }: Timing,
   { id, seconds, patience, work, elsewhere, busy }: Claimed<Row, T>,
 ): Promise<T> {
+  // The process does not wait for what begins now, and new tokens would end with it.
+  if (ending.aborted) throw busy()
   const by = randomUUID()
   const until = now() + patience * 1000
   // If that fails, the claim lapses.

@@ -652,6 +652,18 @@ t.test('a replica that closes stores the tokens that wait for the store', async 
   t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, await token)
 })
 
+t.test('a replica that has closed begins no renewal, whose tokens would be lost', async (t) => {
+  const { guarded, replica, logIn, time, tokenNow } = await bench(t, { expires_in: 600 })
+  const connector = await logIn()
+  const leaving = replica()
+  const first = await leaving.authFor(connector).token()
+  time.ahead = 601_000
+  await leaving.close()
+  await t.rejects(leaving.authFor(connector).token(), { message: /docs: its login is being renewed/ })
+  t.same(guarded.grants, { authorization_code: 1 })
+  t.not(await tokenNow(), first)
+})
+
 t.test('an error that keeps a call from its token is told without the error that caused it', async (t) => {
   const { replica, logIn, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
