@@ -151,7 +151,8 @@ async function openWire(
     const connect = () =>
       wire.client.connect(wire.transport, { timeout: left, signal, ...(prior && { prior }) })
     // After an abort nothing is started: a process would be let go before it could be ended.
-    await Promise.race([signal.aborted ? abandoned : inExchange(exchange, connect), abandoned])
+    // The exchange ends with the wait: while one lasts, every promise pays for it (http.ts).
+    await inExchange(exchange, () => Promise.race([signal.aborted ? abandoned : connect(), abandoned]))
     return wire
   } catch (error) {
     exchange.abort()

@@ -3,6 +3,7 @@ import { getEventListeners } from 'node:events'
 import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import { openConnection } from '../../src/mcp/connection.ts'
+import { exchanges } from '../../src/mcp/http.ts'
 import { createWatchdog } from '../../src/mcp/watchdog.ts'
 import { USER_AGENT } from '../../src/version.ts'
 import { collect, held } from '../memory.ts'
@@ -348,6 +349,21 @@ t.test('a session that a server of the old SSE transport has forgotten is opened
     t.equal(rig.count('initialize'), refusal === 500 ? 1 : 2, `${refusal}`)
   }
 })
+
+t.test(
+  'an attempt that was given up while its stream names no address leaves no exchange open',
+  async (t) => {
+    const rig = await startRig(t)
+    rig.on(
+      'GET',
+      ({ response }) => void response.writeHead(200, { 'content-type': 'text/event-stream' }).write(':\n\n'),
+    )
+    const mcp = door(t, { connectMs: { http: 300, stdio: 300 } })
+    await fails(t, list(mcp, specOf(rig, { transport: 'sse' })), { kind: 'timeout' })
+    // Node 20 and 22 have this property: while it is true, every promise of the process takes longer.
+    t.notOk((exchanges as { enabled?: boolean }).enabled)
+  },
+)
 
 t.test('a connection that is made depends no more on what its attempt depended on', async (t) => {
   const { rig } = await startOldRig(t)
