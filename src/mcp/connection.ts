@@ -116,7 +116,7 @@ function createConnection(
     } catch (error) {
       exchange.abort()
       const told = toMcpError(exchange.failure ?? error, spec, exchange)
-      const known = exchange.request === 'held' ? unsent(told, spec) : told
+      const known = unlessSent(told, exchange, spec)
       const failure = scrubbedFailure(explain(known, wire, spec), spec)
       if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
       if (isForgotten(error, failure, wire, exchange, isProven)) stale.add(failure)
@@ -150,12 +150,16 @@ function createConnection(
   }
 }
 
-/** The failure of a request that still waited for its token. */
-const unsent = (failure: McpError, { name }: McpServerSpec): McpError =>
-  failure.but({
+/** The failure of a request that still waited for its token, or for the end of a rate limit, was not sent. */
+function unlessSent(failure: McpError, { request }: Exchange, { name }: McpServerSpec): McpError {
+  if (request === 'limited') return failure.but({ sent: false })
+  if (request !== 'held') return failure
+  const isLate = failure.kind === 'timeout'
+  return failure.but({
     sent: false,
-    ...(failure.kind === 'timeout' && { message: `${name}: its login was not renewed in time` }),
+    ...(isLate && { message: `${name}: its login was not renewed in time` }),
   })
+}
 
 async function callTool(client: Client, call: CallRequest, signal: AbortSignal): Promise<unknown> {
   const { name, tool, onProgress } = call

@@ -19,8 +19,11 @@ export interface Exchange {
   retryAfterMs?: number
   /** The answer is an event stream, so it may not be there yet when the request's promise settles */
   isStreaming: boolean
-  /** Whether the request was sent or waits for a token: absent before either, and again once a 401 has refused it */
-  request?: 'held' | 'sent' | undefined
+  /**
+   * Whether the request was sent, waits for a token, or was refused by a rate limit: absent before, and again once a
+   * 401 has refused it
+   */
+  request?: 'held' | 'sent' | 'limited' | undefined
   /** Why the exchange failed, if the SDK would report something else */
   failure?: Error
   /** Ends the request at once: the SDK would wait, or fetch the same body again */
@@ -87,6 +90,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     if (isPost) exchange.request = 'sent'
     const response = await options.fetch(url, { ...init, signal })
     if (isPost && response.status === 401) exchange.request = undefined
+    if (isPost && response.status === 429) exchange.request = 'limited'
     exchange.status = response.status
     exchange.isStreaming = isEventStream(response)
     const retryAfter = retryAfterOf(response)

@@ -65,7 +65,7 @@ export function createServer(options: ServerOptions, kept: KeptList): Server {
         const patience = createDeadline(spec.name, options.connectMs, signal)
         return patience.race(connecting).finally(patience.clear)
       }
-      const read = (refresh: boolean) => deadline.race(listing.get(spec, refresh).catch(unsent))
+      const read = (refresh: boolean) => deadline.race(listing.get(spec, refresh)).catch(unsent)
       const onCleanProgress = (progress: McpProgress) => onProgress?.(scrubbedProgress(progress, spec))
       const request = { name: tool, args, timeoutMs, signal, onProgress: onCleanProgress }
       const send = (connection: Connection) => {

@@ -416,6 +416,20 @@ t.test('arguments are mirrored into headers, after a mismatch as the newer schem
   t.equal(rig.count('tools/call'), 2)
 })
 
+t.test('a call that is given up while the newer schema is read has not run', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const mcp = door(t)
+  await list(mcp, specOf(rig))
+  rig.on('tools/call', ({ fail }) => fail(-32020, 'Header mismatch', 400))
+  rig.on('tools/list', () => {})
+  const leaving = new AbortController()
+  const left = call(mcp, specOf(rig), 'tool', {}, { signal: leaving.signal })
+  await rig.arrival('tools/list', 2)
+  leaving.abort()
+  await fails(t, left, { kind: 'cancelled', sent: false })
+  t.equal(rig.count('tools/call'), 1)
+})
+
 t.test('a modern server is called with the list that is known, and not without a list', async (t) => {
   const rig = await startRig(t, 'modern')
   const mcp = door(t)

@@ -208,6 +208,21 @@ t.test('a hung call ends at its time limits or with its caller, and the server i
   t.equal(rig.count('tools/call'), 3, 'a call that was given up beforehand is not sent')
 })
 
+t.test('a call that is given up while it waits for the end of a rate limit has not run', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  rig.on('tools/call', ({ status }) => status(429, { 'retry-after': '2' }))
+  const leaving = new AbortController()
+  const left = call(mcp, specOf(rig), 'tool', {}, { signal: leaving.signal })
+  await rig.arrival('tools/call')
+  await sleep(200)
+  leaving.abort()
+  await fails(t, left, { kind: 'cancelled', sent: false })
+  for (const limit of [{ timeoutMs: 500 }, { maxTotalMs: 500 }])
+    await fails(t, call(mcp, specOf(rig), 'tool', {}, limit), { kind: 'timeout', sent: false })
+  t.equal(rig.count('tools/call'), 3)
+})
+
 t.test('a call that is given up while it waits for its token is never sent', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
