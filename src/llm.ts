@@ -109,8 +109,8 @@ export function createLlm(deps: LlmDeps): Llm {
     let failure: BatonError | null = null
     try {
       await attempts.answer((event) => {
-        firstEventMs ??= sinceStart()
         if (event.type === 'usage') usage = event.usage
+        else firstEventMs ??= sinceStart()
         take(event)
       })
       outcome = 'ok'

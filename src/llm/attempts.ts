@@ -64,7 +64,8 @@ export class Attempts {
 
   /**
    * Makes attempts until an answer has really begun, and passes it on. Nothing is passed on before an event that a
-   * reader would see, so that an overload reported as the first event is still retried (wire/openai.md 7.2).
+   * reader would see, so that an overload reported as the first event is still retried (wire/openai.md 7.2). Of a call
+   * that is stopped or fails before it, the usage so far is passed on.
    */
   async answer(take: Take): Promise<void> {
     while (true) {
@@ -82,7 +83,11 @@ export class Attempts {
         return release()
       } catch (thrown) {
         if (!held) throw thrown
-        await this.#recover(thrown)
+        await this.#recover(thrown).catch((end: unknown) => {
+          // The call is over: what the vendor had counted by then, before its first word, it may charge for.
+          release()
+          throw end
+        })
       }
     }
   }

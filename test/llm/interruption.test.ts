@@ -2,7 +2,8 @@
 import { getEventListeners } from 'node:events'
 import type { ServerResponse } from 'node:http'
 import t from 'tap'
-import type { LlmDeps } from '../../src/llm.ts'
+import type { LlmDeps, ModelCall } from '../../src/llm.ts'
+import type { Deployment } from '../../src/provider.ts'
 import { gate } from '../waiting.ts'
 import {
   type Answer,
@@ -16,8 +17,10 @@ import {
   SSE,
   status,
   textOf,
+  USAGE,
   unended,
   upstreamServer,
+  vendor,
   whole,
 } from './made-up-vendor.ts'
 
@@ -184,4 +187,26 @@ t.test('a call that is over no longer listens to the signal of its caller', asyn
     await collect(bench(t, server.url).call({ signal }))
     t.strictSame(getEventListeners(signal, 'abort'), [])
   }
+})
+
+t.test('what the vendor counted before its first word is passed on if the call ends then', async (t) => {
+  const counted = frame({ usage: USAGE })
+  const ended = async (answer: Answer, own: Partial<ModelCall>, outcome: string) => {
+    const { call, calls } = bench(t, (await upstreamServer(t, answer)).url)
+    const { batches } = await collect(call(own))
+    t.strictSame(batches.flat(), [{ type: 'usage', usage: USAGE }], outcome)
+    t.match(calls, [{ outcome, usage: USAGE, firstEventMs: null }])
+  }
+  await ended(cut(counted), {}, 'upstream_disconnected')
+
+  const abort = new AbortController()
+  const parser: Deployment['parser'] = (...given) => {
+    const { push, end } = vendor.parser(...given)
+    const pushed: typeof push = (frame) => {
+      setImmediate(() => abort.abort('no longer wanted'))
+      return push(frame)
+    }
+    return { push: pushed, end }
+  }
+  await ended(unended(counted), { signal: abort.signal, deployment: { ...vendor, parser } }, 'cancelled')
 })
