@@ -11,7 +11,7 @@ import { isUnavailable } from '../errors.ts'
 import type { EngineDeps } from './deps.ts'
 
 /** Longer than a failover; after it the turn is left to the process that recovers it. */
-const PATIENCE_MS = 90_000
+export const PATIENCE_MS = 90_000
 const [FIRST_PAUSE_MS, LONGEST_PAUSE_MS] = [50, 2_000]
 
 /** Repeats the work while the store is away. */

@@ -1,10 +1,11 @@
 /** A caller that waits for a turn: for its end, or until it needs input. */
 import type { Bus } from '../bus/bus.ts'
 import { TERMINAL } from '../chat/event.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, isUnavailable } from '../errors.ts'
 import type { Caller } from '../ports.ts'
 import type { Scope, Store, Turn } from '../store/store.ts'
 import { pause } from '../within.ts'
+import { PATIENCE_MS } from './loop-deps.ts'
 
 /** The turn is polled, too: without the bus a caller would wait for ever. */
 const POLL_MS = 1_000
@@ -20,7 +21,10 @@ export async function findTurn(store: Pick<Store, 'turns'>, scope: Scope, id: st
 
 export type Wait = ReturnType<typeof createWait>
 
-/** Throws turn_not_found. The wait resolves with the turn as it is then. `seconds` null: no limit. */
+/**
+ * Throws turn_not_found, and `unavailable` if the store is away at the beginning or the end. The wait resolves with the
+ * turn as it is then. `seconds` null: no limit.
+ */
 export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) {
   async function watch(turn: Turn, signal: AbortSignal, wake: () => void): Promise<void> {
     for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal })) {
@@ -40,6 +44,16 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) 
     const until = seconds === null ? Number.POSITIVE_INFINITY : performance.now() + seconds * 1000
     const stop = new AbortController()
     const over = AbortSignal.any([signal, stop.signal])
+    let seen = { turn, at: performance.now() }
+    /** A store that is away costs the caller what it costs the turn: time. */
+    const look = async () => {
+      try {
+        seen = { turn: await findTurn(store, caller, id), at: performance.now() }
+      } catch (thrown) {
+        if (!isUnavailable(thrown) || performance.now() > Math.min(until, seen.at + PATIENCE_MS)) throw thrown
+      }
+      return seen.turn
+    }
     let wake = () => {}
     watch(turn, over, () => wake()).catch(() => {})
     try {
@@ -47,7 +61,7 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) 
         const signalled = new Promise<void>((resolve) => {
           wake = resolve
         })
-        const now = await findTurn(store, caller, id)
+        const now = await look()
         const left = until - performance.now()
         if (isDone(now) || left <= 0 || signal.aborted) return now
         await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])

@@ -312,3 +312,26 @@ t.test('reading a turn without waiting for its end does not read the bus', async
   t.match(await over, { state: 'completed' })
   t.equal(reads, 1)
 })
+
+t.test('a caller who waits for a turn is told its end, though the store is away meanwhile', async (t) => {
+  const { say, replica, begin } = world(t)
+  let [good, away] = [1, Number.POSITIVE_INFINITY]
+  const get: Store['turns']['get'] = async (...given) => {
+    if (good-- > 0 || away-- <= 0) return store.turns.get(...given)
+    throw new BatonError('unavailable', 'away')
+  }
+  const one = replica({ store: withTurns({ get }) })
+  const { turn } = await begin(one)
+  const never = new AbortController().signal
+  await t.rejects(
+    one.wait(CALLER, turn.id, 0.01, never),
+    { code: 'unavailable' },
+    'it is away at the end, too',
+  )
+  good = 1
+  away = 1
+  const over = one.wait(CALLER, turn.id, 30, never)
+  await eventually(() => away < 1)
+  say()
+  t.match(await over, { state: 'completed' })
+})
