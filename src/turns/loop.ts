@@ -195,6 +195,8 @@ async function steps(run: Run): Promise<void> {
     run.index++
   }
   requestStop(active, DRAINING)
+  // A cancel that came while the last step was committed wins: the turn ends here, since nobody would hand it over.
+  active.stop.signal.throwIfAborted()
 }
 
 /** Most times that a turn may lose its owner before it is failed. */

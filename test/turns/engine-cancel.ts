@@ -335,3 +335,20 @@ t.test('a caller who waits for a turn is told its end, though the store is away 
   say()
   t.match(await over, { state: 'completed' })
 })
+
+t.test('a turn that is cancelled while the step before a drain is committed ends there', async (t) => {
+  const { say, replica, begin } = world(t, {}, [
+    { type: 'part', index: 0, part: { type: 'text', text: 'First, ' } },
+    { type: 'finish', reason: 'stop', goes_on: true },
+  ])
+  const held = heldCommit()
+  const leaving = replica({ store: held.store })
+  const { turn } = await begin(leaving, { max_steps: 2 })
+  say()
+  await held.reached
+  const left = leaving.drain(60_000)
+  await leaving.cancel(CALLER, turn.id, null)
+  held.goOn()
+  await left
+  t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled', steps: [{ finish_reason: 'stop' }] })
+})
