@@ -11,21 +11,38 @@ export async function proxied(t: Test, direct: string) {
   let state: 'open' | 'cut' | 'frozen' = 'open'
   let isLosing = false
   let hasLost = false
+  let delaying: string | null = null
+  let deliver: (() => Promise<void>) | null = null
   let keeping: { from: string; until: string; begun(): void } | null = null
   const server = createServer((near) => {
     if (state === 'cut') return near.destroy()
     const far = connect(Number(target.port), target.hostname)
+    let isDelayed = false
     for (const socket of [near, far]) {
       sockets.add(socket)
       socket.on('error', () => {})
       socket.on('close', () => {
         sockets.delete(socket)
         near.destroy()
-        far.destroy()
+        if (!isDelayed) far.destroy()
       })
     }
     let kept: Buffer | null = null
     near.on('data', (chunk) => {
+      if (delaying !== null && chunk.includes(delaying)) {
+        delaying = null
+        isDelayed = true
+        deliver = () =>
+          new Promise((resolve) => {
+            far.once('data', () => {
+              far.destroy()
+              resolve()
+            })
+            far.write(chunk)
+          })
+        near.destroy()
+        return
+      }
       if (state !== 'frozen' && !silent.has(near)) far.write(chunk)
     })
     far.on('data', (chunk) => {
@@ -75,6 +92,15 @@ export async function proxied(t: Test, direct: string) {
       isLosing = true
     },
     lost: () => hasLost,
+    /** The next command with these words is still on its way when its connection breaks. */
+    delayNext(words: string) {
+      delaying = words
+    },
+    /** Resolves once Redis has dealt with the delayed command. */
+    async deliverDelayed() {
+      if (!deliver) throw new Error('no command was delayed')
+      await deliver()
+    },
     /** Holds back one connection's answers from the words `from` on; with the words `until` all go in one piece. */
     keepBack: (from: string, until: string) =>
       new Promise<void>((begun) => {

@@ -3,7 +3,7 @@ import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { createLog } from '../../src/log.ts'
-import { appended, bytes, delta, event, SESSION, start } from '../contracts/bus-bed.ts'
+import { appended, bytes, delta, event, SESSION, start, textsOf } from '../contracts/bus-bed.ts'
 import { ON_REDIS } from '../given-servers.ts'
 import { eventually } from '../waiting.ts'
 import { proxied } from './proxied.ts'
@@ -123,6 +123,17 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
       ['first', 'a', 'b', 'last'],
     )
     t.ok(proxy.lost(), 'an answer was lost')
+  })
+
+  t.test('an append that arrives after its repetition and later appends takes effect once', async (t) => {
+    const { proxy, bus, other } = await replicas(t)
+    await bus.append(SESSION, [delta('first')])
+    proxy.delayNext('delayed')
+    await bus.append(SESSION, [delta('delayed')])
+    await bus.append(SESSION, [delta('later')])
+    await proxy.deliverDelayed()
+    await other.append(SESSION, [delta('last')])
+    t.same(textsOf(await start(t, other).events(4)), ['first', 'delayed', 'later', 'last'])
   })
 
   t.test('events that are said again, since their log was lost before the answer, are a gap', async (t) => {

@@ -85,7 +85,7 @@ const isOneOf = (types: readonly string[]) => types.map((type) => `kind == '${ty
  */
 const APPEND = script(`${COMMON}
 local maxEvents, maxBytes, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local writer, number = 'w:' .. ARGV[4], ARGV[5]
+local writer, number = 'w:' .. ARGV[4], tonumber(ARGV[5])
 
 local function mark(s, id, kind, turn, once)
   if once ~= '' then redis.call('HSET', s.meta, 'o:' .. once, id) end
@@ -165,7 +165,8 @@ end
 
 local function append(log, meta, at)
   local s = open(log, meta, writer)
-  if s.done == number then return end
+  -- Not only the same number: what a broken connection still brings may come after later appends.
+  if s.done and tonumber(s.done) >= number then return end
   local prev, past = s.last, ARGV[at + 1]
   -- A reader that came first has begun the lost log anew, and stands in it by now.
   if s.lost or past == '1' or (past == '2' and (s.added == 0 or mayBeRepetition(s, at))) then
@@ -193,7 +194,7 @@ local function append(log, meta, at)
   end
   if s.kept > maxEvents or s.bytes > maxBytes then trim(s) end
   redis.call('HSET', meta, 'last', s.last, 'floor', s.floor, 'added', s.added, 'kept', s.kept, 'bytes', s.bytes,
-    'step', s.step ~= '' and s.step .. ' ' .. s.last or '', 'era', s.era, writer, number)
+    'step', s.step ~= '' and s.step .. ' ' .. s.last or '', 'era', s.era, writer, ARGV[5])
   if not s.touched or now - s.touched > idle / 10 then
     redis.call('PEXPIRE', log, idle)
     redis.call('PEXPIRE', meta, idle)
