@@ -136,6 +136,23 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.same(textsOf(await start(t, other).events(4)), ['first', 'delayed', 'later', 'last'])
   })
 
+  t.test('a reader from now on that finds no Redis for a moment misses nothing said since', async (t) => {
+    const { proxy, bus, other } = await replicas(t)
+    await other.append(SESSION, [delta('before')])
+    await sleep(50)
+    proxy.cut()
+    const reading = start(t, bus, { after: 'now' })
+    await sleep(50)
+    await other.append(SESSION, [delta('since')])
+    proxy.restore()
+    await eventually(async () => {
+      await other.append(SESSION, [delta('next')])
+      return reading.items.length > 0
+    })
+    t.same(textsOf(await reading.events(2)).slice(0, 2), ['since', 'next'])
+    t.notOk(reading.items.some((item) => 'gap' in item))
+  })
+
   t.test('events that are said again, since their log was lost before the answer, are a gap', async (t) => {
     const { proxy, bus, other } = await replicas(t)
     const reading = start(t, other)

@@ -17,6 +17,11 @@ const AWAY_MS = 500
 /** Longest that a reader waits for its first page: the client may find a replica that reaches Redis. */
 const FIRST_MS = 10_000
 /**
+ * A stream's client has the headers after this time (GREETING_MS in http/sse.ts), and expects to hear what is said from
+ * then on, even if the reader still waits for Redis.
+ */
+const GREETED_MS = 10
+/**
  * Between the tries to find a turn's first event: its owner says it a moment, under load up to a second, after the
  * store knows that the turn began.
  */
@@ -24,23 +29,33 @@ const SOON_MS = [10, 40, 200, 750]
 
 /** Reads as Bus.read does; `from`: where `options.after` is. */
 export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
-  const ask = (session: string, from: ReadFrom, options: ReadOptions) =>
-    link.persist(() => scripts.read(session, from, options))
+  function ask(session: string, from: ReadFrom, options: ReadOptions, asked: number | null = null) {
+    const waited = () => {
+      const ms = asked === null ? 0 : Math.floor(performance.now() - asked)
+      return ms > GREETED_MS ? ms : 0
+    }
+    return link.persist(() => scripts.read(session, from, options, waited))
+  }
 
   /**
-   * The first page. What is lost stays lost, but a turn's first event may be on its way into the log. `hasWaited`: Redis
-   * was away; what was said meanwhile may be lost, or in the log already.
+   * The first page. What is lost stays lost, but a turn's first event may be on its way into the log. `asked`: when the
+   * reader came; null if Redis was away since: what was said meanwhile may be lost, or in the log already.
    */
-  async function askFirst(session: string, place: Position | null, options: ReadOptions, hasWaited: boolean) {
+  async function askFirst(
+    session: string,
+    place: Position | null,
+    options: ReadOptions,
+    asked: number | null,
+  ) {
     const { isYoung = false, signal, after } = options
     const from = place ?? (after === 'now' ? 'now' : 'start')
-    let page = await ask(session, from, options)
+    let page = await ask(session, from, options, asked)
     for (const ms of isYoung && from === 'start' ? SOON_MS : []) {
       if (!page.isGap || signal.aborted) break
       await pause(ms, signal)
       page = await ask(session, from, options)
     }
-    return hasWaited && from === 'now' ? { ...page, isGap: true } : page
+    return asked === null && from === 'now' ? { ...page, isGap: true } : page
   }
 
   /** A page for a reader that has begun; null if it was aborted before Redis was back. */
@@ -61,7 +76,7 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     session: string,
     from: Position | null,
     options: ReadOptions,
-    hasWaited: boolean,
+    asked: number | null,
   ): AsyncGenerator<ReadItem> {
     const { signal, turn } = options
     const { inbox, begun, leave } = inboxes.join(session)
@@ -71,7 +86,7 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
       if (signal.aborted || inboxes.isClosed()) return
       // What was heard up to now is in the log already.
       clear(inbox)
-      let page: Page | null = await askFirst(session, from, options, hasWaited)
+      let page: Page | null = await askFirst(session, from, options, asked)
       while (page && !signal.aborted) {
         const { isGap, isComplete, isOver, position } = page
         if (isGap) yield { gap: true, cursor: formatCursor(sessionTag(session), position) }
@@ -95,12 +110,13 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     from: Position | null,
     options: ReadOptions,
   ): AsyncGenerator<ReadItem> {
-    const until = performance.now() + FIRST_MS
+    const asked = performance.now()
+    const until = asked + FIRST_MS
     for (let hasWaited = false; !options.signal.aborted && !inboxes.isClosed(); hasWaited = true) {
       try {
         // A turn that had not begun when the reader came may be over by now.
         const now = hasWaited ? { ...options, begun: true } : options
-        return yield* readOn(session, from, now, hasWaited)
+        return yield* readOn(session, from, now, hasWaited ? null : asked)
       } catch (thrown) {
         if (!isUnavailable(thrown) || performance.now() >= until) throw thrown
         await pause(AWAY_MS, options.signal)

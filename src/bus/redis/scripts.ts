@@ -214,9 +214,9 @@ return answers
 `)
 
 /**
- * ARGV: idle ms, `at` | `start` | `now`, generation and id to continue after, turn, begun (1 or 0), most events, most
- * bytes. Returns generation, whether there is a gap, the id reached, whether that is the newest, whether the turn's end
- * is reached (each 1 or 0), and id, type, turn, data of each event.
+ * ARGV: idle ms, `at` | `start` | `now`, generation and id to continue after (for `now`: how many ms ago that was), turn,
+ * begun (1 or 0), most events, most bytes. Returns generation, whether there is a gap, the id reached, whether that is the
+ * newest, whether the turn's end is reached (each 1 or 0), and id, type, turn, data of each event.
  */
 const READ = script(`${COMMON}
 local s = open(KEYS[1], KEYS[2], 'w:')
@@ -226,7 +226,9 @@ if kind == 'at' then
   local id = ARGV[4]
   if ARGV[3] == s.gen and not before(id, s.floor) and not before(s.last, id) then from = id end
 elseif kind == 'now' then
-  from = s.last
+  local asked = ARGV[4] == '0' and s.last or join(now - tonumber(ARGV[4]), 0)
+  from = before(asked, s.last) and asked or s.last
+  if before(from, s.floor) then from = nil end
 elseif turn == '' then
   from = s.floor
 else
@@ -242,7 +244,7 @@ if from or first then
   end
   local size, most, limit = 0, tonumber(ARGV[7]), tonumber(ARGV[8])
   local page = redis.call('XRANGE', s.log, first, '+', 'COUNT', most)
-  if #page == most then out[4] = '0' end
+  if #page == most then out[4] = '0' elseif #page == 0 then reached = s.last end
   for _, entry in ipairs(page) do
     local event, end_ = entry[2], #out
     if size > 0 and size + #event[6] > limit then
@@ -330,13 +332,16 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
         return words === '' ? null : new Error(`Redis refused events: ${words}`)
       })
     },
+    /** `waited`: how many ms ago a reader from `now` on asked. What was said since is told, too. */
     async read(
       session: string,
       from: ReadFrom,
       { turn = '', begun = false }: Pick<ReadOptions, 'turn' | 'begun'>,
+      waited: () => number,
     ): Promise<Page> {
-      const at = typeof from === 'string' ? [from, '', ''] : ['at', from.generation, from.id]
-      const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, PAGE, PAGE_BYTES, await link.era()]
+      const era = await link.era()
+      const at = typeof from === 'string' ? [from, '', waited()] : ['at', from.generation, from.id]
+      const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, PAGE, PAGE_BYTES, era]
       const answer = (await link.run(READ, keysOf(session), args)) as string[]
       const [generation = '', gap, id = '', complete, over] = answer
       return {
