@@ -7,6 +7,12 @@
 
 import type { Slots } from './slots.ts'
 
+/**
+ * Milliseconds that a stream's headers wait for a first event, to leave with it. From then on its client expects to hear
+ * what is said, though its reader may still wait for the log.
+ */
+export const GREETING_MS = 10
+
 /** An event on its way into the log. `data` is its JSON, encoded once for every reader. */
 export interface BusEvent {
   type: string

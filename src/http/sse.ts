@@ -6,7 +6,7 @@
 import type { IncomingHttpHeaders, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
-import type { ReadItem } from '../bus/bus.ts'
+import { GREETING_MS, type ReadItem } from '../bus/bus.ts'
 import { endId } from '../bus/cursor.ts'
 import { isTerminal } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
@@ -53,8 +53,6 @@ export const STUCK_PINGS = 4
 const OVER = Symbol('the stream is over')
 /** How old the last look at a stream's key may be when an event goes out: revoking a key works within a second. */
 const KEY_CHECK_MS = 1000
-/** How long headers wait for a first event, to leave with it. */
-const GREETING_MS = 10
 /** How long a client may take to read the rest when the server closes. */
 const CLOSE_MS = 1000
 

@@ -6,7 +6,7 @@
 import { isTerminal } from '../../chat/event.ts'
 import { BatonError, isUnavailable } from '../../errors.ts'
 import { pause } from '../../within.ts'
-import type { LoggedEvent, ReadItem, ReadOptions } from '../bus.ts'
+import { GREETING_MS, type LoggedEvent, type ReadItem, type ReadOptions } from '../bus.ts'
 import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
 import { clear, type Inbox, type Inboxes } from './inboxes.ts'
 import type { Link } from './link.ts'
@@ -16,11 +16,6 @@ import type { Page, Published, ReadFrom, Scripts } from './scripts.ts'
 const AWAY_MS = 500
 /** Longest that a reader waits for its first page: the client may find a replica that reaches Redis. */
 const FIRST_MS = 10_000
-/**
- * A stream's client has the headers after this time (GREETING_MS in http/sse.ts), and expects to hear what is said from
- * then on, even if the reader still waits for Redis.
- */
-const GREETED_MS = 10
 /**
  * Between the tries to find a turn's first event: its owner says it a moment, under load up to a second, after the
  * store knows that the turn began.
@@ -32,7 +27,7 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
   function ask(session: string, from: ReadFrom, options: ReadOptions, asked: number | null = null) {
     const waited = () => {
       const ms = asked === null ? 0 : Math.floor(performance.now() - asked)
-      return ms > GREETED_MS ? ms : 0
+      return ms > GREETING_MS ? ms : 0
     }
     return link.persist(() => scripts.read(session, from, options, waited))
   }
