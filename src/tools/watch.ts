@@ -205,13 +205,14 @@ export class Watch {
   }
 
   #noteFailure(thrown: unknown, isLenient: boolean): Answer {
-    const wait = Math.min(RETRY_MS.first * 2 ** this.#failures++, RETRY_MS.last)
-    const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
+    // A retry is set: an attempt that was under way beside this one has failed already, and both are one failure.
     if (!this.#isStopped && !this.#retry) {
+      const wait = Math.min(RETRY_MS.first * 2 ** this.#failures++, RETRY_MS.last)
+      const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
       this.#retry = setTimeout(() => this.#askAgain(), Math.max(wait, Math.min(asked, RETRY_MS.last)))
       this.#retry.unref()
     }
-    const isFirst = this.#failures === 1 && this.failure === null
+    const isFirst = this.#failures <= 1 && this.failure === null
     return isLenient && isFirst ? { failure: inWords(thrown) } : this.#noteAway(thrown)
   }
 

@@ -82,6 +82,32 @@ t.test('however many turns use a list that has grown old, one attempt asks for a
   await eventually(async () => (await use())[0]?.tools?.[0]?.name === 'b')
 })
 
+t.test('however many callers ask together, a server that is away has failed once', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked, announce } = createDoor()
+  const discovery = over(mcp)
+  t.teardown(() => discovery.close())
+  const bindings = [{ connector: connector('s'), alias: null }]
+  const refresh = () => discovery.lookUp(bindings, { deadlineMs: 'budget', refresh: true })
+  const passes = async (ms: number) => {
+    mock.timers.tick(ms)
+    await new Promise(setImmediate)
+  }
+  await Promise.all(Array.from({ length: 5 }, refresh))
+  const before = asked.length
+  await passes(1_000)
+  await passes(2_000)
+  t.equal(asked.length - before, 2, 'it is asked again after one second, and after two more')
+
+  servers.set('s', { tools: [tool('a')] })
+  await refresh()
+  servers.delete('s')
+  for (let i = 0; i < 2; i++) announce('s')
+  await passes(0)
+  t.ok(discovery.marks(bindings)[0], 'nor is it away for that')
+})
+
 t.test('a server that no session uses any more is not asked when it announces a change', async (t) => {
   let now = 0
   mock.method(performance, 'now', () => now)
