@@ -153,6 +153,24 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.notOk(reading.items.some((item) => 'gap' in item))
   })
 
+  t.test('a reader from now on whose question is long on its way misses nothing said since', async (t) => {
+    const { proxy, bus, other } = await replicas(t)
+    await other.append(SESSION, [delta('before')])
+    await sleep(50)
+    const held = proxy.holdNext('\r\nnow\r\n')
+    const reading = start(t, bus, { after: 'now' })
+    const release = await held
+    await sleep(50)
+    await other.append(SESSION, [delta('since')])
+    release()
+    await eventually(async () => {
+      await other.append(SESSION, [delta('next')])
+      return reading.items.length > 0
+    })
+    t.same(textsOf(await reading.events(2)).slice(0, 2), ['since', 'next'])
+    t.notOk(reading.items.some((item) => 'gap' in item))
+  })
+
   t.test('events that are said again, since their log was lost before the answer, are a gap', async (t) => {
     const { proxy, bus, other } = await replicas(t)
     const reading = start(t, other)
