@@ -168,7 +168,7 @@ export class Watch {
     const list = refresh || this.#isSuperseded(seen) ? null : this.#present()
     if (!list) return null
     // Not once more for each turn that comes while the server is slow: each attempt that fails makes the pauses longer.
-    if (!isRecent(list) && !this.#asking) void this.#ask({ refresh: true })
+    if (!isRecent(list) && !this.#asking) void this.#ask({ refresh: true }, true)
     // The list was fetched at the start, or by a connector's test: no session has heard of it, and the store does not
     // have it.
     if (this.#list?.hash !== list.hash) void this.#noteList(list)

@@ -235,6 +235,24 @@ t.test('a server that fails once on an announcement is asked again before it cou
   t.match([isLive(), news], [false, ['news']], 'a second failure counts')
 })
 
+t.test('so is a server whose list has grown old', async (t) => {
+  const { mcp, servers } = createDoor()
+  const news: string[] = []
+  const discovery = over(mcp, () => news.push('news'))
+  t.teardown(() => discovery.close())
+  servers.set('s', { tools: [tool('a')], ttlMs: 0 })
+  const use = async () => {
+    const [server] = await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 400 })
+    await new Promise(setImmediate)
+    return [server?.state, ...news.splice(0)]
+  }
+  t.strictSame(await use(), ['live', 'news'])
+  servers.delete('s')
+  t.strictSame(await use(), ['live'])
+  t.strictSame(await use(), ['live', 'news'], 'a second failure counts')
+  t.strictSame(await use(), ['away'])
+})
+
 t.test('a list that the door remembers is no answer of a server that it has found away', async (t) => {
   const { mcp, servers } = createDoor()
   let state: McpState = 'ready'
