@@ -25,15 +25,22 @@ export function inputItems(messages: readonly MessageInput[]): InputItem[] {
 
 const itemsOf = once((message: MessageInput): readonly InputItem[] => {
   if (message.role === 'assistant') return assistantItems(message.parts)
-  return message.role === 'tool' ? message.parts.flatMap(resultItem) : givenItem(message)
+  return message.role === 'tool' ? message.parts.flatMap(resultItem) : givenItems(message)
 })
 
-function givenItem({ role, parts }: MessageInput): readonly InputItem[] {
+/**
+ * Role `system` is refused on the ChatGPT path; `developer` means the same on both. It takes no media
+ * (can1357/oh-my-pi#3443): these are given as a user's.
+ */
+function givenItems({ role, parts }: MessageInput): readonly InputItem[] {
   const content = parts.flatMap((part) => (isContent(part) ? [inputContent(part)] : []))
-  if (content.length === 0) return []
-  // Role `system` is refused on the ChatGPT path; `developer` means the same on both.
-  return [kept({ type: 'message', role: role === 'system' ? 'developer' : 'user', content })]
+  if (role !== 'system') return given('user', content)
+  const media = content.filter((item) => !isText(item))
+  return [...given('developer', content.filter(isText)), ...given('user', media)]
 }
+
+const given = (role: 'user' | 'developer', content: InputContent[]): InputItem[] =>
+  content.length === 0 ? [] : [kept({ type: 'message', role, content })]
 
 /** The items in the order of the parts, without reasoning at the end: the API refuses it with nothing after it. */
 function assistantItems(parts: readonly Part[]): InputItem[] {
@@ -79,7 +86,7 @@ function assistantMessage(part: TextPart): InputItem {
 const resultItem = once((part: Part): readonly InputItem[] => {
   if (part.type !== 'tool_result') return []
   const content = resultContent(part).map(inputContent)
-  const texts = content.filter((item): item is TextInput => item.type === 'input_text')
+  const texts = content.filter(isText)
   const plain = texts.length === content.length
   const output = plain ? texts.map(({ text }) => text).join('\n') : content
   return [kept({ type: 'function_call_output', call_id: part.call_id, output })]
@@ -107,6 +114,8 @@ const FAILED = {
   denied: '[The tool call was denied]',
   outcome_unknown: '[The outcome of the tool call is unknown]',
 } as const
+
+const isText = (item: InputContent): item is TextInput => item.type === 'input_text'
 
 const isContent = (part: Part): part is ContentPart =>
   part.type === 'text' || part.type === 'image' || part.type === 'audio' || part.type === 'file'

@@ -79,7 +79,7 @@ const ITEM_CHECKS: Readonly<Record<string, (item: Json, at: string, asked: Asked
   function_call_output(item, at, asked) {
     checkCallId(item.call_id, at)
     if (typeof item.output === 'string') return
-    checkContent(item.output, `${at}.output`, 'input', asked)
+    checkContent(item.output, `${at}.output`, givenTypes(asked))
   },
   reasoning: checkReasoning,
 }
@@ -107,17 +107,25 @@ function checkMessage(item: Json, at: string, asked: Asked): void {
   if (!Array.isArray(item.content)) {
     refuse(`Unknown parameter: '${at}.content'.`, `${at}.content`, 'unknown_parameter')
   }
-  checkContent(item.content, `${at}.content`, role === 'assistant' ? 'output' : 'input', asked)
+  checkContent(item.content, `${at}.content`, CONTENTS[role] ?? givenTypes(asked))
 }
 
-function checkContent(content: unknown, at: string, side: 'input' | 'output', { chatgpt }: Asked): void {
+/** A developer's messages hold only texts (can1357/oh-my-pi#3443). */
+const CONTENTS: Readonly<Record<string, readonly string[]>> = {
+  assistant: ['output_text', 'refusal'],
+  developer: ['input_text'],
+  system: ['input_text'],
+}
+const givenTypes = ({ chatgpt }: Asked): readonly string[] => [
+  'input_text',
+  'input_image',
+  ...(chatgpt ? [] : ['input_file']),
+]
+
+function checkContent(content: unknown, at: string, types: readonly string[]): void {
   if (!Array.isArray(content) || content.length === 0) {
     refuse(`Missing required parameter: '${at}[0]'.`, at, 'missing_required_parameter')
   }
-  const types =
-    side === 'output'
-      ? ['output_text', 'refusal']
-      : ['input_text', 'input_image', ...(chatgpt ? [] : ['input_file'])]
   content.forEach((part, i) => {
     if (!isObject(part) || !types.includes(text(part.type))) {
       refuse(

@@ -9,8 +9,8 @@ const call = { type: 'function_call', call_id: 'call_1', name: 'files__read', ar
 const output = { type: 'function_call_output', call_id: 'call_1', output: 'ok' }
 const input = (...items: unknown[]) => ({ input: [user('x'), ...items] })
 const answer = (content: unknown, extra = {}) => ({ type: 'message', role: 'assistant', content, ...extra })
-const picture = (image_url: unknown) => ({
-  input: [{ type: 'message', role: 'user', content: [{ type: 'input_image', image_url }] }],
+const picture = (image_url: unknown, role = 'user') => ({
+  input: [{ type: 'message', role, content: [{ type: 'input_image', image_url }] }],
 })
 const many = Array.from({ length: 129 }, (_, i) => tool(`t${i}`))
 const schema = (parameters: unknown) => ({ tools: [tool('a', parameters)] })
@@ -111,6 +111,11 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ['PNG data that is no image', picture('data:image/png;base64,AAAA'), /valid image/],
   ['an image that is damaged', picture(`data:image/png;base64,${DAMAGED}`), /valid image/],
   ['an image URL that leads nowhere', picture('https://a.invalid/b.png'), /Error while downloading/],
+  [
+    'an image in a developer message',
+    picture(`data:image/png;base64,${PNG}`, 'developer'),
+    /'input_image'\. Supported values are: 'input_text'\./,
+  ],
   ['an image of an unsupported type', picture('data:image/svg+xml;base64,AAAA'), /valid image/],
   ['a phase on a user message', { input: [{ ...user('x'), phase: 'commentary' }] }, /'commentary'/],
   ['an unknown phase', input(answer([{ type: 'output_text', text: 'x' }], { phase: 'draft' })), /'draft'/],

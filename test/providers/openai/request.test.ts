@@ -140,7 +140,13 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     const { body } = publicBody(
       requestFor({
         messages: repaired(openai, [
-          { role: 'system', parts: [{ type: 'text', text: 'Mind the gap.' }] },
+          {
+            role: 'system',
+            parts: [
+              { type: 'image', media_type: 'image/png', data: PNG },
+              { type: 'text', text: 'Mind the gap.' },
+            ],
+          },
           {
             role: 'user',
             parts: [
@@ -165,6 +171,11 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     const typed: SdkBody = body
     t.same(typed.input, [
       { type: 'message', role: 'developer', content: [{ type: 'input_text', text: 'Mind the gap.' }] },
+      {
+        type: 'message',
+        role: 'user',
+        content: [{ type: 'input_image', image_url: `data:image/png;base64,${PNG}`, detail: 'auto' }],
+      },
       {
         type: 'message',
         role: 'user',
