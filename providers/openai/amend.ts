@@ -36,9 +36,13 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   return plain ?? withoutUnread(request, `${code} ${error.param} ${message}`, UNREAD)
 }
 
-/** Matched against code, parameter and message: any of them may name the fault (openai/codex#23829). */
+/**
+ * Matched against code, parameter and message: any of them may name the fault (openai/codex#23829). A refusal of files
+ * names the kinds that are taken, with images among them.
+ */
 const UNREAD: Unread = [
   [/while downloading|failed_to_download|file_url/i, isLinked],
+  [/Invalid value: 'input_file'/i, isFile],
   [/image/i, isImage],
   [/\bPDF\b|file_data|unsupported_file|file type/i, isFile],
 ]

@@ -425,6 +425,12 @@ t.test('media that the vendor cannot read become text', (t) => {
   for (const message of ['Error while downloading https://a.example/b.png.', 'Timeout while downloading it.'])
     t.same(kept({ param: 'url', code: 'invalid_value', message }), [image, file], message)
   t.same(kept({ code: 'unsupported_file', message: 'Expected a supported format.' }), [image, linked])
+  const taken = "Invalid value: 'input_file'. Supported values are: 'input_text' and 'input_image'."
+  t.same(
+    kept({ param: 'input[0].content[2].type', code: 'invalid_value', message: taken }),
+    [image, linked],
+    'images stay if the vendor takes those and no files',
+  )
   t.equal(kept({ code: 'invalid_value', message: 'Something else.' }), undefined)
   t.equal(kept({ code: 'image_parse_error' }, 500), undefined)
   t.same(
