@@ -49,8 +49,8 @@ const LONG_TEXT = /string too long\. .* maximum length \d{7}/
 /** The first rule that fits counts: names before statuses, since a 429 may also mean an empty account. */
 const RULES: readonly Rule[] = [
   {
-    // 413 and 429 mean what they say even when they come with a page.
-    when: ({ html, status }) => html && (status === null || status < 500) && status !== 413 && status !== 429,
+    // Some statuses mean what they say even when they come with a page.
+    when: (facts) => facts.html && (facts.status ?? 0) < 500 && !status(408, 413, 429)(facts),
     code: 'upstream_rejected',
     says: "{vendor}'s network edge refused this server's address with a web page. The credential is not at fault; use another egress or a proxy.",
   },

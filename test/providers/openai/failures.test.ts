@@ -164,6 +164,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     ],
     [429, 'slow down please', 'upstream_rate_limited', /slow down please/],
     [408, '', 'upstream_timeout'],
+    [408, '<html><body><h1>408 Request Time-out</h1></body></html>', 'upstream_timeout'],
     [409, json({ message: 'locked' }), 'upstream_overloaded', /locked/],
     [500, json({ type: 'server_error', message: 'oops' }), 'upstream_overloaded', /oops/],
     [500, '<html><title>Internal error</title></html>', 'upstream_overloaded', /Internal error/],
