@@ -181,9 +181,8 @@ const RULES: readonly Rule[] = [
     says: '{vendor} could not serve the request.',
   },
   {
-    // An error in a stream, or in place of a stream under a good status.
-    when: ({ status, isApi, type }) =>
-      (status === null || status < 300) && isApi && type !== 'invalid_request_error',
+    // An error in a stream, or in place of a stream under a good status. A stream's may have its type as its code.
+    when: (facts) => (facts.status ?? 0) < 300 && facts.isApi && !named('invalid_request_error')(facts),
     code: 'upstream_overloaded',
     says: '{vendor} failed while it answered.',
   },
