@@ -195,12 +195,15 @@ export function classifyFailure(failure: UpstreamFailure, vendor: string): Baton
   return toError(factsOf(failure), vendor)
 }
 
-/** An event that ends a stream and holds an `error`; relays may add a `status` and more `headers`. */
+/**
+ * An event that ends a stream and holds an `error`; relays may add a `status` and more `headers`, and the ChatGPT path
+ * its own (earendil-works/pi#4172).
+ */
 export function classifyEvent(event: Json, vendor: string, answered: Facts['headers']): BatonError {
   const own = Object.entries(object(event.headers)).flatMap(([name, value]) =>
-    typeof value === 'object' ? [] : [[name, String(value)]],
+    typeof value === 'object' ? [] : [[name.toLowerCase(), String(value)]],
   )
-  const status = number(event.status) ?? null
+  const status = number(event.status) ?? number(event.status_code) ?? null
   const words = wordsOf(event.error)
   const headers = { ...answered, ...Object.fromEntries(own) }
   return toError({ ...words, status, headers, html: false, isApi: true }, vendor)

@@ -304,6 +304,17 @@ t.test('failures become codes of the catalogue', async (t) => {
       7,
       "a relay's event has headers of its own",
     )
+    const ended = {
+      type: 'error',
+      status_code: 429,
+      error: usage,
+      headers: { 'X-Codex-Primary-Used-Percent': '100', 'X-Codex-Primary-Reset-After-Seconds': '9569' },
+    }
+    t.match(
+      thrownBy(() => framed(ended).flatMap((frame) => parserOf(chatgpt, origin).push(frame))),
+      { code: 'upstream_rate_limited', retryAfter: 9569, details: { upstream: { status: 429 } } },
+      'the ChatGPT path spells both in its own way',
+    )
     t.equal(
       wait({ 'x-codex-primary-reset-after-seconds': '7200' }),
       5,
