@@ -87,7 +87,8 @@ export function placeIn(text: string, piece: string, from = 0): number {
   if (piece.length <= SHORT) return text.indexOf(piece, from)
   const beginning = piece.slice(0, SHORT)
   let place = text.indexOf(beginning, from)
-  for (let left = text.length; place >= 0 && left > 0; left -= piece.length) {
+  // What was compared in vain is no more than what was passed by: `without` begins anew behind each piece that it finds.
+  for (let compared = 0; place >= 0 && compared <= place - from; compared += piece.length) {
     if (text.startsWith(piece, place)) return place
     place = text.indexOf(beginning, place + 1)
   }
