@@ -236,8 +236,8 @@ function joined(root: JsonSchema, union: JsonSchema): JsonSchema {
   const merged = new Map(Object.entries(own))
   for (const [key, sub] of extra) {
     const known = merged.get(key)
-    if (known === undefined || isOpen(known))
-      merged.set(key, { ...(sub as JsonSchema), ...(known as JsonSchema) })
+    if (known === undefined) merged.set(key, sub)
+    else if (isOpen(known)) merged.set(key, { ...(sub as JsonSchema), ...(known as JsonSchema) })
   }
   const result = intersect(root, { ...rest, properties: {} })
   // `additionalProperties: false` beside branches means the root's own names; the union has the names of all.

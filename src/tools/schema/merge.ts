@@ -93,15 +93,16 @@ function sharedTypes(a: unknown, b: unknown): unknown {
  * branches require (wire/anthropic.md 5, wire/openai.md 5). A branch that is not an object is left out.
  */
 export function unite(branches: readonly JsonSchema[]): JsonSchema {
-  const objects = branches.filter((branch) => {
+  // Hundreds of branches may be one definition, or hold the properties of one.
+  const objects = [...new Set(branches)].filter((branch) => {
     const types = typesOf(branch)
     return types === null || types.includes('object')
   })
-  const variants = new Map<string, JsonSchema[]>()
+  const variants = new Map<string, Set<JsonSchema>>()
   for (const { properties } of objects) {
     if (!isRecord(properties)) continue
     for (const [key, sub] of Object.entries(properties)) {
-      if (isRecord(sub)) variants.set(key, [...(variants.get(key) ?? []), sub])
+      if (isRecord(sub)) variants.set(key, (variants.get(key) ?? new Set()).add(sub))
     }
   }
   const lists = objects.map(({ required }) => new Set(Array.isArray(required) ? required : []))
@@ -111,7 +112,7 @@ export function unite(branches: readonly JsonSchema[]): JsonSchema {
     objects.every((branch) => branch.additionalProperties === false && !branch.patternProperties)
   return {
     type: 'object',
-    properties: Object.fromEntries([...variants].map(([key, subs]) => [key, either(subs)])),
+    properties: Object.fromEntries([...variants].map(([key, subs]) => [key, either([...subs])])),
     ...(required.length > 0 ? { required } : {}),
     ...(isClosed ? { additionalProperties: false } : {}),
   }

@@ -65,6 +65,18 @@ t.test('variants of a property do not double with each definition', async (t) =>
   t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 1)
 })
 
+t.test('branches that are one definition are united as one', async (t) => {
+  const root = {
+    type: 'object',
+    anyOf: range(700, () => ({ $ref: '#/$defs/d' })),
+    $defs: { d: { type: 'object', properties: map(800, 'k', () => ({})) } },
+  }
+  const { user } = process.cpuUsage()
+  const { schema } = fitted(root, profile('openai'))
+  t.equal(Object.keys(schema.properties as JsonSchema).length, 800)
+  t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 0.7)
+})
+
 t.test('a schema that combines or repeats its parts too often is refused', async (t) => {
   const tooOften = { undeclarable: /repeats or combines its parts too often/ }
   const members = (count: number) => ({
