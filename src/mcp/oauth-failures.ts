@@ -41,7 +41,10 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
   if (failure instanceof IssuerMismatchError) return rejected(target, mismatch(failure))
   if (failure instanceof OAuthError) {
     const code = errorCodeIn(failure.code) ?? 'an unknown error'
-    return PASSING.has(failure.code) ? away(target, failure) : rejected(target, `it answered ${code}`)
+    // Its words alone: the address of a page that it may name, too, may be a megabyte long.
+    return PASSING.has(failure.code)
+      ? away(target, new Error(failure.message))
+      : rejected(target, `it answered ${code}`)
   }
   if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
   if (failure instanceof RegistrationRejectedError) {

@@ -82,6 +82,9 @@ t.test('a failure that is remembered holds little of what the login service said
   const body = JSON.stringify({ error: 'server_error', error_description: said })
   guarded.instead('/token', { status: 200, body })
   await failed()
+  const page = JSON.stringify({ error: 'server_error', error_uri: `https://x.test/${said}` })
+  guarded.instead('/token', { status: 200, body: page })
+  await failed()
   const tenant = `/${'x'.repeat(12_000)}`
   guarded.metadata({ resource: guarded.url, authorization_servers: [guarded.origin + tenant] })
   const issuer = '/.well-known/oauth-authorization-server'
