@@ -5,7 +5,6 @@
 import { BEARABLE, excessIn, isJsonOf, isWithin, stepsOf } from '../chat/json.ts'
 import { asItIs, fileAsText } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart, ToolResultPart } from '../chat/message.ts'
-import { withContent } from '../chat/repair.ts'
 import { invalid } from '../errors.ts'
 import type { McpResult } from '../mcp/contract.ts'
 import { characterStart, cutUtf8, endUtf8, nextCharacter, placeIn, storableText } from '../text.ts'
@@ -197,12 +196,11 @@ const note = (part: MediaPart, why: string): ContentPart => ({
   text: `[${[part.type, part.name, part.media_type].filter(Boolean).join(', ')}: ${why}]`,
 })
 
-/** The result with its media in words. */
-export const withoutMedia = (result: ToolResultPart, why: string): ToolResultPart =>
-  withContent(
-    result,
-    result.content.map((part) => (part.type === 'text' ? part : note(part, why))),
-  )
+/** The result with its media in words; beside a structure there is a text that tells it (shapeResult). */
+export const withoutMedia = (result: ToolResultPart, why: string): ToolResultPart => ({
+  ...result,
+  content: result.content.map((part) => (part.type === 'text' ? part : note(part, why))),
+})
 
 const mediaBytes = (part: MediaPart): number => Math.floor(((part.data?.length ?? 0) * 3) / 4)
 

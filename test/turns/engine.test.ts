@@ -178,7 +178,7 @@ t.test('media are passed on up to 32 MiB in a step, and further ones in words', 
     const data = 'A'.repeat((call.call_id === 'call_2' ? 15 : 17) << 20)
     const done = settled(call, exec_id, 'ok')
     const content = [{ type: 'image', media_type: 'image/png', data }] as const
-    return { ...done, result: { ...done.result, content: [...content] } }
+    return { ...done, result: { ...done.result, content: [...content], structured: { n: 1 } } }
   }
   const seen = { policy, executor: { ...executor, run } }
   const one = replica(seen as unknown as Pick<EngineDeps, Seen>)
@@ -196,6 +196,7 @@ t.test('media are passed on up to 32 MiB in a step, and further ones in words', 
       'image',
     ],
   )
+  for (const part of results) t.match(part, { structured: { n: 1 } })
 })
 
 t.test('commits keep only the newest of the events that a bus refuses for long', async (t) => {
