@@ -692,6 +692,9 @@ t.test('a test with a part that was relaxed anywhere is left out', async (t) => 
   t.strictSame(lost({ not: { $ref: '#/$defs/D' } }, 'anthropic', unread), { not: { $ref: '#/$defs/D' } })
   t.strictSame(lost({ not: unknown }, 'anthropic'), {})
   t.strictSame(lost({ not: { $ref: '#/$defs/D' } }, 'anthropic', unknown), {})
+  const required = { type: 'object', required: ['b'] }
+  t.strictSame(lost({ not: { ...required, additionalProperties: { type: 'number' } } }, 'anthropic'), {})
+  t.hasProps(lost({ not: { ...required, additionalProperties: true } }, 'anthropic') ?? {}, ['not'])
   const choice = (key: string) => ({
     anyOf: [{ properties: { [key]: {} }, required: [key] }, { required: ['z'] }],
   })
