@@ -66,13 +66,14 @@ function openThinking(index: number, block: Json, { provenance }: ParseContext):
   }
 }
 
-/** The block comes whole when it opens. */
+/** The block comes whole when it opens. Without its data there is nothing to give back. */
 function openRedacted(index: number, block: Json, { provenance }: ParseContext): Block {
-  const opaque = redacted(string(block.data) ?? '')
+  const data = string(block.data)
   return {
     index,
     delta: () => [],
-    part: () => ({ type: 'reasoning', text: '', provenance: provenance(opaque) }),
+    part: () =>
+      data === undefined ? null : { type: 'reasoning', text: '', provenance: provenance(redacted(data)) },
   }
 }
 

@@ -121,6 +121,12 @@ t.test('a stream becomes the parts of a message', async (t) => {
     ])
     const events = parse(framed(...block(0, { type: 'redacted_thinking', data: 'abc' }), ...end('end_turn')))
     t.match(fold(events), [{ type: 'reasoning', text: '', provenance: { opaque: 'redacted:abc' } }])
+    for (const data of [undefined, ''])
+      t.strictSame(
+        fold(parse(framed(...block(0, { type: 'redacted_thinking', data }), ...end('end_turn')))),
+        [],
+        'no block that the API would refuse is given back',
+      )
   })
 
   await t.test('each block streams its deltas and becomes a part at its end', async (t) => {
