@@ -169,7 +169,8 @@ class Answer implements ModelParser {
   /** The single delta is for readers that show calls as they are written. */
   #written({ index, call_id, args, opaque, ...call }: Call): ModelEvent[] {
     const name = this.#context.toolName(call.name)
-    const parsed = parseArguments(args)
+    const read = parseArguments(args)
+    const parsed = mayBeRounded(read.arguments) ? { arguments: {}, arguments_text: args } : read
     const provenance = this.#context.provenance(opaque)
     return [
       { type: 'tool_call.delta', index, call_id, name, arguments_delta: args },
@@ -214,6 +215,15 @@ class Answer implements ModelParser {
     return { reason: 'stop', ...(this.#isSilent ? { silent: true } : {}) }
   }
 }
+
+/**
+ * Whether there is a whole number beyond 2^53 that may be another one than the model wrote: Google keeps arguments as
+ * doubles (google/adk-python#3592). One that has no more digits than a double keeps of any number is taken as meant.
+ */
+const mayBeRounded = (value: unknown): boolean =>
+  typeof value === 'number'
+    ? Math.abs(value) > Number.MAX_SAFE_INTEGER && Number(value.toPrecision(15)) !== value
+    : typeof value === 'object' && value !== null && Object.values(value).some(mayBeRounded)
 
 /** The meaningless zero value of each enum; proto JSON leaves it out, but some backends write it into every chunk. */
 const UNSPECIFIED = /^(FINISH|BLOCK(ED)?)_REASON_UNSPECIFIED$/

@@ -249,6 +249,34 @@ t.test('arguments that nest too deep are kept as text, or the call is invalid', 
   }
 })
 
+t.test('a call with a whole number that Google may have rounded is not run', async (t) => {
+  const called = (args: string) => {
+    const call = `{"candidates":[{"content":{"parts":[{"functionCall":{"name":"files__read","args":${args}}}]}}]}`
+    const frames = [call, JSON.stringify(done())].map((data) => ({ event: undefined, id: undefined, data }))
+    return fold(parse(frames))
+  }
+  for (const [args, arguments_text] of [
+    ['{"id":1.2345678901234568e+18}', '{"id":1234567890123456800}'],
+    ['{"id":1234567890123456789}', '{"id":1234567890123456800}'],
+    ['{"ids":[1,{"of":-9007199254740992}]}', '{"ids":[1,{"of":-9007199254740992}]}'],
+  ] as const)
+    t.match(called(args), [{ arguments: EMPTY, arguments_text }])
+  for (const args of [
+    '{"id":9007199254740991,"on":"1234567890123456789"}',
+    '{"wei":1e18,"far":1.5e300,"none":null}',
+    '{"pi":3.141592653589793,"n":[-0.30000000000000004]}',
+  ])
+    t.strictSame(called(args), [
+      {
+        type: 'tool_call',
+        call_id: 'call_made1',
+        name: 'files.read',
+        arguments: JSON.parse(args),
+        provenance: origin,
+      },
+    ])
+})
+
 t.test('an answer with nothing to read and no call is marked as silent', async (t) => {
   const thought = said({ text: 'hm', thought: true })
   for (const chunks of [[], [thought], [said({ text: '\n' })]]) {
