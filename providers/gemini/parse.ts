@@ -171,7 +171,8 @@ class Answer implements ModelParser {
     const name = this.#context.toolName(call.name)
     const read = parseArguments(args)
     const parsed = mayBeRounded(read.arguments) ? { arguments: {}, arguments_text: args } : read
-    const provenance = this.#context.provenance(opaque)
+    // A signature holds for the part that it came with, which goes back without these arguments.
+    const provenance = this.#context.provenance(parsed.arguments_text === undefined ? opaque : undefined)
     return [
       { type: 'tool_call.delta', index, call_id, name, arguments_delta: args },
       { type: 'part', index, part: { type: 'tool_call', call_id, name, ...parsed, provenance } },

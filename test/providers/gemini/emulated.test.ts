@@ -16,12 +16,13 @@ import type { ThinkingConfig } from '../../../providers/gemini/capabilities.ts'
 import type { Content } from '../../../providers/gemini/contents.ts'
 import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
 import type { declareTools } from '../../../providers/gemini/render.ts'
-import type {
-  MediaPart,
-  MessageInput,
-  Part,
-  ToolCallPart,
-  ToolResultPart,
+import {
+  type MediaPart,
+  type MessageInput,
+  type Part,
+  type ToolCallPart,
+  type ToolResultPart,
+  toolCalls,
 } from '../../../src/chat/message.ts'
 import { repair } from '../../../src/chat/repair.ts'
 import { JPEG, PDF, pdfOf } from '../../emulators/bytes.ts'
@@ -29,8 +30,9 @@ import { emulate } from '../../emulators/gemini-requests.ts'
 import { checkRequest, createSignatures, type Request, traitsOf } from '../../emulators/gemini-rules.ts'
 import { PUBLIC_REQUEST, readBody } from '../../emulators/gemini-shape.ts'
 import { calls, text } from '../../emulators/scene.ts'
+import { EMPTY } from '../../patterns.ts'
 import { resultOf, said } from '../exchange.ts'
-import { ask, bodyOf, IMAGE, origin, requestFor, tool } from './exchange.ts'
+import { ask, bodyOf, IMAGE, MODEL, origin, requestFor, tool } from './exchange.ts'
 
 const target = (model: string) => ({
   provider: 'gemini',
@@ -111,6 +113,24 @@ t.test(
     }
   },
 )
+
+t.test('after a call whose arguments were not kept, the turn goes on at once', async (t) => {
+  const emulator = await emulate(t)
+  const tools = [tool('files.read')]
+  const history: MessageInput[] = [said('call files__read with {"path":9007199254740993}\nthen\nsay Done.')]
+  const send = () =>
+    ask(gemini, emulator, requestFor({ tools, messages: repair(history, target(MODEL)).messages }))
+  const { parts } = await send()
+  t.match(parts, [{ arguments: EMPTY, arguments_text: '{"path":9007199254740992}' }])
+  history.push({ role: 'assistant', parts })
+  history.push({
+    role: 'tool',
+    parts: toolCalls({ parts }).map((call) => resultOf(call, { is_error: true })),
+  })
+  const second = await send()
+  t.equal(second.error, null)
+  t.match(second.parts[0], { text: 'Done.' })
+})
 
 t.test('a signature that Google cannot verify is left out, and the request is amended once', async (t) => {
   const emulator = await emulate(t)
