@@ -13,8 +13,8 @@ import type { DocumentBlock, WireEffort } from './wire.ts'
 export interface Family {
   /** Accepted values of `thinking.type` */
   thinking: readonly string[]
-  /** Thinks when the request says nothing about it */
-  thinksUnasked: boolean
+  /** Thinks when the request says nothing about it; null: not known */
+  thinksUnasked: boolean | null
   /** `thinking.display` exists, and without it the text of thinking stays empty */
   display: boolean
   /** Accepted values of `output_config.effort` */
@@ -98,7 +98,7 @@ const NEWER: Family = { ...BOUND, systemMessages: false, maxOutput: null }
  */
 const FOREIGN: Family = {
   ...NEWER,
-  thinksUnasked: false,
+  thinksUnasked: null,
   boundThinking: false,
   dropsUnbound: false,
   documents: ['base64', 'url'],

@@ -31,19 +31,25 @@ export function planThinking(request: ModelRequest, family: Family, maxTokens: n
     if (accepts('between_tools')) return { thinking: { type: 'between_tools' }, replay: true }
     if (!family.thinksUnasked) {
       note('reasoning.effort: "none" was left out, this model is not known to think unasked')
-      return { replay: false }
+      return unasked(family)
     }
     if (accepts('adaptive')) note('reasoning.effort: this model always thinks; "none" was sent as "low"')
   }
   if (accepts('adaptive')) return adaptive(effort, family, note)
-  if (effort === undefined || effort === 'none') return { replay: false }
+  if (effort === undefined || effort === 'none') return unasked(family)
   if (accepts('enabled')) return budget(effort, request, maxTokens, note)
   note('reasoning.effort: not accepted by this model')
-  return { replay: false }
+  return unasked(family)
 }
 
+/**
+ * The request says nothing of thinking. A model that may think all the same gets its thinking back: DeepSeek's refuse a
+ * tool turn without it (omnimind-ai/OmniBot#307).
+ */
+const unasked = ({ thinksUnasked }: Family): Thinking => ({ replay: thinksUnasked === null })
+
 function adaptive(effort: Effort | undefined, family: Family, note: Note): Thinking {
-  if (effort === undefined && !family.thinksUnasked) return { replay: false }
+  if (effort === undefined && !family.thinksUnasked) return unasked(family)
   const wire = effort && nearestEffort(effort, family.efforts, note)
   return {
     thinking: {

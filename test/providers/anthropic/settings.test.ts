@@ -139,11 +139,17 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     ] as const) {
       t.strictSame(blocks(model, effort), [{ type: 'text', text: 'b' }], `${model} ${effort}`)
     }
-    t.match(blocks('claude-sonnet-5-5', 'none'), [
-      { type: 'thinking' },
-      { type: 'redacted_thinking' },
-      { type: 'text' },
-    ])
+    for (const [model, effort] of [
+      ['claude-sonnet-5-5', 'none'],
+      ['deepseek-v4-flash', undefined],
+      ['glm-9', 'none'],
+    ] as const) {
+      t.match(
+        blocks(model, effort),
+        [{ type: 'thinking' }, { type: 'redacted_thinking' }, { type: 'text' }],
+        `${model} ${effort}`,
+      )
+    }
   })
 
   await t.test('thinking that nothing follows is not sent', async (t) => {
