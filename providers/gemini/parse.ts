@@ -56,6 +56,8 @@ class Answer implements ModelParser {
   #hasOutput = false
   /** The answer holds nothing to read and no calls */
   #isSilent = true
+  /** There are thoughts to read */
+  #hasThoughts = false
   #finish: Ending | null = null
   /** Why the vendor blocked the prompt */
   #blocked: string | null = null
@@ -132,6 +134,7 @@ class Answer implements ModelParser {
     if (delta !== '') {
       this.#growing.text += delta
       this.#hasOutput ||= kind === 'text'
+      this.#hasThoughts ||= kind === 'reasoning'
       this.#isSilent &&= kind === 'reasoning' || isBlank(delta)
       this.#events.push({ type: `${kind}.delta`, index: this.#growing.index, text: delta })
     }
@@ -213,7 +216,7 @@ class Answer implements ModelParser {
     if (!known && !this.#hasOutput)
       throw failed('upstream_rejected', `Gemini ended without an answer (${reason}).`, this.#finish)
     // Thoughts alone, blank text or nothing at all: the vendor's own client asks again (6.5).
-    return { reason: 'stop', ...(this.#isSilent ? { silent: true } : {}) }
+    return { reason: 'stop', ...(this.#isSilent ? { silent: this.#hasThoughts ? 'thoughts' : 'empty' } : {}) }
   }
 }
 

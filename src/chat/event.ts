@@ -30,8 +30,11 @@ export type ModelEvent =
       invalid_call?: string
       /** Why the vendor refused, in its own words, if the answer's text does not say so. */
       refusal?: string
-      /** The answer has nothing to read or to do, and this vendor's models mean nothing by that. */
-      silent?: true
+      /**
+       * The answer has nothing to read or to do, and this vendor's models mean nothing by that, unless it is quite empty
+       * and follows tool results.
+       */
+      silent?: 'thoughts' | 'empty'
       /** The model called nothing, and says that it is not done: it wants to be asked again at once. */
       goes_on?: true
     }

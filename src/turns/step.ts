@@ -4,7 +4,7 @@
  * same step once more from the same history.
  */
 import type { ModelEvent, StepFinish, TurnFinish } from '../chat/event.ts'
-import { createFold, type Fold } from '../chat/fold.ts'
+import { createFold, type Finish, type Fold } from '../chat/fold.ts'
 import { addUsage, NO_USAGE, type Part, toolCalls } from '../chat/message.ts'
 import { LlmStale, noTries, type Tries } from '../llm.ts'
 import type { Commit, Step } from '../store/store.ts'
@@ -134,9 +134,13 @@ async function streamStep(
   active.stop.signal.throwIfAborted()
   // A restart was asked for while the last bytes were read: nothing is committed yet, so it still holds.
   if (active.restartPending) return 'tools_changed'
-  // A turn that begins with an empty answer is asked once more; after tool results silence may be meant.
-  const isFirst = run.index === 0 && !active.turn.steps.some(({ discarded }) => discarded)
-  return isFirst && folding.finish()?.silent ? 'retry' : null
+  return isAskedAgain(run, folding.finish()?.silent) ? 'retry' : null
+}
+
+/** Whether a silent answer is asked for once more: an empty one after tool results may be meant. */
+function isAskedAgain({ index, active }: Run, silent: Finish['silent']): boolean {
+  if (silent === undefined || (silent === 'empty' && index > 0)) return false
+  return !active.turn.steps.some((step) => step.discarded && step.index === index)
 }
 
 const inOwnNames = (item: ModelEvent, { overlay }: Prepared): ModelEvent =>

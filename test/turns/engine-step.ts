@@ -48,39 +48,43 @@ t.test('a model that is not done is asked again within the step limit if it said
   }
 })
 
-t.test(
-  'an empty answer is asked for once more if the turn begins with it, and stands after tool calls',
-  async (t) => {
-    const nothing: ModelEvent = { type: 'finish', reason: 'stop', silent: true }
-    const calls: ModelEvent[] = [
-      { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
-      { type: 'finish', reason: 'tool_calls' },
-    ]
-    const paid: ModelEvent = { type: 'usage', usage: { ...NO_USAGE, input_tokens: 5 } }
-    for (const [answer, steps, input_tokens] of [
-      [[paid, nothing], [{ discarded: true }, { attempt: 2, finish_reason: 'stop' }], 10],
-      [calls, [{ finish_reason: 'tool_calls' }, { attempt: 1, finish_reason: 'stop' }], 0],
-    ] as const) {
-      const said = [...answer]
-      const { bus, say, replica } = world(t, {}, said)
-      const one = replica(
-        toolsThat(() => {
-          said.splice(0, said.length, nothing)
-          return null
-        }),
-      )
-      const { turn } = await one.start(CALLER, (await session()).id, asked())
-      say()
-      const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
-      t.match(over, { state: 'completed', restarts: 0, steps, usage: { input_tokens } })
-      const told: unknown[] = []
-      const { signal } = new AbortController()
-      for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal }))
-        if ('events' in item) told.push(...item.events.map(({ data }) => JSON.parse(data).usage))
-      t.match(told.at(-1), { input_tokens }, 'the turn’s end tells what all its attempts used')
-    }
-  },
-)
+t.test('a silent answer is asked for once more, unless it is an empty one after tool calls', async (t) => {
+  const silent = (how: 'thoughts' | 'empty'): ModelEvent => ({ type: 'finish', reason: 'stop', silent: how })
+  const calls: ModelEvent[] = [
+    { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+    { type: 'finish', reason: 'tool_calls' },
+  ]
+  const paid: ModelEvent = { type: 'usage', usage: { ...NO_USAGE, input_tokens: 5 } }
+  const called = { index: 0, finish_reason: 'tool_calls' }
+  const again = (index: number) => [
+    { index, discarded: true },
+    { index, attempt: 2, finish_reason: 'stop' },
+  ]
+  for (const [answer, last, steps, input_tokens] of [
+    [[paid, silent('empty')], 'empty', again(0), 10],
+    [[paid, silent('thoughts')], 'empty', again(0), 10],
+    [calls, 'empty', [called, { index: 1, attempt: 1, finish_reason: 'stop' }], 0],
+    [calls, 'thoughts', [called, ...again(1)], 0],
+  ] as const) {
+    const said = [...answer]
+    const { bus, say, replica } = world(t, {}, said)
+    const one = replica(
+      toolsThat(() => {
+        said.splice(0, said.length, silent(last))
+        return null
+      }),
+    )
+    const { turn } = await one.start(CALLER, (await session()).id, asked())
+    say()
+    const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+    t.match(over, { state: 'completed', restarts: 0, steps, usage: { input_tokens } })
+    const told: unknown[] = []
+    const { signal } = new AbortController()
+    for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal }))
+      if ('events' in item) told.push(...item.events.map(({ data }) => JSON.parse(data).usage))
+    t.match(told.at(-1), { input_tokens }, 'the turn’s end tells what all its attempts used')
+  }
+})
 
 t.test('a turn does not wait for a tools revision that the store does not have', async (t) => {
   const { say, replica } = world(t)

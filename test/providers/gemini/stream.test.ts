@@ -220,7 +220,7 @@ t.test('an image alone is an answer, and an image within thoughts is not', async
   for (const reason of ['STOP', 'OTHER'])
     t.strictSame(parseChunks(said(image), done(reason)).at(-1), { type: 'finish', reason: 'stop' })
   t.strictSame(parseChunks(said({ ...image, thought: true }), done()), [
-    { type: 'finish', reason: 'stop', silent: true },
+    { type: 'finish', reason: 'stop', silent: 'empty' },
   ])
 })
 
@@ -279,18 +279,16 @@ t.test('a call with a whole number that Google may have rounded is not run', asy
 
 t.test('an answer with nothing to read and no call is marked as silent', async (t) => {
   const thought = said({ text: 'hm', thought: true })
-  for (const chunks of [[], [thought], [said({ text: '\n' })]]) {
-    t.strictSame(parseChunks(...chunks, done('STOP')).at(-1), {
-      type: 'finish',
-      reason: 'stop',
-      silent: true,
-    })
+  const blank = said({ text: '\n' })
+  for (const [silent, ...chunks] of [
+    ['empty'],
+    ['empty', blank],
+    ['thoughts', thought],
+    ['thoughts', thought, blank],
+  ] as const) {
+    t.strictSame(parseChunks(...chunks, done('STOP')).at(-1), { type: 'finish', reason: 'stop', silent })
   }
-  t.strictSame(parseChunks(said({ text: '\n' }), done('OTHER')).at(-1), {
-    type: 'finish',
-    reason: 'stop',
-    silent: true,
-  })
+  t.strictSame(parseChunks(blank, done('OTHER')).at(-1), { type: 'finish', reason: 'stop', silent: 'empty' })
   for (const chunks of [[], [thought], [said({ text: '\n' })]]) {
     const after = parseChunks(said({ text: 'a' }), ...chunks, done('OTHER')).at(-1)
     t.strictSame(
@@ -360,7 +358,7 @@ t.test('an unspecified reason counts as none, since backends write it into every
       { code: 'upstream_disconnected' },
     )
   const thought = unspecified({ text: 'hm', thought: true })
-  t.match(parseChunks(thought, done()).at(-1), { reason: 'stop', silent: true })
+  t.match(parseChunks(thought, done()).at(-1), { reason: 'stop', silent: 'thoughts' })
   t.match(parseChunks(unspecified(call), done()).at(-1), { reason: 'tool_calls' })
 })
 
