@@ -4,7 +4,7 @@
  * block the same index, or none. Unknown events, blocks and deltas are skipped: the vendor adds some at will.
  */
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
-import { type AssistantPart, parseArguments, type Usage } from '../../src/chat/message.ts'
+import { type AssistantPart, isBlank, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import { readFrame } from '../frames.ts'
@@ -124,6 +124,10 @@ interface State {
   refusal: string | undefined
   /** A tool was called in full. */
   called: boolean
+  /** There is thinking */
+  thought: boolean
+  /** There is text to read */
+  said: boolean
   /** A call named no tool: it would stay in the history as one that nobody can make */
   nameless: boolean
   /**
@@ -165,6 +169,8 @@ export function createParser(context: ParseContext, vendor: string): ModelParser
     stopReason: undefined,
     refusal: undefined,
     called: false,
+    thought: false,
+    said: false,
     nameless: false,
     bare: null,
   }
@@ -239,7 +245,9 @@ function releaseBare(state: State): ModelEvent[] {
 }
 
 function partEvent(state: State, index: number, part: AssistantPart): ModelEvent {
-  if (part.type === 'tool_call') state.called = true
+  state.called ||= part.type === 'tool_call'
+  state.thought ||= part.type === 'reasoning'
+  state.said ||= part.type === 'text' && !isBlank(part.text)
   return { type: 'part', index, part }
 }
 
@@ -266,7 +274,9 @@ function onMessageStop(state: State): ModelEvent[] {
   if (state.nameless && reason !== 'refusal')
     return [...rest, { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' }]
   const why = reason === 'refusal' && state.refusal ? { refusal: state.refusal } : {}
-  return [...rest, { type: 'finish', reason, ...why }]
+  // The vendor's own client asks again for thinking alone (anthropics/claude-code#81016, its changelog of 2.1.183).
+  const isSilent = reason === 'stop' && state.thought && !state.said
+  return [...rest, { type: 'finish', reason, ...why, ...(isSilent ? { silent: 'thoughts' } : {}) }]
 }
 
 /** wire/anthropic.md 6: a reason not listed is an ordinary end. */

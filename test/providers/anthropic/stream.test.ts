@@ -332,6 +332,23 @@ t.test('a stream becomes the parts of a message', async (t) => {
     }
   })
 
+  await t.test('thinking with nothing to read or to do after it is marked as silent', async (t) => {
+    const thinking = block(0, { type: 'thinking', thinking: '', signature: 'EA' })
+    const redacted = block(0, { type: 'redacted_thinking', data: 'abc' })
+    const text = (words: string) => block(1, { type: 'text', text: words })
+    const last = (...events: Record<string, unknown>[]) => parse(framed(...events)).at(-1)
+    for (const alone of [thinking, redacted, [...thinking, ...text('\n')]])
+      t.strictSame(last(...alone, ...end('end_turn')), { type: 'finish', reason: 'stop', silent: 'thoughts' })
+    for (const [reason, ...events] of [
+      ['end_turn', ...thinking, ...text('So.')],
+      ['end_turn', ...text('')],
+      ['max_tokens', ...thinking],
+      ['refusal', ...thinking],
+      ['tool_use', ...thinking, ...tool('a', '{}')],
+    ] as const)
+      t.notOk('silent' in (last(...events, ...end(reason)) ?? {}), reason)
+  })
+
   await t.test('unknown events, blocks and deltas are skipped', async (t) => {
     const events = parse(
       framed(
