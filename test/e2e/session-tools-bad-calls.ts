@@ -167,7 +167,7 @@ export async function badCalls(t: Test, world: World) {
     }
   }
 
-  await t.test('an empty answer of Gemini is asked for once more, unless it follows results', async (t) => {
+  await t.test('a silent answer is asked for once more if its vendor means nothing by that', async (t) => {
     const nothing: Answer = { items: [] }
     const thought: Answer = { items: [{ type: 'reasoning', parts: ['Hm.'] }] }
     const play = async (path: Path, ...scenes: Answer[]) => {
@@ -195,7 +195,13 @@ export async function badCalls(t: Test, world: World) {
       'an empty answer is asked for once more only',
     )
     const called = await play('gemini key', calls(['kit__echo', { text: 'a' }]))
-    t.match(called, { ...completed, requests: 2, discarded: 0 })
+    t.match(called, { ...completed, requests: 2, discarded: 0 }, 'after results it may be meant')
+    const working = await play('gemini key', calls(['kit__echo', { text: 'a' }]), thought, text('Here.'))
+    t.match(working, { ...completed, requests: 3, discarded: 1, said: 'Here.' }, 'and thoughts are not')
+    for (const path of ['anthropic key', 'anthropic bearer'] as const) {
+      const answer = await play(path, thought, text('Here.'))
+      t.match(answer, { ...completed, requests: 2, discarded: 1, said: 'Here.' }, path)
+    }
     for (const path of OTHERS) {
       const answer = await play(path, nothing, text('Here.'))
       t.match(
