@@ -68,7 +68,8 @@ export async function shapeResult(
       return [part(abridged(whole, stored.output, execId, canInspect)), ...media]
     }
     if (json === null) return content
-    if (text === '') return [part(json), ...media]
+    // A text may be several times as long as the JSON that it lays out.
+    if (text === '' || (isRepeated && isLong(text))) return [part(json), ...media]
     if (isRepeated || (!isLongJson && isTold(structured, text))) return content
     // Without the built-in, the model could not ask for it.
     const isShort = Buffer.byteLength(json) <= (canInspect ? BESIDE : MODEL_LIMIT)

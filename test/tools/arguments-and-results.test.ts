@@ -382,6 +382,9 @@ t.test('a structured result keeps its structure, and a cut is always told', asyn
     'the head is that of the stored text, not of the server’s text',
   )
   t.strictSame(await shape([], big), repeated, 'a text that repeats the structured result changes nothing')
+  const some = { items: big.items.slice(0, 5_000) }
+  const laidOut = await shape([text(JSON.stringify(some, null, 4))], some)
+  t.strictSame(laidOut, await shape([], some), 'JSON that is too long only as it was laid out is given whole')
   const exact = JSON.stringify(big).replace('{"id":1}', '{"id":9007199254740993}')
   const rounded = await shape([text(exact)], JSON.parse(exact))
   t.match(
