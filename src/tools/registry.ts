@@ -173,6 +173,7 @@ export const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>):
 const hasChanged = (before: RegistryTool | undefined, after: RegistryTool): boolean =>
   before !== undefined &&
   (before.hash !== after.hash ||
+    before.connector_id !== after.connector_id ||
     isPlaceholder(before) !== isPlaceholder(after) ||
     before.status !== after.status ||
     before.is_blocked !== after.is_blocked ||

@@ -165,6 +165,13 @@ t.test('a tool whose definition changes keeps its place and is reported as chang
   t.strictSame((await next(tools, [], [{ ...BUILTIN, annotations: {} }])).changed, ['look_up'])
 })
 
+t.test('a tool that another server has taken over in between is reported as changed', async (t) => {
+  const { tools } = await next([], [server('s', [tool('a')])])
+  const over = await next(tools, [server('s', [tool('a')], { connector: connector('s', { id: 'con_2' }) })])
+  t.strictSame(over.changed, ['s.a'], 'calls must reach the server that is bound now')
+  t.equal(found(over.tools, 's.a').connector_id, 'con_2')
+})
+
 t.test('the diff of a definition makes invisible characters visible', (t) => {
   const before = tool('a', { inputSchema: { properties: { kind: { enum: ['x', 'y'], minLength: 1 } } } })
   const after = tool('a', {
