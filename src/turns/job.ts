@@ -142,12 +142,12 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
   const { active, deps } = run
   const { call, exec_id, connector } = job
   const registry = await deps.tools.current(active.session.id)
-  const named = (name: string) => registry.tools.find((tool) => tool.canonical_name === name)
-  const newest = named(call.name)
+  const newest = registry.tools.find((tool) => tool.canonical_name === call.name)
   if (job.declared && !(isDeclarable(newest) && isSameTool(job.declared.tool, newest))) {
     const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }
+  const overlay = await deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
   return deps.executor.run({
     scope: { owner: active.turn.owner, admin: false },
     session_id: active.session.id,
@@ -155,7 +155,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
     call: job.edited ? { ...call, arguments: job.edited } : call,
     declared: job.declared,
     connector,
-    canInspect: isDeclarable(named(INSPECT)),
+    canInspect: overlay.byExposed.has(INSPECT),
     timeoutMs: job.declared ? deps.policy.limits(job.declared.tool, connector).timeoutMs : 0,
     signal,
     onProgress: (progress) =>

@@ -94,6 +94,14 @@ t.test('a model without inspect_tool_output is told that it cannot read on in a 
     t.match(words, /cannot be read from here/)
     t.notMatch(words, /inspect_tool_output/)
   }
+  // The key's path takes 128 tools.
+  const others = Object.fromEntries(Array.from({ length: 127 }, (_, i) => [`tool_${i}`, {}]))
+  const big = await served(t, { ...others, long: { run: () => textResult('x'.repeat(100_000)) } })
+  const world = await openWorld(t, BACKEND, { yaml: `toolbox:\n  mcps:\n${mcp('big', big.url, DYNAMIC)}` })
+  const session = await world.session('openai key')
+  t.match(await toolOf(world, session, 'inspect_tool_output'), { status: 'undeclarable' })
+  const { messages } = await world.run(session, 'call big__long with {}')
+  t.match(messages[2].parts[0].content, [{ text: /cannot be read from here/ }], 'its path had no room for it')
 })
 
 /** Doors in front of servers that stay shut until each of them has a connection. */
