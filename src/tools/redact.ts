@@ -45,9 +45,11 @@ const FIELDS = [
 ] as const
 /** What stands between a field's name and its value in JSON text */
 const between = (quote: string) => String.raw`${quote}\s{0,9}:\s{0,9}${quote}`
-/** Where such a field's value begins */
-const field = (quote: string) =>
-  FIELDS.map(([name, begins]) => `(?<=(?:${name})${between(quote)})${begins}`).join('|')
+/** The same, where the value is a list of texts */
+const LIST = String.raw`"\s{0,9}:\s{0,9}\[\s{0,99}"`
+/** Where such a field's value begins, behind what stands `between` */
+const field = (between: string) =>
+  FIELDS.map(([name, begins]) => `(?<=(?:${name})${between})${begins}`).join('|')
 
 const AWS_SECRET = /[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)/
 const AWS_SESSION = /[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)/
@@ -120,10 +122,19 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp, before?: string])[]
   [AWS_SECRET, named(AWS_SECRET, /[A-Za-z0-9/+=]{40,}/)],
   [AWS_SESSION, named(AWS_SESSION, /[A-Za-z0-9/+=]{100,}/)],
   // Fields, also of JSON inside a JSON string
-  [/"\s{0,9}:\s{0,9}"[^"]/, new RegExp(String.raw`(?:${field('"')})(?:[^"\\]|\\.){1,}`), between('"')],
+  [
+    /"\s{0,9}:\s{0,9}"[^"]/,
+    new RegExp(String.raw`(?:${field(between('"'))})(?:[^"\\]|\\.){1,}`),
+    between('"'),
+  ],
+  [
+    /"\s{0,9}:\s{0,9}\[\s{0,99}"[^"]/,
+    new RegExp(String.raw`(?:${field(LIST)})(?:[^"\\]|\\.){1,}(?:"\s{0,99},\s{0,99}"(?:[^"\\]|\\.){0,}){0,}`),
+    LIST,
+  ],
   [
     /\\"\s{0,9}:\s{0,9}\\"/,
-    new RegExp(String.raw`(?:${field(String.raw`\\"`)})(?:[^"\\]|\\\\\\?.){1,}`),
+    new RegExp(String.raw`(?:${field(between(String.raw`\\"`))})(?:[^"\\]|\\\\\\?.){1,}`),
     between(String.raw`\\"`),
   ],
 ]
@@ -181,8 +192,14 @@ const SHORTEST = RULES.map(
     [sign, new RegExp(before + source.replaceAll(',}', '}'), flags)] as const,
 )
 
+/** A list under a secret's name: redactJson replaces its texts wherever they are in it. */
+const LISTED = [
+  /":\[[^\]]/,
+  new RegExp(String.raw`(?<=":\[)(?<=(?:${FIELDS.map(([name]) => name).join('|')})":\[)[^\]]`),
+] as const
+
 const holdsSecret = (text: string): boolean =>
-  SHORTEST.some(([sign, rule]) => sign.test(text) && rule.test(text))
+  [...SHORTEST, LISTED].some(([sign, rule]) => sign.test(text) && rule.test(text))
 
 /** Replaces the secrets of a text. */
 export async function redactText(text: string): Promise<string> {

@@ -82,6 +82,19 @@ t.test('JSON text is searched by its field names, as an object is', async (t) =>
   t.same(await redactJson({ text }), { text: await redactText(text) })
 })
 
+t.test('a list under a secret’s name is replaced, in JSON text too, and sealed', async (t) => {
+  const headers = (cookies: string[]) => ({ 'Set-Cookie': cookies, Vary: ['Origin', 'Accept'] })
+  const value = headers(['sid="abc"; Path=/', 'b=c'])
+  t.strictSame(await redactJson(value), headers([MASK, MASK]))
+  t.equal(await redactText(JSON.stringify(value, null, 8)), JSON.stringify(headers([MASK]), null, 8))
+  for (const list of [['a'], ['', 'a'], [null, 'a'], [['a']], [{ x: 1 }, 'a']]) {
+    const json = JSON.stringify({ arguments: { api_key: list } })
+    t.not(JSON.stringify(await redactJson(JSON.parse(json))), json)
+    t.ok(hasSecret(json), json)
+  }
+  t.notOk(hasSecret(JSON.stringify({ api_key: [], tokens: ['a'] })))
+})
+
 t.test('a short secret is replaced in a short text', async (t) => {
   t.equal(await redactText('SECRET=abcd'), `SECRET=${MASK}`)
   t.equal(await redactText('{"pwd":"x"}'), `{"pwd":"${MASK}"}`)
