@@ -2,7 +2,7 @@
  * A tool's answer as the model gets it and as it is kept. An answer that is too long for a model is stored whole; the
  * model gets its head and tail with a notice that says how to read on (outputSlice). Nothing is cut in silence.
  */
-import { BEARABLE, excessIn, isJsonOf, isWithin, stepsOf } from '../chat/json.ts'
+import { BEARABLE, excessIn, isJsonOf, isRecord, isWithin, stepsOf } from '../chat/json.ts'
 import { asItIs, fileAsText } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart, ToolResultPart } from '../chat/message.ts'
 import { invalid } from '../errors.ts'
@@ -54,34 +54,48 @@ export async function shapeResult(
   const text = texts.map((one) => one.text).join('\n\n')
   const json = structured === undefined ? null : JSON.stringify(structured)
   // Servers repeat a structured result as text; one of the two is enough (MCP, tools: structured content).
-  const isRepeated = json !== null && (text === '' || isJsonOf(structured, text))
+  const isRepeated =
+    json !== null && (text === '' || isWrapped(structured, text) || isJsonOf(structured, text))
   const isLongText = !isRepeated && isLong(text)
   const isLongJson = json !== null && isLong(json)
+  const isTextEnough = isRepeated && text !== '' && !isLong(text)
+  // Without the built-in, the model could not ask for it.
+  const isShort = json !== null && Buffer.byteLength(json) <= (canInspect ? BESIDE : MODEL_LIMIT)
   // The document that is abridged for the model is also the stored one, so that the model can read on at an offset.
-  const document = !isLongText ? structured : isLongJson ? { text, structured } : undefined
+  const document = !isLongText ? structured : json === null || isShort ? undefined : { text, structured }
   const plain = [text, ...media.map(named)].filter((one) => one !== '').join('\n\n')
   const stored = await storedForm(document, plain)
   const bytes = Buffer.byteLength(stored.output)
+  const head = () => {
+    const whole = document === undefined ? plain : JSON.stringify(document)
+    return part(abridged(whole, stored.output, execId, canInspect))
+  }
   const shown = (): ContentPart[] => {
-    if (isLongText || (isLongJson && isRepeated)) {
-      const whole = document === undefined ? plain : JSON.stringify(document)
-      return [part(abridged(whole, stored.output, execId, canInspect)), ...media]
+    if (isTextEnough) return content
+    if (isLongText) {
+      const said = head()
+      const isMore = json !== null && document === undefined && !isTold(structured, said.text)
+      return [said, ...media, ...(isMore ? [part(json)] : [])]
     }
     if (json === null) return content
     // A text may be several times as long as the JSON that it lays out.
-    if (text === '' || (isRepeated && isLong(text))) return [part(json), ...media]
-    if (isRepeated || (!isLongJson && isTold(structured, text))) return content
-    // Without the built-in, the model could not ask for it.
-    const isShort = Buffer.byteLength(json) <= (canInspect ? BESIDE : MODEL_LIMIT)
+    if (isRepeated) return [isLongJson ? head() : part(json), ...media]
+    if (!isLongJson && isTold(structured, text)) return content
     return [...content, part(isShort ? json : elsewhere(bytes, execId, canInspect))]
   }
   return {
     content: shown(),
     ...(structured === undefined || isLongJson ? {} : { structured }),
-    ...(isLongText || isLongJson ? { spill: { exec_id: execId, bytes } } : {}),
+    ...((isLongText || isLongJson) && !isTextEnough ? { spill: { exec_id: execId, bytes } } : {}),
     stored,
     bytes,
   }
+}
+
+/** Whether the structure is the text alone, as FastMCP gives a text: `{"result": "…"}`. */
+const isWrapped = (structured: unknown, text: string): boolean => {
+  const [only, ...others] = isRecord(structured) ? Object.values(structured) : []
+  return only === text && others.length === 0
 }
 
 /**

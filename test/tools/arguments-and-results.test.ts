@@ -359,6 +359,7 @@ t.test('results that repeat themselves are shaped within seconds', async (t) => 
 })
 
 t.test('a structured result keeps its structure, and a cut is always told', async (t) => {
+  const rows = (length: number) => Array.from({ length }, (_, i) => ({ id: i }))
   const small = { items: [1, 2, 3] }
   const output = JSON.stringify(small)
   t.strictSame(await shape([], small), {
@@ -367,7 +368,7 @@ t.test('a structured result keeps its structure, and a cut is always told', asyn
     stored: { output, structured: true },
     bytes: output.length,
   })
-  const big = { items: Array.from({ length: 9_000 }, (_, i) => ({ id: i })) }
+  const big = { items: rows(9_000) }
   const repeated = await shape([text(JSON.stringify(big, null, 2))], big)
   t.equal(repeated.structured, undefined)
   t.equal(repeated.content.length, 1)
@@ -382,9 +383,9 @@ t.test('a structured result keeps its structure, and a cut is always told', asyn
     'the head is that of the stored text, not of the server’s text',
   )
   t.strictSame(await shape([], big), repeated, 'a text that repeats the structured result changes nothing')
-  const some = { items: big.items.slice(0, 5_000) }
-  const laidOut = await shape([text(JSON.stringify(some, null, 4))], some)
-  t.strictSame(laidOut, await shape([], some), 'JSON that is too long only as it was laid out is given whole')
+  const wide = { items: rows(5_000) }
+  const laidOut = await shape([text(JSON.stringify(wide, null, 4))], wide)
+  t.strictSame(laidOut, await shape([], wide), 'JSON that is too long only as it was laid out is given whole')
   const exact = JSON.stringify(big).replace('{"id":1}', '{"id":9007199254740993}')
   const rounded = await shape([text(exact)], JSON.parse(exact))
   t.match(
@@ -407,6 +408,26 @@ t.test('a structured result keeps its structure, and a cut is always told', asyn
   })
   const wordy = await shape([text(long)], small)
   t.match(wordy, { structured: small, stored: { output: long, structured: false } })
+  t.match(wordy.content, [{ text: /its middle is left out/ }, text('{"items":[1,2,3]}')])
+  t.equal(
+    (await shape([text(`1, 2, 3 ${long}`)], small)).content.length,
+    1,
+    'what the head tells is not repeated',
+  )
+  const some = { ids: rows(1_000) }
+  t.match((await shape([text(long)], some)).stored, {
+    output: JSON.stringify({ text: long, structured: some }),
+  })
+})
+
+t.test('a text that a server wraps in a structure counts once', async (t) => {
+  const long = 'line\n'.repeat(20_000)
+  const { content, stored } = await shape([text(long)], { result: long })
+  t.strictSame(stored, { output: JSON.stringify({ result: long }), structured: true })
+  t.match(content, [{ text: /^\{"result":"line.*its middle is left out/s }])
+  const lines = 'a\n'.repeat(MODEL_LIMIT / 2)
+  const whole = await shape([text(lines)], { result: lines })
+  t.strictSame([whole.content, whole.spill], [[text(lines)], undefined], 'it just fits, as JSON it would not')
 })
 
 t.test('what only the structure says is shown beside the text, or named with a way to read it', async (t) => {
