@@ -5,6 +5,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import type { ToolsDelta } from '../chat/event.ts'
 import { exposedName } from '../chat/names.ts'
+import { once } from '../chat/once.ts'
 import type { McpTool, ToolProblem } from '../mcp/contract.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import { inSlices } from '../within.ts'
@@ -206,16 +207,15 @@ async function listed(server: KnownServer, tools: readonly McpTool[], room: Room
   const beyond = most < MOST_LIST_BYTES ? BEYOND_ALL : BEYOND
   let bytes = 0
   // By name: the same tools stay within the limit whatever order the server lists them in.
-  const offered = tools
-    .filter(({ name }) => isOffered(server.connector, name))
-    .sort((a, b) => (a.name < b.name ? -1 : 1))
-  const usable = await inSlices(offered, (tool) => {
+  const mine = await offered(server.connector, tools, ({ name }) => name)
+  mine.sort((a, b) => (a.name < b.name ? -1 : 1))
+  const usable = await inSlices(mine, (tool) => {
     bytes += definitionOf(tool).bytes
     return mcpTool(server, tool, bytes <= most ? schemaOf(tool) : beyond)
   })
   room.bytes -= Math.min(bytes, most)
-  const leftOut = server.left_out
-    .filter(({ tool }) => isOffered(server.connector, tool))
+  const problems = await offered(server.connector, server.left_out, ({ tool }) => tool)
+  const leftOut = problems
     .slice(0, MOST_LEFT_OUT)
     .map(({ tool: name, problem }) => mcpTool(server, { name, inputSchema: ANY }, { undeclarable: problem }))
   return [...usable, ...leftOut]
@@ -235,8 +235,18 @@ interface Room {
 
 /** Whether the connector's own lists let a tool through: named by `allow_tools` if there are any, not by `deny_tools`. */
 export function isOffered({ allow_tools, deny_tools }: Connector, tool: string): boolean {
-  const isAllowed = allow_tools.length === 0 || allow_tools.some((glob) => matches(glob, tool))
-  return isAllowed && !deny_tools.some((glob) => matches(glob, tool))
+  const isAllowed = allow_tools.length === 0 || testsOf(allow_tools).some((fits) => fits(tool))
+  return isAllowed && !testsOf(deny_tools).some((fits) => fits(tool))
+}
+
+/** In slices: a thousand names against two thousand globs, all of them long, take seconds. */
+export async function offered<T>(
+  connector: Connector,
+  list: readonly T[],
+  nameOf: (one: T) => string,
+): Promise<T[]> {
+  const all = await inSlices(list, (one) => (isOffered(connector, nameOf(one)) ? [one] : []))
+  return all.flat()
 }
 
 function mcpTool(server: KnownServer, tool: McpTool, schema: Normalised): Candidate {
@@ -298,18 +308,18 @@ const belongsTo = (tool: RegistryTool, { connector, server }: KnownServer): bool
  * The tools of a server that the registry has: as they were while its state is pending, else unavailable; the rules
  * always hold.
  */
-const remembered = (server: KnownServer, own: readonly RegistryTool[]): Candidate[] =>
-  own.flatMap((tool) => {
-    const { connector, state, reason } = server
-    const { mcp_tool_name: name, hash } = tool
-    if (name === null || !isOffered(connector, name)) return []
-    const { refusal, isChanged } = ruled(server, name, hash)
+async function remembered(server: KnownServer, own: readonly RegistryTool[]): Promise<Candidate[]> {
+  const { connector, state, reason } = server
+  const mine = await offered(connector, own, ({ mcp_tool_name }) => mcp_tool_name ?? '')
+  return mine.map((tool) => {
+    const { refusal, isChanged } = ruled(server, tool.mcp_tool_name ?? '', tool.hash)
     if (refusal !== null) return { ...tool, status: 'undeclarable', reason: refusal }
     if (isChanged && connector.pin === 'block')
       return { ...tool, status: 'changed', reason: changedReason(connector), is_blocked: true }
     const isAsItWas = state === 'pending' || tool.status === 'undeclarable'
     return isAsItWas ? tool : { ...tool, status: 'unavailable', reason }
   })
+}
 
 /**
  * Exposed names may be equal once they are cut: the earlier tool keeps the name, the later is left out with a reason.
@@ -330,23 +340,28 @@ function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
   })
 }
 
+/** Globs are read once for all names of a list. */
+const testsOf = once((globs: readonly string[]) => globs.map(testOf))
+
 /**
  * `*` stands for any run of characters, `?` for one; everything else for itself. Goes piece by piece and never
  * backtracks: as a regular expression, a few stars would hold the event loop for minutes over one long name, and
  * strangers write both globs and names.
  */
-function matches(glob: string, name: string): boolean {
-  if (!glob.includes('*')) return name.length === glob.length && standsAt(glob, name, 0)
+function testOf(glob: string): (name: string) => boolean {
+  if (!glob.includes('*')) return (name) => name.length === glob.length && standsAt(glob, name, 0)
   const [first = '', ...between] = glob.split('*')
   const last = between.pop() ?? ''
-  if (!standsAt(first, name, 0)) return false
-  let at = first.length
-  for (const piece of between) {
-    const found = placeOf(piece, name, at)
-    if (found < 0) return false
-    at = found + piece.length
+  return (name) => {
+    if (!standsAt(first, name, 0)) return false
+    let at = first.length
+    for (const piece of between) {
+      const found = placeOf(piece, name, at)
+      if (found < 0) return false
+      at = found + piece.length
+    }
+    return name.length - last.length >= at && standsAt(last, name, name.length - last.length)
   }
-  return name.length - last.length >= at && standsAt(last, name, name.length - last.length)
 }
 
 function placeOf(piece: string, name: string, from: number): number {

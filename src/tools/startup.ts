@@ -10,7 +10,7 @@ import { openSandbox, type Sandbox } from '../mcp/sandbox.ts'
 import type { Connector } from '../store/store.ts'
 import { oneLine } from '../text.ts'
 import { redactText } from './redact.ts'
-import { isOffered } from './registry.ts'
+import { isOffered, offered } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** From sysexits.h */
@@ -40,9 +40,9 @@ interface ToolboxRules {
   check(): Promise<void>
   /**
    * A server's list came (`before` is null) or moved while serving: logs what that means, and stops nothing. Connectors
-   * made by the API follow the same rules.
+   * made by the API follow the same rules. Never rejects.
    */
-  note(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
+  note(connector: Connector, before: readonly string[] | null, after: readonly string[]): Promise<void>
 }
 
 interface ToolboxRulesDeps {
@@ -116,11 +116,11 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       for (const warning of configuredButAbsent(toolbox, up, deps.builtins)) log.warn(warning)
       for (const warning of ambiguous(toolbox, up, deps.builtins)) log.warn(warning)
     },
-    note(connector, before, after) {
+    async note(connector, before, after) {
       const known = before ?? listedAtStart.get(connector.id)
-      const offered = after.filter((tool) => isOffered(connector, tool))
-      if (offered.length === 0 && known?.length !== 0) log.warn(noTools(connector))
-      const fresh = offered.filter((tool) => !known?.includes(tool))
+      const mine = await offered(connector, after, (tool) => tool)
+      if (mine.length === 0 && known?.length !== 0) log.warn(noTools(connector))
+      const fresh = mine.filter((tool) => !known?.includes(tool))
       const told = connector.origin === 'api' ? fresh.slice(0, MOST_TOLD) : fresh
       report(connector, told, known !== undefined)
       if (told.length < fresh.length) log.info(moreTools(fresh.length - told.length, connector.name))

@@ -449,6 +449,16 @@ t.test('a glob with many stars matches correctly and quickly', async (t) => {
   t.ok(worked() - started < 1_000)
 })
 
+t.test('many long globs are tried on long names while others have the event loop', async (t) => {
+  const globs = Array.from({ length: 1_000 }, (_, i) => `${'a'.repeat(240)}*b${i}`)
+  const denying = connector('s', { deny_tools: globs })
+  const list = Array.from({ length: 60 }, (_, i) => tool(`${'a'.repeat(390)}${i}`))
+  const left_out = list.map(({ name }) => ({ tool: name, problem: 'It is broken.' }))
+  const { tools } = await next([], [server('s', list)])
+  for (const one of [server('s', list), server('s', [], { left_out }), server('s', null)])
+    t.ok((await passesOf(() => next(tools, [{ ...one, connector: denying }]))) > 2)
+})
+
 t.test('a tool that the MCP door left out is listed with its reason, and keeps no place', async (t) => {
   const { tools, left_out } = repairTools([
     tool('fine'),

@@ -55,40 +55,41 @@ t.test('a server gains nothing by naming a tool like another server’s', async 
   t.match(policy.admit(evil, 'a.dotted.one'), { ok: true }, 'a bare name may have dots')
 })
 
-t.test('the log names only the host of a caller’s server, whose path may hold its key', (t) => {
+t.test('the log names only the host of a caller’s server, whose path may hold its key', async (t) => {
   const said: string[] = []
   const rules = createToolboxRules({
     log: { warn: (words: string) => said.push(words) },
     toolbox: toolbox({}),
   } as unknown as Parameters<typeof createToolboxRules>[0])
   const url = 'https://mcp.test/s/key-of-ann/mcp?key=too'
-  for (const origin of ['api', 'config'] as const) rules.note({ ...connector, url, origin }, null, [])
+  for (const origin of ['api', 'config'] as const) await rules.note({ ...connector, url, origin }, null, [])
   t.strictSame(said, [
     "MCP server 'srv' at https://mcp.test returned no tools",
     "MCP server 'srv' at https://mcp.test/s/key-of-ann/mcp returned no tools",
   ])
-  t.end()
 })
 
-t.test('the log names only a hundred tools of a caller’s list, and all of a configured server’s', (t) => {
-  const said: string[] = []
-  const limits = toolbox({})
-  const rules = createToolboxRules({
-    log: { info: (words: string) => said.push(words) },
-    toolbox: limits,
-    policy: createToolboxPolicy(limits),
-  } as unknown as Parameters<typeof createToolboxRules>[0])
-  const names = Array.from({ length: 300 }, (_, i) => `tool-${i}`)
-  const lists = { ...connector, mode: 'dynamic' as const, allow_tools: [], deny_tools: [] }
-  rules.note({ ...lists, origin: 'api' }, null, names)
-  t.equal(said.length, 101)
-  t.equal(said.at(-1), "200 more tools came from MCP server 'srv'")
-  rules.note({ ...lists, origin: 'config' }, null, names)
-  t.equal(said.length, 101 + 300)
-  t.end()
-})
+t.test(
+  'the log names only a hundred tools of a caller’s list, and all of a configured server’s',
+  async (t) => {
+    const said: string[] = []
+    const limits = toolbox({})
+    const rules = createToolboxRules({
+      log: { info: (words: string) => said.push(words) },
+      toolbox: limits,
+      policy: createToolboxPolicy(limits),
+    } as unknown as Parameters<typeof createToolboxRules>[0])
+    const names = Array.from({ length: 300 }, (_, i) => `tool-${i}`)
+    const lists = { ...connector, mode: 'dynamic' as const, allow_tools: [], deny_tools: [] }
+    await rules.note({ ...lists, origin: 'api' }, null, names)
+    t.equal(said.length, 101)
+    t.equal(said.at(-1), "200 more tools came from MCP server 'srv'")
+    await rules.note({ ...lists, origin: 'config' }, null, names)
+    t.equal(said.length, 101 + 300)
+  },
+)
 
-t.test('the log misses a tool only at a server whose tool the toolbox names', (t) => {
+t.test('the log misses a tool only at a server whose tool the toolbox names', async (t) => {
   const said: string[] = []
   const named = toolbox({
     mcps: [{ name: 'bank' }] as unknown as Toolbox['mcps'],
@@ -106,9 +107,8 @@ t.test('the log misses a tool only at a server whose tool the toolbox names', (t
     ['bank', 'pay', 'look', 'other'],
     ['evil', 'bank.pay', 'pay', 'look'],
   ] as const)
-    rules.note({ ...lists, name }, [...tools, 'stays'], ['stays'])
+    await rules.note({ ...lists, name }, [...tools, 'stays'], ['stays'])
   t.strictSame(said, [gone('bank', 'pay'), gone('bank', 'look'), gone('evil', 'look')])
-  t.end()
 })
 
 t.test('hints count if the operator trusts the server, and absent hints mean the worst', async (t) => {
