@@ -396,7 +396,10 @@ t.test('a structured result keeps its structure, and a cut is always told', asyn
     'a large id keeps the digits that the server wrote',
   )
   const told = await shape([text('9000 items')], big)
-  t.match(told.content, [text('9000 items'), { text: /structured result of \d+ bytes.*exec_7/ }])
+  t.match(told.content, [
+    text('9000 items'),
+    { text: /structured result of \d+ bytes.*exec_7", "offset": 0\}/ },
+  ])
   t.strictSame(JSON.parse(told.stored.output), big)
   const long = 'z'.repeat(MODEL_LIMIT + 1)
   t.equal((await shape([text(long.slice(1))])).spill, undefined, 'a text that just fits is given whole')

@@ -211,7 +211,7 @@ t.test('a field with a secret’s name is replaced whatever it holds', async (t)
 })
 
 t.test('plain prose and ids are left alone', async (t) => {
-  const values = { nextPageToken: 'abc', passwords: 'def', cookie: '^2.0.1', pwd: '/home/ann' }
+  const values = { nextPageToken: 'abc', passwords: 'def', cookie: '^2.0.1', pwd: '/home/ann', secret: '' }
   t.same(await redactJson(values), values)
   for (const text of [
     'API_KEY=$KEY, DB_PASSWORD= ',
