@@ -580,6 +580,7 @@ t.test('a path leads into a structured output, and a wrong path is refused', asy
   const at = (path: string) => outputSlice(stored, { path, offset: 0, limit: 100 }).content
   t.equal(at('/a~1b/c~0d/1/y'), 'words')
   t.equal(at('/a~1b/c~0d/1'), '{"y":"words"}')
+  t.equal(at('/a~1b/c~0d/0'), 'x')
   for (const path of ['a', '/none', '/a~1b/c~0d/length', '/a~1b/c~0d/01', '/a~1b/c~0d/0/0', '/__proto__']) {
     t.throws(() => at(path), { code: 'invalid_request', param: 'path' }, path)
   }
