@@ -581,6 +581,9 @@ t.test('a path leads into a structured output, and a wrong path is refused', asy
   t.equal(at('/a~1b/c~0d/1/y'), 'words')
   t.equal(at('/a~1b/c~0d/1'), '{"y":"words"}')
   t.equal(at('/a~1b/c~0d/0'), 'x')
+  const text = { ...stored, structured: false }
+  const { content } = outputSlice(text, { path: '/a~1b/c~0d/0', offset: 0, limit: 100 })
+  t.equal(content, 'x', 'also into a text that is JSON')
   for (const path of ['a', '/none', '/a~1b/c~0d/length', '/a~1b/c~0d/01', '/a~1b/c~0d/0/0', '/__proto__']) {
     t.throws(() => at(path), { code: 'invalid_request', param: 'path' }, path)
   }
