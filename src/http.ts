@@ -124,29 +124,43 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
 
 /** What was sent right before the server closes is read within this time. */
 const READ_MS = 100
-/** How long a request that has begun may take to arrive whole once the server closes. */
+/** How long a request that has begun may take to arrive whole once the server closes, … */
 const ARRIVE_MS = 1000
+/** … and how long a client may take to read an answer. */
+const TAKE_MS = 10_000
 
 /**
  * When Node's server closes, it waits for every connection that is in the middle of a request, or was never used
  * (browsers and proxies open some in advance). It no longer checks which of them are late, so that one client could
- * keep it from closing. So connections that are owed no answer are closed here.
+ * keep it from closing. And it cuts answers that are made and not sent yet: to Node their connections are idle. So
+ * which connections are closed, and when, is decided here.
  */
 function closeUnanswerable(app: App, closing: AbortSignal): void {
   const connections = new Set<Socket>()
   const answers = new Set<ServerResponse>()
+  /** Bytes that a connection had sent when its last answer was over: if there are more by now, a request has begun */
+  const idleAt = new WeakMap<Socket, number>()
   app.server.on('connection', (socket) => keepOpen(connections, socket))
-  app.server.on('request', (_, response) => keepOpen(answers, response))
+  app.server.on('request', ({ socket }, response) => {
+    keepOpen(answers, response)
+    response.once('close', () => idleAt.set(socket, socket.bytesRead))
+  })
   const closeUnused = () => {
     for (const socket of connections) if (socket.bytesRead === 0) socket.destroy()
   }
-  const closeLate = () => {
-    const owed = new Set([...answers].filter(({ req }) => req.complete).map(({ req }) => req.socket))
-    for (const socket of connections) if (!owed.has(socket)) socket.destroy()
+  const closeUnless = (isOwed: (answer: ServerResponse) => boolean, isOver = (_: Socket) => true) => {
+    const owed = new Set([...answers].filter(isOwed).map(({ req }) => req.socket))
+    for (const socket of connections) if (isOver(socket) && !owed.has(socket)) socket.destroy()
   }
+  app.server.closeIdleConnections = () =>
+    closeUnless(
+      () => true,
+      (socket) => socket.bytesRead === idleAt.get(socket),
+    )
   closing.addEventListener('abort', () => {
     setTimeout(closeUnused, READ_MS)
-    setTimeout(closeLate, ARRIVE_MS).unref()
+    setTimeout(() => closeUnless(({ req }) => req.complete), ARRIVE_MS).unref()
+    setTimeout(() => closeUnless(({ writableEnded }) => !writableEnded), TAKE_MS).unref()
   })
 }
 

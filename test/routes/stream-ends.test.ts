@@ -330,6 +330,26 @@ t.test('a client that does not read cannot keep the server from closing', async 
   await closing
 })
 
+t.test('an answer that is on its way when the server closes arrives whole, if it is read', async (t) => {
+  // More than the sockets' buffers hold.
+  const turn = turnRow({ input: [{ type: 'text', text: 'x'.repeat(32 << 20) }] })
+  const s = await serve(t, turn, { turns: { wait: async () => turn } })
+  const [read, deaf] = await Promise.all([s.open('/v1/turns/turn_1'), s.open('/v1/turns/turn_1')])
+  deaf.on('error', () => {})
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const closing = s.app.close()
+  while (s.app.server.listening) await aMoment()
+  t.equal((await all(read)).length, Number(read.headers['content-length']))
+  const open = () => new Promise((resolve) => s.app.server.getConnections((_, count) => resolve(count)))
+  while ((await open()) !== 1) await aMoment()
+  mock.timers.tick(9000)
+  await aMoment()
+  t.equal(await open(), 1)
+  mock.timers.tick(1000)
+  await closing
+})
+
 t.test('a stream or a waiting call that begins while the server closes ends with the server', async (t) => {
   const turn = turnRow()
   const { opened, open } = gate()
