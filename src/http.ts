@@ -86,6 +86,8 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   useErrors(app)
   useValidation(app)
   app.addHook('onSend', ({ id, method, routeOptions }, reply, payload, done) => {
+    // The client has left: what would have been said, as of a wait that was cut short, is no answer to count.
+    if (reply.raw.destroyed) return done(null, payload)
     const { url: route = 'none' } = routeOptions
     const { statusCode: status, elapsedTime: ms } = reply
     deps.metrics.httpAnswered(method, route, status, ms)

@@ -465,13 +465,24 @@ t.test('a caller who left while the turn was opened is not waited for', async (t
   await t.resolves(ended)
 })
 
-t.test('the wait of a caller who leaves ends', async (t) => {
-  const { begun, ended, turns } = waits(turnRow())
-  const s = await serve(t, turnRow(), { turns })
-  const outgoing = request({ host: '127.0.0.1', port: s.port, path: '/v1/turns/turn_1?wait=500' })
-  outgoing.on('error', () => {})
-  outgoing.end()
-  await begun
-  outgoing.destroy()
-  await t.resolves(ended)
+t.test('the wait of a caller who leaves ends, and does not count as refused', async (t) => {
+  const posted = { method: 'POST', headers: { 'content-type': 'application/json' } }
+  const waiting = [
+    ['/v1/sessions/ses_1/turns', posted, { input: 'Hi', stream: false }],
+    ['/v1/turns/turn_1?wait=500', {}],
+    ['/v1/turns/turn_1/cancel?wait=true', posted, {}],
+  ] as const
+  for (const [path, how, body] of waiting) {
+    const { begun, ended, turns } = waits(turnRow())
+    const s = await serve(t, turnRow(), { turns })
+    const outgoing = request({ host: '127.0.0.1', port: s.port, path, ...how })
+    outgoing.on('error', () => {})
+    outgoing.end(body && JSON.stringify(body))
+    await begun
+    outgoing.destroy()
+    await t.resolves(ended, path)
+    for (let i = 0; i < 10; i++) await aMoment()
+    const { payload } = await s.app.inject({ url: '/metrics', headers: { host: 'localhost' } })
+    t.notMatch(payload, /http_requests_total\{.*status="503"/, path)
+  }
 })
