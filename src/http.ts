@@ -93,11 +93,10 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     deps.metrics.httpAnswered(method, route, status, ms)
     if (!UNLOGGED.has(route))
       log.debug({ request_id: id, method, route, status, ms: Math.round(ms) }, 'request answered')
-    // The server has closed its idle connections by then, and would wait for this one, which becomes idle later.
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
-  closeUnanswerable(app, streams.closing)
+  closeConnections(app, streams.closing)
   closeQueued(app)
   giveUpUnread(app, STUCK_PINGS * (deps.pingMs ?? PING_MS))
   // A header `Expect` with an unknown value is ignored: Node's own refusal (417) would have no body and no id.
@@ -128,39 +127,35 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
 const READ_MS = 100
 /** How long a request that has begun may take to arrive whole once the server closes, … */
 const ARRIVE_MS = 1000
-/** … and how long a client may take to read an answer. */
+/** … and how long its client may take to read the answer. */
 const TAKE_MS = 10_000
 
 /**
- * When Node's server closes, it waits for every connection that is in the middle of a request, or was never used
- * (browsers and proxies open some in advance). It no longer checks which of them are late, so that one client could
- * keep it from closing. And it cuts answers that are made and not sent yet: to Node their connections are idle. So
- * which connections are closed, and when, is decided here.
+ * When Node's server closes, it closes idle connections: also one whose answer is still being sent, or whose next
+ * request has not been read yet. For every other connection it waits, whether or not its client does anything, so that
+ * one client could keep it from closing. So all of them are closed here.
  */
-function closeUnanswerable(app: App, closing: AbortSignal): void {
+function closeConnections(app: App, closing: AbortSignal): void {
   const connections = new Set<Socket>()
   const answers = new Set<ServerResponse>()
-  /** Bytes that a connection had sent when its last answer was over: if there are more by now, a request has begun */
+  /** Bytes that a connection had sent when its last answer was over */
   const idleAt = new WeakMap<Socket, number>()
+  const isIdle = (socket: Socket) => socket.bytesRead === (idleAt.get(socket) ?? 0)
   app.server.on('connection', (socket) => keepOpen(connections, socket))
   app.server.on('request', ({ socket }, response) => {
     keepOpen(answers, response)
-    response.once('close', () => idleAt.set(socket, socket.bytesRead))
+    response.once('close', () => {
+      idleAt.set(socket, socket.bytesRead)
+      if (closing.aborted) socket.end()
+    })
   })
-  const closeUnused = () => {
-    for (const socket of connections) if (socket.bytesRead === 0) socket.destroy()
-  }
   const closeUnless = (isOwed: (answer: ServerResponse) => boolean, isOver = (_: Socket) => true) => {
     const owed = new Set([...answers].filter(isOwed).map(({ req }) => req.socket))
     for (const socket of connections) if (isOver(socket) && !owed.has(socket)) socket.destroy()
   }
-  app.server.closeIdleConnections = () =>
-    closeUnless(
-      () => true,
-      (socket) => socket.bytesRead === idleAt.get(socket),
-    )
+  app.server.closeIdleConnections = () => {}
   closing.addEventListener('abort', () => {
-    setTimeout(closeUnused, READ_MS)
+    setTimeout(() => closeUnless(() => true, isIdle), READ_MS)
     setTimeout(() => closeUnless(({ req }) => req.complete), ARRIVE_MS).unref()
     setTimeout(() => closeUnless(({ writableEnded }) => !writableEnded), TAKE_MS).unref()
   })

@@ -95,10 +95,7 @@ export function createStreams({ log, metrics, authenticate, pingMs = PING_MS }: 
         if (refusal instanceof BatonError && refusal.code === 'unauthenticated') over()
       })
       const { raw } = reply
-      const { socket } = raw
       const leave = () => {
-        // The server has closed its idle connections by then, and would wait for this one, which becomes idle later.
-        raw.once('finish', () => socket?.end())
         over()
         // A client that reads no more must not keep the server from closing.
         setTimeout(() => raw.destroy(), CLOSE_MS).unref()
