@@ -13,6 +13,7 @@ import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
 import type { Caller } from './ports.ts'
 import type { ApiKey, FoundKey, Scope, Store } from './store/store.ts'
+import { inMilliseconds } from './validation.ts'
 
 /** A key to be made; without `expires_at` it holds until it is revoked. */
 export interface NewKey {
@@ -36,7 +37,7 @@ export async function createKey(
     name: input.name ?? null,
     scopes: [...new Set(input.scopes)],
     hint: key.slice(-4),
-    expires_at: input.expires_at ?? null,
+    expires_at: input.expires_at === undefined ? null : inMilliseconds(input.expires_at),
     hash: sha256(key),
   }
   const details = { owner: made.owner, scopes: made.scopes }

@@ -31,6 +31,12 @@ function isInstant(text: string): boolean {
 /** The last instant in UTC that RFC 3339 can write. */
 export const LAST_INSTANT = Date.UTC(9999, 11, 31, 23, 59, 59, 999)
 
+/**
+ * The time as it will be shown. PostgreSQL rounds what is finer than its microseconds, and the last instant of .NET
+ * (9999-12-31T23:59:59.9999999Z) would become one of the year 10000, which RFC 3339 cannot write.
+ */
+export const inMilliseconds = (instant: string): string => new Date(instant).toISOString()
+
 /** Whether the calendar has this `YYYY-MM-DD`. */
 export const isDay = (text: string): boolean =>
   !Number.isNaN(Date.parse(text)) && new Date(text).toISOString().startsWith(text)

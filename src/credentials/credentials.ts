@@ -9,6 +9,7 @@ import { BatonError, invalid } from '../errors.ts'
 import type { LoginSecret } from '../oauth-vendor.ts'
 import type { CredentialSecret, Deployment } from '../provider.ts'
 import type { Credential, Page, PageRequest, Scope, Store } from '../store/store.ts'
+import { inMilliseconds } from '../validation.ts'
 import { envId } from './choose.ts'
 import { merged } from './logins/answer.ts'
 import type { Vendors } from './logins/vendors.ts'
@@ -159,7 +160,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     return {
       secret,
       facts: { ...own.facts, ...picked({ ...input, path: pathOf(provider, input.path) }) },
-      expires_at: input.expires_at ?? own.expires_at ?? end,
+      expires_at: input.expires_at === undefined ? (own.expires_at ?? end) : inMilliseconds(input.expires_at),
     }
   }
 

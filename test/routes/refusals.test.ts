@@ -175,6 +175,15 @@ t.test('a time that no calendar or no clock has is refused', async (t) => {
   for (const time of ['2028-02-29T23:59:59.5Z', '2026-01-01T00:00:00-12:00', '2026-01-01T00:00:00+15:59']) {
     t.equal((await call('POST', '/v1/credentials', { ...login, expires_at: time })).status, 201, time)
   }
+  const made = [
+    await call('POST', '/v1/credentials', { ...login, expires_at: '9999-12-31T23:59:59.9999999Z' }),
+    await call('POST', '/v1/keys', {
+      owner: 'a',
+      scopes: ['chat'],
+      expires_at: '9999-12-31T23:59:59.9999999Z',
+    }),
+  ]
+  for (const { body } of made) t.equal(body.expires_at, '9999-12-31T23:59:59.999Z')
 })
 
 t.test('a body that is no JSON object, packed, too large or too deep is refused', async (t) => {
