@@ -155,7 +155,8 @@ function closeConnections(app: App, closing: AbortSignal): void {
   }
   app.server.closeIdleConnections = () => {}
   closing.addEventListener('abort', () => {
-    setTimeout(() => closeUnless(() => true, isIdle), READ_MS)
+    // What has come by then is read first, also if the event loop is late.
+    setTimeout(() => setImmediate(() => closeUnless(() => true, isIdle)), READ_MS)
     setTimeout(() => closeUnless(({ req }) => req.complete), ARRIVE_MS).unref()
     setTimeout(() => closeUnless(({ writableEnded }) => !writableEnded), TAKE_MS).unref()
   })
