@@ -96,9 +96,9 @@ export function createExecutions(db: Db, parts: Parts): Executions {
         record({ ...decision, sealed_arguments: sealed, ...(shown ? { arguments: document(shown) } : {}) }),
       ])
     },
-    async prune(seconds) {
+    async prune(seconds, signal) {
       let pruned = 0
-      for (;;) {
+      while (!signal?.aborted) {
         const gone = await value<number>(
           db,
           `with gone as (
@@ -113,9 +113,10 @@ export function createExecutions(db: Db, parts: Parts): Executions {
            select count(*)::float8 from gone`,
           [seconds],
         )
-        if (!gone) return pruned
+        if (!gone) break
         pruned += gone
       }
+      return pruned
     },
   }
 }

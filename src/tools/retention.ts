@@ -13,12 +13,13 @@ interface RetentionDeps {
 /** An hour more or less matters to nobody, and a look costs one indexed statement. */
 const EVERY_MS = 3_600_000
 
-/** Looks at once, then every hour. `close` waits for a look that is under way. */
+/** Looks at once, then every hour. `close` waits for the statement that is under way: a look may take minutes. */
 export function startRetention({ store, retentionMs, log }: RetentionDeps) {
   if (retentionMs === null) return { close: async () => {} }
+  const closing = new AbortController()
   const look = async () => {
     try {
-      const count = await store.executions.prune(retentionMs / 1000)
+      const count = await store.executions.prune(retentionMs / 1000, closing.signal)
       if (count > 0) log.info({ count }, 'ended tool calls were deleted from the ledger')
     } catch (err) {
       log.warn({ err }, 'the ledger was not pruned')
@@ -26,5 +27,10 @@ export function startRetention({ store, retentionMs, log }: RetentionDeps) {
   }
   const first = look()
   const further = repeat(EVERY_MS, look)
-  return { close: () => Promise.all([first, further.stop()]) }
+  return {
+    async close() {
+      closing.abort()
+      await Promise.all([first, further.stop()])
+    },
+  }
 }

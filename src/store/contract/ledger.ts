@@ -111,7 +111,7 @@ export interface Executions {
   ): Promise<'decided' | 'not_awaiting' | null>
   /**
    * Deletes settled rows that ended `seconds` ago or earlier; returns how many. Rows of a turn that has not ended stay:
-   * a call without its row would be made again.
+   * a call without its row would be made again. After the signal it deletes no more, though there may be more.
    */
-  prune(seconds: number): Promise<number>
+  prune(seconds: number, signal?: AbortSignal): Promise<number>
 }
