@@ -128,7 +128,7 @@ const READ_MS = 100
 /** How long a request that has begun may take to arrive whole once the server closes, … */
 const ARRIVE_MS = 1000
 /** … and how long its client may take to read the answer. */
-const TAKE_MS = 10_000
+const TAKE_MS = 5000
 
 /**
  * When Node's server closes, it closes idle connections: also one whose answer is still being sent, or whose next

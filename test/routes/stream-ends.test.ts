@@ -344,7 +344,7 @@ t.test('an answer that is on its way when the server closes arrives whole, if it
   const open = () => new Promise((resolve) => s.app.server.getConnections((_, count) => resolve(count)))
   // The one that was read is closed at once.
   while ((await open()) !== 1) await aMoment()
-  mock.timers.tick(9000)
+  mock.timers.tick(4000)
   await aMoment()
   t.equal(await open(), 1)
   mock.timers.tick(1000)
