@@ -95,6 +95,13 @@ function publicVerbs(db: Db, parts: Parts) {
       const found = await ownRow<StoredTurn>(db, 'turn', scope, id)
       return found && parts.shownTurn(found)
     },
+    standing: (scope, id) =>
+      value(
+        db,
+        `select json_build_object('state', state, 'ended_at', rfc3339(ended_at)) from turn
+          where id = $1 and ($2::text is null or owner = $2)`,
+        [id, visibleTo(scope)],
+      ),
     async ofKey(session, key) {
       const [found] = await values<{ turn: StoredTurn; body_hash: string }>(
         db,

@@ -10,7 +10,8 @@ import { PATIENCE_MS } from './loop-deps.ts'
 /** The turn is polled, too: without the bus a caller would wait for ever. */
 const POLL_MS = 1_000
 const SETTLING: ReadonlySet<string> = new Set([...TERMINAL, 'turn.awaiting_input'])
-const isSettled = (turn: Turn) => turn.ended_at !== null || turn.state === 'awaiting_input'
+const isSettled = (turn: Pick<Turn, 'state' | 'ended_at'>) =>
+  turn.ended_at !== null || turn.state === 'awaiting_input'
 
 /** Throws turn_not_found. */
 export async function findTurn(store: Pick<Store, 'turns'>, scope: Scope, id: string): Promise<Turn> {
@@ -45,10 +46,15 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) 
     const stop = new AbortController()
     const over = AbortSignal.any([signal, stop.signal])
     let seen = { turn, at: performance.now() }
-    /** A store that is away costs the caller what it costs the turn: time. */
-    const look = async () => {
+    /**
+     * The turn may be megabytes: it is read as a whole only when it is given out. A store that is away costs the caller
+     * what it costs the turn: time.
+     */
+    const look = async (isLast: boolean) => {
       try {
-        seen = { turn: await findTurn(store, caller, id), at: performance.now() }
+        const now = isLast ? null : await store.turns.standing(caller, id)
+        const isOpen = now !== null && !isDone(now)
+        seen = { turn: isOpen ? seen.turn : await findTurn(store, caller, id), at: performance.now() }
       } catch (thrown) {
         if (!isUnavailable(thrown) || performance.now() > Math.min(until, seen.at + PATIENCE_MS)) throw thrown
       }
@@ -61,9 +67,10 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) 
         const signalled = new Promise<void>((resolve) => {
           wake = resolve
         })
-        const now = await look()
-        const left = until - performance.now()
-        if (isDone(now) || left <= 0 || signal.aborted) return now
+        const isLast = signal.aborted || performance.now() >= until
+        const now = await look(isLast)
+        if (isLast || isDone(now)) return now
+        const left = Math.max(0, until - performance.now())
         await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
       }
     } finally {

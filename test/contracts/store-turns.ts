@@ -83,6 +83,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
       parts: given.input,
     })
     t.strictSame(await store.turns.get(scope, given.id), opened.turn)
+    t.strictSame(await store.turns.standing(scope, given.id), { state: 'running', ended_at: null })
     t.equal((await store.sessions.get(scope, session))?.active_turn_id, given.id)
   })
 
@@ -147,6 +148,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     t.match(await store.turns.ground(ADMIN, session.id, null), { session: { id: session.id } })
     t.equal(await store.turns.open(scope, openRequest('ses_none')), null)
     t.equal(await store.turns.get(STRANGER, turn.id), null)
+    t.equal(await store.turns.standing(STRANGER, turn.id), null)
     t.equal(await store.turns.list(STRANGER, session.id, { limit: 5 }), null)
     t.equal(await store.turns.requestCancel(STRANGER, turn.id), null)
     t.equal(await store.turns.requestCancel(scope, 'turn_none'), null)

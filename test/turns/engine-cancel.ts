@@ -316,11 +316,18 @@ t.test('reading a turn without waiting for its end does not read the bus', async
 t.test('a caller who waits for a turn is told its end, though the store is away meanwhile', async (t) => {
   const { say, replica, begin } = world(t)
   let [good, away] = [1, Number.POSITIVE_INFINITY]
-  const get: Store['turns']['get'] = async (...given) => {
-    if (good-- > 0 || away-- <= 0) return store.turns.get(...given)
-    throw new BatonError('unavailable', 'away')
+  const assertThere = () => {
+    if (good-- <= 0 && away-- > 0) throw new BatonError('unavailable', 'away')
   }
-  const one = replica({ store: withTurns({ get }) })
+  const get: Store['turns']['get'] = async (...given) => {
+    assertThere()
+    return store.turns.get(...given)
+  }
+  const standing: Store['turns']['standing'] = async (...given) => {
+    assertThere()
+    return store.turns.standing(...given)
+  }
+  const one = replica({ store: withTurns({ get, standing }) })
   const { turn } = await begin(one)
   const never = new AbortController().signal
   await t.rejects(

@@ -225,6 +225,8 @@ export interface Turns {
   ): Promise<Opened | { kind: 'unsure'; ground: TurnGround } | null>
   /** For people, as are `ofKey` and `list`: a text replaces a part that cannot be opened. */
   get(scope: Scope, id: string): Promise<Turn | null>
+  /** How far the turn is, without what it holds, which may be megabytes. */
+  standing(scope: Scope, id: string): Promise<Pick<Turn, 'state' | 'ended_at'> | null>
   /** The session's turn of this Idempotency-Key, while the key is kept. */
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
   /** Newest first; null as `ground`. */
