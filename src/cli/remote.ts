@@ -36,10 +36,14 @@ export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
   return `http://${inUrl(everywhere[host] ?? host)}:${port}`
 }
 
-/** Every verb throws RemoteError for what the gateway refused. */
+/** Throws UsageError for a key that no request can carry. Every verb throws RemoteError for what the gateway refused. */
 export function openRemote({ root, key, owner }: RemoteOptions): Access {
   if (owner !== undefined) {
     throw new RemoteError(`--owner has no effect at ${root}: a gateway knows the owner by the key.`)
+  }
+  // `fetch` would fail as if the gateway were away, with the key in its words.
+  if (key !== null && /[^\x21-\x7e]/.test(key)) {
+    throw new UsageError('The key (--key or BATON_ADMIN_KEY) must be printable ASCII without spaces.')
   }
 
   /** Answers follow this very program's contract, so their shapes are not checked. */
