@@ -36,5 +36,7 @@ process.stdout.on('error', ({ code, message }: NodeJS.ErrnoException) => {
   if (code !== 'EPIPE') io.note(`The answer cannot be written: ${message}`)
   process.exitCode = 1
 })
+// Nor does it end with whoever reads the notes (`2>&1 | head -1`), to whom nothing more can be said.
+process.stderr.on('error', () => {})
 const code = await runCli(process.argv.slice(2), { env: process.env, cwd: process.cwd(), io })
 process.exitCode ??= code

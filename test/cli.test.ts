@@ -1,6 +1,7 @@
 /** The command line: on the store, through a gateway that has the store open, and what it says to mistakes. */
-import { spawnSync } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { fileURLToPath } from 'node:url'
@@ -311,6 +312,23 @@ t.test('a command that waits for a login goes on if the gateway cannot be asked 
   statuses.splice(0, Number.POSITIVE_INFINITY, pending, refused, done)
   t.match(await run({}, `login openai --url ${url}`), { code: 1, err: /The key is not known/ })
   t.equal(statuses.length, 1, 'after its key was refused the command does not ask again')
+})
+
+t.test('a login goes on when whoever reads what is said beside the answer has gone', async (t) => {
+  const login = { authorization_url: 'https://login.test/', state: 's', expires_at: '', mode: 'device' }
+  const statuses = [{ state: 'pending' }, { state: 'done', credential_id: 'cred_1' }]
+  const server = createServer(({ method }, response) => {
+    response.end(JSON.stringify(method === 'POST' ? login : statuses.shift()))
+  })
+  const url = `http://127.0.0.1:${await listening(t, server)}`
+  const child = spawn(process.execPath, [cli, 'login', 'openai', '--url', url], {
+    stdio: ['ignore', 'ignore', 'pipe'],
+    env: { PATH: process.env.PATH },
+  })
+  await once(child.stderr, 'data')
+  child.stderr.destroy()
+  t.same(await once(child, 'exit'), [0, null])
+  t.same(statuses, [])
 })
 
 t.test('names and errors of strangers cannot move the cursor, hide or make lines of their own', async (t) => {
