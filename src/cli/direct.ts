@@ -80,7 +80,7 @@ async function problems(config: Config, store: Store): Promise<string[]> {
   const found: string[] = []
   await store.ready().catch((failure: Error) => found.push(`store: ${inFull(failure)}`))
   const bus = await openBus({ redisUrl: config.redisUrl, log: QUIET })
-  await bus.ready().catch((failure: Error) => found.push(`bus: ${failure.message} Check REDIS_URL.`))
+  await bus.ready().catch((failure: Error) => found.push(`bus: Check REDIS_URL. ${inFull(failure)}`))
   await bus.close()
   return found
 }

@@ -28,6 +28,12 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   const wrong = await run({ ...env, BATON_PORT: 'x' }, 'doctor')
   t.match(wrong, { code: 78, out: [/^BAD {3}configuration: BATON_PORT: must be/, /^1 problem found/] })
 
+  const busless = await run({ ...env, REDIS_URL: 'redis://127.0.0.1:1' }, 'doctor')
+  t.match(busless, {
+    code: 1,
+    out: [/^ok/, /^BAD {3}bus: Check REDIS_URL\. .* ECONNREFUSED 127\.0\.0\.1:1$/],
+  })
+
   const url = await (await wholeGateway(t, env)).listen()
   const away = { name: 'away', transport: 'streamable_http', url: 'http://127.0.0.1:1/mcp' }
   await createClient(url).post('/v1/connectors', away)

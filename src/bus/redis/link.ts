@@ -262,7 +262,9 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
       await probe().catch(() => {})
     },
     async ready(): Promise<void> {
-      if (!isListening) throw new BatonError('unavailable', 'The event bus is not listening.')
+      if (!isListening) {
+        throw new BatonError('unavailable', 'The event bus is not listening.', { cause: lost })
+      }
       await probe()
     },
     async close(): Promise<void> {
