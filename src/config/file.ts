@@ -5,7 +5,7 @@
 
 import { createRequire } from 'node:module'
 import { type Static, type TProperties, type TSchema, Type } from 'typebox'
-import type { Document, Scalar as YamlScalar } from 'yaml'
+import type { Document, ParseOptions, YAMLError, Scalar as YamlScalar } from 'yaml'
 import { isRecord } from '../chat/json.ts'
 import { Duration } from '../duration.ts'
 import { knownFields, type Problem } from '../validation.ts'
@@ -116,13 +116,19 @@ const loadYaml = () => createRequire(import.meta.url)('yaml') as typeof import('
 
 /** Parses YAML 1.2. Problems name the line, never its text: it may hold a secret. */
 export function parseYaml(name: string, source: string): { value: unknown; problems: Problem[] } {
-  const { LineCounter, parseDocument } = loadYaml()
+  const { LineCounter } = loadYaml()
   const lines = new LineCounter()
-  const document = parseDocument(source, { lineCounter: lines, prettyErrors: false })
-  const problems = document.errors.map(({ code, pos }) => {
+  const document = documentOf(source, { lineCounter: lines, prettyErrors: false })
+  const problems = mistakesIn(document).map(({ code, pos }) => {
     const { line, col } = lines.linePos(pos[0])
-    const problem = `is not valid YAML (${code.toLowerCase().replaceAll('_', ' ')})`
-    return { path: `${name}:${line}:${col}`, problem, remedy: 'Check indentation, quotes and repeated keys' }
+    const [problem, remedy] =
+      code === UNKNOWN_TAG
+        ? ['has a tag (!name), which Baton does not know', 'Put a text that begins with ! in quotes']
+        : [
+            `is not valid YAML (${code.toLowerCase().replaceAll('_', ' ')})`,
+            'Check indentation, quotes and repeated keys',
+          ]
+    return { path: `${name}:${line}:${col}`, problem, remedy }
   })
   if (problems.length > 0) return { value: {}, problems }
   const value = resolved(document)
@@ -137,6 +143,18 @@ export function parseYaml(name: string, source: string): { value: unknown; probl
   return { value: {}, problems: [{ path: name, problem, remedy }] }
 }
 
+/** A warning about a key that is a map would show the key, in which a secret may stand. */
+const documentOf = (source: string, options: ParseOptions = {}): Document =>
+  loadYaml().parseDocument(source, { ...options, logLevel: 'error' })
+
+const UNKNOWN_TAG = 'TAG_RESOLVE_FAILED'
+
+/** The parser would take `!vault key` for the text `key`, with a mere warning. */
+const mistakesIn = ({ errors, warnings }: Document): YAMLError[] => [
+  ...errors,
+  ...warnings.filter(({ code }) => code === UNKNOWN_TAG),
+]
+
 /** Undefined if aliases do not resolve. That shows only here, as a throw, which may be a stack overflow. */
 function resolved(document: Document): unknown {
   try {
@@ -148,7 +166,7 @@ function resolved(document: Document): unknown {
 
 /** Throws if the document is not valid YAML, or its aliases do not resolve. */
 function contentOf(document: Document): unknown {
-  const [mistake] = document.errors
+  const [mistake] = mistakesIn(document)
   if (mistake) throw mistake
   loadYaml().visit(document, { Scalar: (_, node) => keepAsWritten(node) })
   return document.toJS()
@@ -231,7 +249,7 @@ function fitted(schema: Schema, text: string): unknown {
   if (types.includes('string') || Array.isArray(schema.enum)) return text
   let value: unknown = text
   try {
-    value = contentOf(loadYaml().parseDocument(text))
+    value = contentOf(documentOf(text))
   } catch {
     // `*_delete, old_*` begins like an alias and is none. Unbalanced brackets and quotes stay a mistake, so the text
     // stays text.

@@ -1,6 +1,7 @@
 /** Environment and file become one frozen configuration, or a list of every problem. */
 import { readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { setImmediate } from 'node:timers/promises'
 import t from 'tap'
 import { makeDataDir } from '../../src/config/data-dir.ts'
 import { loadConfig } from '../../src/config/load.ts'
@@ -347,6 +348,20 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
   t.match(broken, [{ path: /baton\.yaml:\d+:\d+$/, problem: /not valid YAML/ }])
   t.notMatch(JSON.stringify(broken), /hunter2/)
   t.match(problems({}, 'port: 1\nport: 2\n'), [{ problem: /duplicate key/ }])
+  for (const yaml of ['port: 1\nadmin_key: !vault hunter2\n', 'port: 1\ntoolbox: !include {a: 1}\n']) {
+    t.match(
+      problems({}, yaml),
+      [{ path: /baton\.yaml:2:\d+$/, problem: /has a tag/, remedy: /in quotes/ }],
+      yaml,
+    )
+  }
+  const warned: string[] = []
+  const hear = ({ message }: Error) => void warned.push(message)
+  process.on('warning', hear)
+  t.match(problems({}, 'admin_key: {{hunter2}}\n'), [{ path: 'admin_key', problem: /must be a string/ }])
+  await setImmediate()
+  process.off('warning', hear)
+  t.same(warned, [], 'no warning shows a key, which may hold a secret')
   t.match(problems({}, 'port: {a: 1}\n'), [{ path: 'port', problem: /must be a string/ }])
   for (const yaml of [
     'toolbox: *tools\n',
