@@ -11,6 +11,7 @@ import { Duration } from '../duration.ts'
 import { knownFields, type Problem } from '../validation.ts'
 import { CONNECTOR_NAME } from './connector-shape.ts'
 import { LimitsSchema } from './limits.ts'
+import { isQuoted, QUOTED } from './readers.ts'
 import { PROVIDER_IDS, SETTINGS } from './settings.ts'
 
 const closed = { additionalProperties: false } as const
@@ -210,7 +211,9 @@ export function override(root: Record<string, unknown>, name: string, text: stri
     path = typeof found.key === 'number' ? `${path}[${found.key}]` : path ? `${path}.${found.key}` : found.key
     schema = found.schema
     const container = at as Record<string | number, unknown>
-    if (i === steps.length - 1) container[found.key] = fitted(schema, text)
+    const isLast = i === steps.length - 1
+    if (isLast && takesText(schema) && isQuoted(text)) return { path: name, ...QUOTED }
+    if (isLast) container[found.key] = fitted(schema, text)
     else container[found.key] ??= typeNames(schema).includes('object') ? {} : []
     at = container[found.key]
   }
@@ -243,10 +246,14 @@ function member(schema: Schema, map: Record<string, unknown>, step: string): Fou
 const typeNames = (schema: Schema): unknown[] =>
   Array.isArray(schema.type) ? schema.type : [schema.type ?? 'string']
 
+const takesText = (schema: Schema): boolean =>
+  typeNames(schema).includes('string') || Array.isArray(schema.enum)
+
 /** Text stays text if the schema takes text; a list may be written with commas; everything else is YAML. */
-function fitted(schema: Schema, text: string): unknown {
-  const types = typeNames(schema)
-  if (types.includes('string') || Array.isArray(schema.enum)) return text
+function fitted(schema: Schema, given: string): unknown {
+  if (takesText(schema)) return given
+  // An env file may have kept the quotes around the whole.
+  const text = /^(["'])((?:(?!\1).)*)\1$/s.exec(given)?.[2] ?? given
   let value: unknown = text
   try {
     value = contentOf(documentOf(text))
@@ -255,6 +262,6 @@ function fitted(schema: Schema, text: string): unknown {
     // stays text.
     if (/^\s*[[{"']/.test(text)) return text
   }
-  if (!types.includes('array') || Array.isArray(value)) return value
-  return (typeof value === 'string' ? value : text).split(',').map((part) => part.trim())
+  if (!typeNames(schema).includes('array') || Array.isArray(value)) return value
+  return text.split(',').map((part) => part.trim())
 }

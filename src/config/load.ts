@@ -10,7 +10,7 @@ import type { Config } from './config.ts'
 import { isHeader, NO_HEADER } from './connector-shape.ts'
 import { type FileContent, FileSchema, override, parseYaml } from './file.ts'
 import { limitsOf } from './limits.ts'
-import { UnfitValue } from './readers.ts'
+import { isQuoted, QUOTED, UnfitValue } from './readers.ts'
 import {
   CONFIG_FILE,
   ENV_KEYS,
@@ -163,10 +163,6 @@ function fileText(value: unknown): string | null {
   return value === undefined || typeof value === 'object' ? null : String(value)
 }
 
-/** `docker --env-file` keeps quotes. With them a key is another key, which shows only once it is refused. */
-const IN_QUOTES = /^(["']).*\1$/s
-const NO_QUOTES = 'Leave them out: unlike a shell, docker --env-file takes them as they are'
-
 /** Null: the setting is not set; undefined: its value does not fit. */
 function readOne<T>(
   setting: Setting<T>,
@@ -176,7 +172,7 @@ function readOne<T>(
 ): T | null | undefined {
   if (text === null) return null
   try {
-    if (IN_QUOTES.test(text)) throw new UnfitValue('stands in quotes, which would be part of it', NO_QUOTES)
+    if (isQuoted(text)) throw new UnfitValue(QUOTED.problem, QUOTED.remedy)
     return setting.read(text)
   } catch (error) {
     if (!(error instanceof UnfitValue)) throw error

@@ -11,6 +11,15 @@ export class UnfitValue extends Error {
   }
 }
 
+/** `docker --env-file` keeps quotes. With them a key is another key, which shows only once it is refused. */
+export const isQuoted = (value: string): boolean => /^(["']).*\1$/s.test(value)
+
+/** What is wrong with a text in quotes. */
+export const QUOTED = {
+  problem: 'stands in quotes, which would be part of it',
+  remedy: 'Leave them out: unlike a shell, docker --env-file takes them as they are',
+}
+
 export const text = (value: string): string => value
 
 /** An IPv6 address may come in the brackets that it has in a URL. */

@@ -204,6 +204,12 @@ t.test('any value of the file can be overridden by its path', async (t) => {
   t.match(problems({ BATON__TOOLBOX__MCPS__1__MODE: 'fuzzy' }, MCPS), [
     { path: 'toolbox.mcps[1].mode (BATON__TOOLBOX__MCPS__1__MODE)', problem: /strict, dynamic/ },
   ])
+  for (const name of ['MODE', 'HEADERS__AUTHORIZATION']) {
+    const path = `BATON__TOOLBOX__MCPS__1__${name}`
+    t.match(problems({ [path]: '"Bearer x"' }, MCPS), [
+      { path, problem: /stands in quotes/, remedy: /env-file/ },
+    ])
+  }
   t.match(problems({ BATON__TOOLBOX__MCPS__5__MODE: 'strict' }, MCPS), [
     {
       path: 'BATON__TOOLBOX__MCPS__5__MODE',
@@ -235,7 +241,13 @@ t.test('a list in a variable is written in YAML or with commas', async (t) => {
   )
   t.strictSame(listOf('@admin'), ['@admin'])
   t.strictSame(listOf('"*_delete"'), ['*_delete'], 'a value may have the quotes that an env file keeps')
-  for (const unfit of ['[one, two', '"one", "two"', '{one']) {
+  t.strictSame(listOf("'[one, two]'"), ['one', 'two'])
+  t.strictSame(
+    listOf('!one, &two, three #3'),
+    ['!one', '&two', 'three #3'],
+    'other signs of YAML are text, too',
+  )
+  for (const unfit of ['[one, !two]', '[one, two', '"one", "two"', '{one']) {
     t.match(problems({ [name]: unfit }, MCPS), [{ problem: /a list/ }], unfit)
   }
 })
