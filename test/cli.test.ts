@@ -56,6 +56,7 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
   t.match(wrong.err, /BATON_PORT: [\s\S]*BATON_BODY_LIMIT: /, 'all problems at once')
   const help = await run(env, '--help')
   t.equal(help.code, 0)
+  t.match(help.out[1], /npm run -s baton --/, 'npm would write lines of its own above the answer')
   for (const word of ['login', 'logout', 'import', 'credentials', 'keys rotate-encryption', 'doctor'])
     t.match(help.out.join('\n'), new RegExp(`^  ${word}`, 'm'))
   for (const line of ['keys --help', 'keys -h', 'keys help']) {

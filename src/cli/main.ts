@@ -137,7 +137,7 @@ const usageOf = (command: Command): string => `Usage: baton ${formOf(command)}`
 
 const help = (commands: readonly Command[]): string[] => [
   'Usage: baton <command>',
-  '`baton` stands for: npm run baton --',
+  '`baton` stands for: npm run -s baton -- (without -s, npm writes lines of its own above the answer)',
   '',
   ...commands.flatMap((command) => [`  ${formOf(command)}`, `      ${command.summary}`]),
   '',
