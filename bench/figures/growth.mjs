@@ -68,7 +68,7 @@ const schemaOf = (i) => ({
   },
   required: ['path'],
 })
-/** Baton takes 256 of one list. */
+/** Models are offered 512 KiB of one server's tools. */
 const MOST_OF_A_SERVER = 250
 const DESCRIPTION = 'Lists what lies below a path, with sizes and times, and says what was left out. '
 
@@ -123,21 +123,22 @@ export async function bystanders(world) {
   const run = (name) => runBatch(light[name], { n: 20, streams: 40, slug: 'd100-i20', rampMs: 400 })
   for (const name in light) {
     await runBatch(heavy[name], { n: 1, streams: 4, slug: 'd3-i1' })
-    const [alone, beside] = [[], []]
+    const [alone, beside, heavies] = [[], [], []]
     for (let round = 0; round < world.rounds; round++) {
       alone.push(await run(name))
-      const [batch] = await Promise.all([
-        run(name),
-        runBatch(heavy[name], { n: 1, streams: 60, slug: 'd3-i20' }),
-      ])
-      beside.push(batch)
+      const heavyTurns = runBatch(heavy[name], { n: 1, streams: 60, slug: 'd3-i20' })
+      beside.push(await run(name))
+      heavies.push(await heavyTurns)
     }
+    // Turns that are refused do nothing to anybody.
+    const { errors } = summarise([...alone, ...beside, ...heavies])
     const p99 = (batches) => median(batches.map(({ transit }) => quantiles(transit, 0.99)[0]))
     world.row(
       'bystanders, transit p99',
       name,
       `${ms(p99(alone))} ms alone, ${ms(p99(beside))} ms beside (${(p99(beside) / p99(alone)).toFixed(2)} ×)`,
       `p50 ${ms(summarise(alone).transit.p50)} and ${ms(summarise(beside).transit.p50)} ms`,
+      `errors ${JSON.stringify(errors)}`,
     )
   }
 }

@@ -104,7 +104,7 @@ export async function idleStreams(world) {
     world.row(
       'idle streams',
       name,
-      `${middle(({ perStreamKiB }) => perStreamKiB).toFixed(0)} KiB each`,
+      `${middle(({ begun }) => begun)} streams, ${middle(({ perStreamKiB }) => perStreamKiB).toFixed(0)} KiB each`,
       rounds.map((round) => round[name].perStreamKiB.toFixed(0)).join(', '),
       `before ${(middle(({ baseKiB }) => baseKiB) / 1024).toFixed(0)} MiB`,
       `after ${(middle(({ afterCloseKiB }) => afterCloseKiB) / 1024).toFixed(0)} MiB`,

@@ -66,7 +66,9 @@ async function run(world: World): Promise<void> {
   )
   console.log(lives.map(inWords).join('\n'))
   const isSlower = percentile(figures.first, 0.5) > 2 * percentile(early, 0.5)
-  if (figures.cut > 0 || figures.failed > 0 || isSlower || lives.some(({ grew }) => grew))
+  // Where every turn was refused, nothing was measured.
+  const isVoid = figures.turns === 0 && figures.refused > 0
+  if (isVoid || figures.cut > 0 || figures.failed > 0 || isSlower || lives.some(({ grew }) => grew))
     process.exitCode = 1
 }
 
