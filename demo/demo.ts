@@ -66,8 +66,10 @@ const close = () => {
   })
   return closed
 }
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
-  process.once(signal, () => void close().then(() => process.exit()))
+const end = () => void close().then(() => process.exit())
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, end)
+// Whoever reads has enough (`| head`).
+process.stdout.on('error', end)
 
 process.exitCode = 1
 try {

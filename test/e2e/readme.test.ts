@@ -6,6 +6,7 @@ import { execFile, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { text as textOf } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -151,5 +152,18 @@ t.test('a demo that is told to end while it starts leaves nothing behind', async
   const isOver = once(demo, 'close').then(() => true)
   t.ok(await Promise.race([isOver, sleep(30_000, false, { ref: false })]))
   t.equal(demo.exitCode, 1)
+  t.same(readdirSync(folder), [])
+})
+
+t.test('a demo whose reader has gone leaves nothing behind', async (t) => {
+  const folder = scratch(t)
+  const env = { ...process.env, TMPDIR: folder, NODE_DISABLE_COMPILE_CACHE: '1' }
+  const demo = spawn(process.execPath, [DEMO], { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  t.teardown(() => demo.kill('SIGKILL'))
+  await once(demo.stdout, 'data')
+  demo.stdout.destroy()
+  // A gateway that is left over would hold it open.
+  const said = textOf(demo.stderr)
+  t.equal(await Promise.race([said, sleep(30_000, 'it is still open', { ref: false })]), '')
   t.same(readdirSync(folder), [])
 })
