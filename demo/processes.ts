@@ -27,7 +27,8 @@ export async function startBaton(folder: string, env: Record<string, string>): P
   const port = await freePort()
   // The shell's variables and a baton.yaml in the checkout are for another gateway, with its own database and keys.
   const outer = Object.entries(process.env).filter(
-    ([name]) => !/^(BATON_.*|DATABASE_URL|REDIS_URL|(OPENAI|ANTHROPIC|GEMINI)_API_KEY)$/.test(name),
+    ([name]) =>
+      !/^(BATON_.*|DATABASE_URL|REDIS_URL|HTTPS_PROXY|(OPENAI|ANTHROPIC|GEMINI)_API_KEY)$/i.test(name),
   )
   const child = start(['--enable-source-maps', join(root, 'dist/src/server.js')], {
     cwd: folder,

@@ -129,6 +129,7 @@ t.test('the demo shows what it promises, whatever the shell is set to', async (t
     BATON_AUTH: 'keys',
     DATABASE_URL: 'postgres://127.0.0.1:1/none',
     REDIS_URL: 'redis://127.0.0.1:1',
+    https_proxy: 'socks5://127.0.0.1:1',
   }
   const { stdout } = await promisify(execFile)(process.execPath, [DEMO], { env })
   t.equal(stdout.match(/A chat with a tool call: /g)?.length, 7, 'every path of the README')
