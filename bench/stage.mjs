@@ -71,8 +71,10 @@ export function createStage() {
   async function closeAll() {
     for (let one = closers.pop(); one; one = closers.pop()) await one().catch((err) => console.error(err))
   }
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'])
-    process.once(signal, () => close().then(() => process.exit(1)))
+  const end = () => close().then(() => process.exit(1))
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, end)
+  // Whoever reads the figures has gone.
+  process.stdout.on('error', end)
 
   async function startUpstream(env = {}) {
     const port = await freePort()
