@@ -20,10 +20,14 @@ export const QUOTED = {
   remedy: 'Leave them out: unlike a shell, docker --env-file takes them as they are',
 }
 
-export const text = (value: string): string => value
+/** Only the file can give an empty text: an empty variable counts as not set. */
+export const text = (value: string): string => {
+  if (value !== '') return value
+  throw new UnfitValue('must not be empty', 'Leave it out for the default')
+}
 
 /** An IPv6 address may come in the brackets that it has in a URL. */
-export const address = (value: string): string => value.replace(/^\[(.*)\]$/, '$1')
+export const address = (value: string): string => text(value).replace(/^\[(.*)\]$/, '$1')
 
 export const whole = (min: number, max: number) => (value: string) => {
   const number = /^-?\d+$/.test(value) ? Number(value) : Number.NaN

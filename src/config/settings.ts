@@ -166,7 +166,7 @@ export const SETTINGS = {
     ...required(
       'NO_PROXY',
       '',
-      text,
+      (value) => value,
       'Hosts and domains that HTTPS_PROXY is not for, separated by commas; loopback hosts never need it.',
     ),
     also: 'no_proxy',

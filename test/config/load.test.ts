@@ -272,6 +272,9 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_DATA_DIR', "'/data'", /stands in quotes/],
     ['OPENAI_API_KEY', '"sk-1"', /stands in quotes/],
   ]
+  for (const key of ['host', 'data_dir', 'openai_oauth_client_id']) {
+    t.match(problems({}, `${key}: ""`), [{ path: key, problem: 'must not be empty' }])
+  }
   for (const [name, value, problem] of cases) {
     t.match(problems({ [name]: value }), [{ path: name, problem }], `${name}=${value}`)
   }
