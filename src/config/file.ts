@@ -181,12 +181,15 @@ function keepAsWritten(node: YamlScalar): void {
   if (typeof node.value === 'number' && String(node.value) !== node.source) node.value = node.source
 }
 
-/** A key without a value (`tools:`) is as good as absent. */
+/** A key without a value (`tools:`) is as good as absent, but its name must be a known one. */
 function withoutNulls(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withoutNulls)
   if (!isRecord(value)) return value
-  const set = Object.entries(value).filter(([, item]) => item !== null)
-  return Object.fromEntries(set.map(([key, item]) => [key, withoutNulls(item)]))
+  const items = Object.entries(value).map(([key, item]) => [
+    key,
+    item === null ? undefined : withoutNulls(item),
+  ])
+  return Object.fromEntries(items)
 }
 
 type Schema = Record<string, unknown>

@@ -104,7 +104,9 @@ function checkFile(file: object, setBy: Map<string, string>, problems: Problem[]
   // Most installations have no file: they need not wait for its schema.
   if (Object.keys(file).length === 0) return {}
   const check = createAjv({ allErrors: true }).compile(FileSchema)
-  const found = check(file) ? [] : (check.errors ?? []).map(problemOf)
+  const errors = check(file) ? [] : (check.errors ?? [])
+  // Of a key without a value, only the name can be wrong.
+  const found = errors.filter(({ data }) => data !== undefined).map(problemOf)
   const content = without(file, found) as FileContent
   const further = [...(content.toolbox ? toolboxProblems(content.toolbox) : []), ...providerProblems(content)]
   found.push(...further.filter(({ path }) => !found.some((problem) => problem.path === path)))
@@ -118,9 +120,12 @@ function withVariable(path: string, setBy: ReadonlyMap<string, string>): string 
   return name ? `${path} (${name})` : path
 }
 
-/** The file without the values at fault, so that the rest can still be checked for what no schema can say. */
+/**
+ * The file without the values at fault, and without keys that have none, so that the rest can still be checked for what
+ * no schema can say.
+ */
 function without(file: object, problems: readonly Problem[]): object {
-  const copy: object = structuredClone(file)
+  const copy: object = JSON.parse(JSON.stringify(file))
   for (const { path } of problems) {
     const steps = path.split(/[.[\]]+/).filter((step) => step !== '')
     const last = steps.pop() ?? ''

@@ -345,6 +345,14 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
     Infinity,
     'a key without a value is absent',
   )
+  const nameless =
+    'toolbox: {mcps: [{name: a, transport: sse, url: "http://x", mode: strict, pim: }]}\nprot:\n'
+  t.match(
+    problems({}, nameless)
+      .map(({ path }) => path)
+      .sort(),
+    ['prot', 'toolbox.mcps[0].pim'],
+  )
   t.match(problems({ BATON_CONFIG: 'missing.yaml' }), [{ path: 'BATON_CONFIG', problem: /ENOENT/ }])
   t.match(problems({}, '- a\n- b\n'), [{ problem: 'must be a map of settings' }])
   const broken = problems({}, 'admin_key: "hunter2\nport: 1\n')

@@ -147,7 +147,7 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
 t.test(
   'a number keeps its spelling in a field for text, and must be whole in a field for a whole number',
   async (t) => {
-    const numbers = '{A: 2.0, B: 0012, C: 12345678901234567890, D: 1e5, E: 7, F: "08"}'
+    const numbers = '{A: 2.0, B: 0012, C: 12345678901234567890, D: 1e5, E: 7, F: "08", G: }'
     const yaml = `admin_key: 0012345678901234567890
 toolbox:
   mcps: [{name: a, transport: stdio, command: x, mode: strict, env: ${numbers}, args: [--api, 1.10]}]`
