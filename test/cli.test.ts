@@ -233,6 +233,12 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
     t.equal(login.code, 0, login.err)
     return /Logged in: (cred_\w+)/.exec(login.err)?.[1] ?? ''
   }
+  await run(env, 'login anthropic --mode paste', async () => {
+    const err =
+      /^Another Baton process has .* open: a gateway or a command\. The gateway at .* does not answer/
+    t.match(await run({ ...env, BATON_PORT: '1' }, 'keys list'), { code: 1, err })
+    return null
+  })
   const first = await into(env)
   t.equal((await run(env, `logout ${first}`)).code, 0)
   t.match(await run(env, 'import anthropic codex login.json'), { code: 64, err: /format must be one of/ })

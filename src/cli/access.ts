@@ -72,6 +72,7 @@ export async function openAccess(
   } catch (failure) {
     if (!(failure instanceof FolderInUse)) throw failure
     // This gateway is on this machine, whatever its address: the key that is sent to it does not leave the machine.
-    return openRemote({ ...target, root: urlOf(config), key: target.key ?? config.adminKey })
+    const place = { root: urlOf(config), openFolder: config.dataDir }
+    return openRemote({ ...target, ...place, key: target.key ?? config.adminKey })
   }
 }

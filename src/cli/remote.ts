@@ -12,6 +12,8 @@ interface RemoteOptions {
   root: string
   key: string | null
   owner: string | undefined
+  /** The data folder that a process has open: this gateway, it is hoped, and not another command */
+  openFolder?: string
 }
 
 /** The gateway refused, or cannot be reached; the message says what to do. */
@@ -37,7 +39,7 @@ export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
 }
 
 /** Throws UsageError for a key that no request can carry. Every verb throws RemoteError for what the gateway refused. */
-export function openRemote({ root, key, owner }: RemoteOptions): Access {
+export function openRemote({ root, key, owner, openFolder }: RemoteOptions): Access {
   if (owner !== undefined) {
     throw new RemoteError(`--owner has no effect at ${root}: a gateway knows the owner by the key.`)
   }
@@ -65,8 +67,11 @@ export function openRemote({ root, key, owner }: RemoteOptions): Access {
       })
       text = await response.text()
     } catch (failure) {
-      const why = whyNot(failure)
-      throw new RemoteError(`The gateway at ${root} does not answer (${why}). Name another with --url.`)
+      const isOpen = openFolder
+        ? `Another Baton process has ${openFolder} open: a gateway or a command. `
+        : ''
+      const words = `The gateway at ${root} does not answer (${whyNot(failure)}). Name another with --url.`
+      throw new RemoteError(isOpen + words)
     }
     if (response.status === 204) return undefined as T
     if (!response.ok) throw refusal(root, response, text)
