@@ -27,6 +27,7 @@ export const KINDS = [
   'memory_grew',
   'request_refused',
   'reader_refused',
+  'error_logged',
 ] as const
 export type Kind = (typeof KINDS)[number]
 export interface Finding {

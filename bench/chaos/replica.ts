@@ -22,6 +22,8 @@ export interface Replica {
   end(signal: NodeJS.Signals): Promise<number | null>
   /** Null when the replica is down */
   pid(): number | null
+  /** What its processes logged as an error */
+  errors(): readonly string[]
 }
 
 /** `logs`: a folder for its whole log, or null. */
@@ -33,7 +35,7 @@ export function createReplica(
 ): Replica {
   let child: ChildProcess | null = null
   let starting = Promise.resolve()
-  /** The lines that it logged at level error and above, each as JSON */
+  /** The lines that it logged at level error and above, each as JSON, and texts on stderr */
   const errors: string[] = []
   const url = `http://127.0.0.1:${port}`
   const isUp = () => child !== null && child.exitCode === null && child.signalCode === null
@@ -78,6 +80,7 @@ export function createReplica(
       return starting
     },
     ready: () => starting,
+    errors: () => errors.filter((line) => line.startsWith('{')),
     pid: () => (isUp() ? (child?.pid ?? null) : null),
     signal: (signal) => void child?.kill(signal),
     async end(signal) {

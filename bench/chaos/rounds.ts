@@ -74,7 +74,7 @@ export async function runRounds(world: World, options: RoundOptions): Promise<Re
   report.calls = world.tools.calls.length
   report.requests = world.requests()
   report.memory = watch.stop()
-  report.findings.push(...checkRun(world, report.memory))
+  report.findings.push(...checkRun(world, report.memory, options.say))
   report.seconds = Math.round((Date.now() - started) / 1000)
   return report
 }
@@ -203,14 +203,18 @@ export async function recoveriesOf({ database }: World, turns: readonly ChaosTur
   return rows[0].count
 }
 
-/** What no turn shows: requests that a provider refused, and memory that grew. */
-export function checkRun(world: World, lives: readonly MemoryLife[]): Finding[] {
-  const refused = world.refused().map(({ status, path }) => `${status} ${path}`)
-  const grown = lives.filter(({ grew }) => grew).map(inWords)
-  return [
-    ...refused.map((what) => ({ kind: 'request_refused' as const, turn: '', what })),
-    ...grown.map((what) => ({ kind: 'memory_grew' as const, turn: '', what })),
-  ]
+/** What no turn shows, said here: requests that a provider refused, errors in the logs, and memory that grew. */
+export function checkRun(world: World, lives: readonly MemoryLife[], say: (line: string) => void): Finding[] {
+  const found: Finding[] = []
+  const report = (kind: Finding['kind'], what: string) => {
+    found.push({ kind, turn: '', what })
+    say(`  ${kind}: ${what}`)
+  }
+  for (const { status, path } of world.refused()) report('request_refused', `${status} ${path}`)
+  for (const { name, errors } of world.replicas)
+    for (const line of errors()) report('error_logged', `${name}: ${line}`)
+  for (const life of lives) if (life.grew) report('memory_grew', inWords(life))
+  return found
 }
 
 export function percentile(values: readonly number[], share: number): number {

@@ -49,7 +49,7 @@ export async function soak(world: World, options: SoakOptions): Promise<SoakRepo
   await Promise.all([strike(run), ...clients])
   await Promise.all(world.replicas.map((replica) => replica.ready()))
   report.memory = watch.stop()
-  report.findings.push(...checkRun(world, report.memory))
+  report.findings.push(...checkRun(world, report.memory, options.say))
   report.seconds = Math.round((Date.now() - started) / 1000)
   return report
 }
