@@ -154,9 +154,10 @@ function readSettings(
   problems: Problem[],
 ): Partial<SettingValues> {
   const values = Object.entries<Setting<unknown>>(SETTINGS).flatMap(([key, setting]) => {
-    const fromEnv = env[setting.name]?.trim() || env[setting.also ?? '']?.trim() || null
+    const name = env[setting.name]?.trim() ? setting.name : (setting.also ?? setting.name)
+    const fromEnv = env[name]?.trim() || null
     const fromFile = fileText(file[key])
-    const path = fromEnv === null && fromFile !== null ? withVariable(key, setBy) : setting.name
+    const path = fromEnv === null && fromFile !== null ? withVariable(key, setBy) : name
     const value = readOne(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)
     return value === undefined ? [] : [[key, value]]
   })

@@ -261,6 +261,7 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_BODY_LIMIT', '64 KB/s', /from 1 B to 256 MiB/],
     ['BATON_LEASE_SECONDS', '601', /from 1 to 600/],
     ['HTTPS_PROXY', 'ftp://proxy.test', /must begin with http/],
+    ['https_proxy', 'socks5://proxy.test', /must begin with http/],
     ['HTTPS_PROXY', 'http://me:100%x@proxy.test', /a % that encodes nothing/],
     ['HTTPS_PROXY', 'http://me:100%E0x@proxy.test', /a % that encodes nothing/],
     ['HTTPS_PROXY', 'http://me:12/34@proxy.test', /an @ after its host/],
