@@ -150,11 +150,28 @@ const documentOf = (source: string, options: ParseOptions = {}): Document =>
 
 const UNKNOWN_TAG = 'TAG_RESOLVE_FAILED'
 
+interface Mistake extends Pick<YAMLError, 'pos'> {
+  code: string
+}
+
 /** The parser would take `!vault key` for the text `key`, with a mere warning. */
-const mistakesIn = ({ errors, warnings }: Document): YAMLError[] => [
-  ...errors,
-  ...warnings.filter(({ code }) => code === UNKNOWN_TAG),
+const mistakesIn = (document: Document): Mistake[] => [
+  ...(document.errors.length > 0 ? document.errors : unspaced(document)),
+  ...document.warnings.filter(({ code }) => code === UNKNOWN_TAG),
 ]
+
+/** In `{admin_key:secret}` all is one name, which would be shown as unknown. */
+function unspaced(document: Document): Mistake[] {
+  const found: Mistake[] = []
+  loadYaml().visit(document, {
+    Pair: (_, { key, value }) => {
+      const { value: name, range } = key as YamlScalar
+      if (value === null && typeof name === 'string' && name.includes(':') && range)
+        found.push({ code: 'NO_BLANK_AFTER_A_COLON', pos: [range[0], range[1]] })
+    },
+  })
+  return found
+}
 
 /** Undefined if aliases do not resolve. That shows only here, as a throw, which may be a stack overflow. */
 function resolved(document: Document): unknown {
@@ -168,7 +185,7 @@ function resolved(document: Document): unknown {
 /** Throws if the document is not valid YAML, or its aliases do not resolve. */
 function contentOf(document: Document): unknown {
   const [mistake] = mistakesIn(document)
-  if (mistake) throw mistake
+  if (mistake) throw new Error(mistake.code)
   loadYaml().visit(document, { Scalar: (_, node) => keepAsWritten(node) })
   return document.toJS()
 }

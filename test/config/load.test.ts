@@ -367,6 +367,10 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
       yaml,
     )
   }
+  t.strictSame(
+    problems({}, '{port: 1, admin_key:hunter2}\n').map(({ path, problem }) => `${path} ${problem}`),
+    ['baton.yaml:1:11 is not valid YAML (no blank after a colon)'],
+  )
   const warned: string[] = []
   const hear = ({ message }: Error) => void warned.push(message)
   process.on('warning', hear)
