@@ -66,14 +66,14 @@ console.warn = (...given) => {
 for (const warning of warnings) log.warn(warning)
 try {
   const app = await createApp(config, { database, log })
-  const url = await app.http
-    .listen({ host: config.host, port: config.port })
-    .catch(async (failure: unknown) => {
-      await app.close()
-      const isTaken = (failure as NodeJS.ErrnoException).code === 'EADDRINUSE'
-      const remedy = isTaken ? 'Stop what listens there, or set' : 'Correct'
-      throw new Error(`${inFull(failure)}. ${remedy} BATON_HOST or BATON_PORT.`)
-    })
+  // For `localhost` Fastify opens a second server, on ::1, that lacks all that src/http.ts adds to the first.
+  const host = config.host === 'localhost' ? '127.0.0.1' : config.host
+  const url = await app.http.listen({ host, port: config.port }).catch(async (failure: unknown) => {
+    await app.close()
+    const isTaken = (failure as NodeJS.ErrnoException).code === 'EADDRINUSE'
+    const remedy = isTaken ? 'Stop what listens there, or set' : 'Correct'
+    throw new Error(`${inFull(failure)}. ${remedy} BATON_HOST or BATON_PORT.`)
+  })
   log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
   // Exit, so that the supervisor restarts the process.
   void (await database).lost?.then((err) => {
