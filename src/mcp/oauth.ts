@@ -149,20 +149,21 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
   })
   const flow = () => import('./oauth-flow.ts')
   function contextOf({ allowPrivate }: McpLoginTarget): StepContext {
+    // Only https, except to this machine, if its addresses are open at all.
+    const guardFor = (url: string | URL) =>
+      guards.of({ allowPrivate, requireHttps: !isLoopback(new URL(url).hostname) })
     const context: StepContext = {
       refused: null,
       async fetch(url, init) {
-        // Only https, except to this machine, if its addresses are open at all.
-        const guard = guards.of({ allowPrivate, requireHttps: !isLoopback(new URL(url).hostname) })
         try {
-          return await guard.fetch(url, init)
+          return await guardFor(url).fetch(url, init)
         } catch (failure) {
           // The SDK takes metadata that it cannot read for missing, and looks elsewhere.
           if (failure instanceof BatonError) context.refused = failure
           throw failure
         }
       },
-      assertUrl: guards.of({ allowPrivate }).assertUrl,
+      assertUrl: (url) => guardFor(url).assertUrl(url),
       now: options.now ?? Date.now,
       discoveryMs: options.discoveryMs ?? DISCOVERY_MS,
     }

@@ -338,7 +338,7 @@ t.test('an address of a login is refused where a connector may not go there', as
   const challenge = { resource_metadata: 'https://inner.test/metadata' }
   const where = { ...target(guarded), allowPrivate: ['127.0.0.1'] }
   await t.rejects(closed.begin(where, { ...begun, challenge }), refused, 'metadata that the refusal names')
-  for (const page of ['http://10.0.0.7/login', 'https://inner.test/login']) {
+  for (const page of ['http://10.0.0.7/login', 'https://inner.test/login', 'http://public.test/login']) {
     const lures = { ...target(await guardedServer(t, { page })), allowPrivate: ['127.0.0.1'] }
     await t.rejects(begin(lures), refused, `nobody is sent to ${page}`)
   }
