@@ -6,7 +6,7 @@
 import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
-import type { Credential, CredentialCandidates, Session, Store } from '../store/store.ts'
+import type { Credential, CredentialCandidates, Environment, Session, Store } from '../store/store.ts'
 import { needsReauth } from './renew-login.ts'
 import type { Renewals } from './renewals.ts'
 import { openSecret, type Vault } from './vault.ts'
@@ -25,8 +25,7 @@ export interface ChosenCredential {
   complete?(): Promise<CredentialFacts>
 }
 export interface ChooseCredential {
-  /** Providers whose keys the environment holds */
-  readonly environment: readonly string[]
+  readonly environment: Environment
   /**
    * The session's credential if the provider is the session's and the credential is for it, else the owner's default
    * unless it is disabled, else the owner's only active one, else the environment's. `known`: the rows, if they were
@@ -40,7 +39,7 @@ type Choosing = Pick<Session, 'owner' | 'provider' | 'credential_id'>
 interface ChooseDeps {
   store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'open'>
-  config: Pick<Config, 'envCredentials'>
+  config: Pick<Config, 'envCredentials' | 'enableOauth'>
   renewals: Pick<Renewals, 'open' | 'assertRenewable'>
 }
 
@@ -88,7 +87,7 @@ export function createChoice({ store, vault, config, renewals }: ChooseDeps): Ch
     }
   }
 
-  return { environment: [...keys.keys()], resolve }
+  return { environment: { keys: [...keys.keys()], logins: config.enableOauth }, resolve }
 }
 
 /** The id that a provider's key from the environment is shown by. */

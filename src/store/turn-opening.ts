@@ -6,6 +6,7 @@ import { record } from './json.ts'
 import { asStored, type Placed } from './messages.ts'
 import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
 import {
+  type Environment,
   type Opened,
   type OpenTurn,
   type RegistryRow,
@@ -48,7 +49,7 @@ export const toGround = ({ session, named, preferred }: StoredGround): TurnGroun
 })
 
 /** With `environment` the turn opens only if a credential is sure (Turns.openSurely). */
-export function openRecord(request: OpenTurn, parts: Parts, environment?: readonly string[]): string {
+export function openRecord(request: OpenTurn, parts: Parts, environment?: Environment): string {
   const { turn, message, on_busy, queue_limit, lease, known_revision, known_history } = request
   const { id, session_id, max_steps, provider, model, idempotency_key, body_hash } = turn
   // Member by member, here and in newTurn: every turn comes by here, and spreading these costs more than writing them.

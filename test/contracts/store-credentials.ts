@@ -168,9 +168,9 @@ async function rowContract(t: Test, store: Store): Promise<void> {
 async function sureContract(t: Test, store: Store): Promise<void> {
   const scope = owner()
   const { id: session, provider } = await newSession(store, scope)
-  const opens = async (environment: string[] = [], other: string | null = null) => {
+  const opens = async (keys: string[] = [], other: string | null = null, logins = [provider]) => {
     const request = openRequest(session, { turn: { provider: other } })
-    const opened = await store.turns.openSurely(scope, request, environment)
+    const opened = await store.turns.openSurely(scope, request, { keys, logins })
     if (opened?.kind === 'unsure') {
       t.strictSame(opened.ground, await store.turns.ground(scope, session, other))
       t.equal(
@@ -213,6 +213,17 @@ async function sureContract(t: Test, store: Store): Promise<void> {
     await disable(ended.id)
   })
 
+  await t.test('a login whose provider is switched off is left to a closer look', async (t) => {
+    const login = await add({ provider, kind: 'oauth' })
+    t.equal(await opens(), 'running')
+    t.equal(await opens([provider], null, ['other']), 'unsure')
+    await name(login.id)
+    t.equal(await opens([provider], null, []), 'unsure')
+    t.equal(await opens(), 'running')
+    await store.sessions.update(scope, session, { credential_id: null })
+    await disable(login.id)
+  })
+
   await t.test(
     'a default that needs a new login is left to a closer look, whatever the environment has',
     async (t) => {
@@ -236,7 +247,10 @@ async function sureContract(t: Test, store: Store): Promise<void> {
     t.equal(await opens(['other'], 'other'), 'running')
     await name('cred_gone')
     t.equal(await opens([provider]), 'unsure')
-    t.equal(await store.turns.openSurely(STRANGER, openRequest(session), [provider]), null)
+    t.equal(
+      await store.turns.openSurely(STRANGER, openRequest(session), { keys: [provider], logins: [] }),
+      null,
+    )
   })
 }
 

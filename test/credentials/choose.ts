@@ -154,3 +154,17 @@ t.test('a turn that the store opens at once has the credential that the rule cho
   }
   t.same([...outcomes].sort(), ['running, chosen', 'unsure, chosen', 'unsure, refused'])
 })
+
+t.test('no turn is opened for a login whose provider is switched off', async (t) => {
+  const { store } = world
+  const scope = owner()
+  const { id } = await newSession(store, scope)
+  await store.sessions.update(scope, id, { provider: 'openai' })
+  await store.credentials.create(credential(scope, { provider: 'openai', kind: 'oauth' }))
+  const opens = async (enabled: string) => {
+    const { environment } = world.replica({ env: { BATON_ENABLE_OAUTH: enabled } }).choice
+    return (await store.turns.openSurely(scope, openRequest(id), environment))?.kind
+  }
+  t.equal(await opens('anthropic'), 'unsure')
+  t.equal(await opens('anthropic,openai'), 'running')
+})

@@ -25,6 +25,7 @@ const APPLIED = [
   '822fcb9d',
   'dd0e9fe8',
   '5be18149',
+  'f54a99ad',
 ]
 
 /** A session for each state of a turn, with a call in each state of the ledger, and a connector that all of them bind. */

@@ -235,10 +235,9 @@ t.test('a cancel does not wait for the request that a login makes at its first u
     return new Promise<never>(() => {})
   }
   const resolve = async () => ({ facts: { id: 'cred_1' }, kind: 'oauth', complete })
-  const one = replica({ credentials: { environment: ['acme'], resolve } } as unknown as Pick<
-    EngineDeps,
-    Seen
-  >)
+  const one = replica({
+    credentials: { environment: { keys: ['acme'], logins: [] }, resolve },
+  } as unknown as Pick<EngineDeps, Seen>)
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
   await asks

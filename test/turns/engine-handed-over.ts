@@ -474,7 +474,9 @@ t.test('a replica that takes a turn over to end it first sends its last owner’
     if (isCancelled) await store.turns.requestCancel(CALLER, turn_id)
     const { bus, replica } = world(t)
     const types = follow(t, bus, id, turn_id)
-    replica({ credentials: { environment: [], resolve } as unknown as EngineDeps['credentials'] })
+    replica({
+      credentials: { environment: { keys: [], logins: [] }, resolve } as unknown as EngineDeps['credentials'],
+    })
     await eventually(() => told.at(-1) === types.at(-1))
     t.same(types.slice(types.indexOf('usage')), ['usage', ...told])
   }

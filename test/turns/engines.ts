@@ -51,7 +51,7 @@ export function pieces(
       },
       models: { known: () => undefined, ask: () => {} },
     },
-    credentials: { environment: ['acme'], resolve: async () => credential },
+    credentials: { environment: { keys: ['acme'], logins: [] }, resolve: async () => credential },
     tools: {
       bringUpToDate: async () => 0,
       isBehind: () => false,

@@ -206,6 +206,12 @@ interface Committed {
   tools_revision?: number
 }
 
+/** Providers whose keys the environment holds, and those whose logins it switches on. */
+export interface Environment {
+  keys: readonly string[]
+  logins: readonly string[]
+}
+
 export interface Turns {
   /** Null for an unknown session and another owner's. `provider` null: the session's. */
   ground(scope: Scope, session: string, provider: string | null): Promise<TurnGround | null>
@@ -215,13 +221,13 @@ export interface Turns {
    */
   open(scope: Scope, open: OpenTurn, fits?: (history: Message[]) => void): Promise<Opened | null>
   /**
-   * Opens the turn if there is an active credential, in the store or for one of the providers in `environment`; else
-   * returns `unsure`, and nothing is written.
+   * Opens the turn if there is an active credential, in the store or in the environment; else returns `unsure`, and
+   * nothing is written.
    */
   openSurely(
     scope: Scope,
     open: OpenTurn,
-    environment: readonly string[],
+    environment: Environment,
   ): Promise<Opened | { kind: 'unsure'; ground: TurnGround } | null>
   /** For people, as are `ofKey` and `list`: a text replaces a part that cannot be opened. */
   get(scope: Scope, id: string): Promise<Turn | null>
