@@ -30,7 +30,9 @@ const MAX_BODY = 1 << 20
 
 export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
   const { forwardProxy = null, timeoutMs = 15_000 } = deps
-  const pool = upstreamAgent(forwardProxy, { connections: 8, keepAliveTimeout: 30_000 })
+  // Without a limit of connections: the time that a request waits for one is taken from its answer's, and an answer that
+  // is given up costs a login.
+  const pool = upstreamAgent(forwardProxy, { keepAliveTimeout: 30_000 })
   return {
     async send(call) {
       try {

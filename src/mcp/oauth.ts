@@ -138,12 +138,18 @@ export function givenIn(login: McpLogin | null | undefined): McpLogin {
 const TIMEOUT_MS = 15_000
 const DISCOVERY_MS = 25_000
 const MAX_BYTES = 1 << 20
+/**
+ * To one login service, as many as renewals may come at once: the time that one waits for its turn is taken from its
+ * answer's, and an answer that is given up costs a login.
+ */
+const CONNECTIONS = 1024
 
 /** Makes the steps; the flow itself is loaded with the first of them. */
 export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
   const guards = createGuards({
     timeoutMs: TIMEOUT_MS,
     maxBytes: MAX_BYTES,
+    connections: CONNECTIONS,
     proxy: options.proxy ?? null,
     ...(options.resolve && { resolve: options.resolve }),
   })

@@ -5,10 +5,12 @@ import t from 'tap'
 import { openConnector, sealConnector } from '../../src/credentials/connector-secret.ts'
 import { BatonError } from '../../src/errors.ts'
 import { toMcpError } from '../../src/mcp/failure.ts'
-import { createMcpOAuth } from '../../src/mcp/oauth.ts'
+import { createMcpOAuth, type McpLogin } from '../../src/mcp/oauth.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { eventually, gate } from '../waiting.ts'
 import { ANN, bench, store, storeWith, vault } from './connector-shared.ts'
+import { guardedServer } from './guarded-server.ts'
+import { visit } from './world.ts'
 
 const NEEDED = { kind: 'auth_required', message: /docs needs a login/ }
 
@@ -514,6 +516,28 @@ t.test('a call does not wait for a slow login service while its token lasts', as
   )
   t.equal(await auth.token(), renewed, 'the renewal has gone on')
   t.equal(guarded.grants.refresh_token, 1)
+})
+
+t.test('a renewal waits for no other, which would cost its answer time', async (t) => {
+  const guarded = await guardedServer(t)
+  const oauth = createMcpOAuth()
+  t.teardown(() => oauth.close())
+  const target = { name: 'docs', url: guarded.url, allowPrivate: true }
+  const redirect_url = 'http://127.0.0.1:1/cb'
+  const given = { login: null, challenge: null, redirect_url, client_metadata_url: '', state: 's' }
+  const logins: McpLogin[] = []
+  for (let i = 0; i < 20; i++) {
+    const { authorization_url, pending } = await oauth.begin(target, given)
+    logins.push(await oauth.finish(target, pending, (await visit(authorization_url)).searchParams))
+  }
+  const all = gate()
+  t.teardown(all.open)
+  guarded.hold('token', () => {
+    if (guarded.grants.refresh_token === logins.length) all.open()
+    return all.opened
+  })
+  const renewed = await Promise.all(logins.map((login) => oauth.renew(target, login)))
+  t.equal(new Set(renewed.map((login) => typeof login !== 'string' && login.tokens?.access_token)).size, 20)
 })
 
 t.test('a token without a refresh token serves to its end, and one refusal does not end it', async (t) => {

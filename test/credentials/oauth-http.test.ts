@@ -1,5 +1,5 @@
 /** The HTTP client for vendors' token endpoints, against one that quotes its request and one that does not stop. */
-import { createServer } from 'node:http'
+import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
 import { USER_AGENT } from '../../src/version.ts'
@@ -17,6 +17,8 @@ const server = createServer(async (request, response) => {
 const root = `http://127.0.0.1:${await listening(t, server)}`
 const http = createOAuthHttp({})
 t.teardown(() => http.close())
+/** Renewed at once */
+const LOGINS = 100
 const sent = {
   method: 'POST' as const,
   headers: { authorization: 'Bearer ya29.secret-of-the-login' },
@@ -42,6 +44,17 @@ t.test('a login service hears that Baton asks, and that Baton reads JSON', async
 
 t.test('an answer without end is given up', async (t) => {
   await t.rejects(http.send({ ...sent, url: `${root}/endless` }), { code: 'upstream_disconnected' })
+})
+
+t.test('a request waits for no other, which would cost its answer time', async (t) => {
+  const waiting: ServerResponse[] = []
+  const slow = createServer((_, response) => {
+    waiting.push(response)
+    if (waiting.length === LOGINS) for (const one of waiting) one.end('answered')
+  })
+  const url = `http://127.0.0.1:${await listening(t, slow)}`
+  const answers = await Promise.all(Array.from({ length: LOGINS }, () => http.send({ ...sent, url })))
+  t.strictSame(new Set(answers.map(({ body }) => body)), new Set(['answered']))
 })
 
 t.test('an answer that came while the process stood still is read, however late', async (t) => {
