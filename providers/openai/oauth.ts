@@ -182,10 +182,12 @@ function deviceRefused(answer: OAuthAnswer): BatonError {
       'OpenAI does not offer device logins here. Switch them on in the security settings of ChatGPT, or log in with mode paste.',
     )
   }
+  const { status } = answer
   const { code, message } = readFailure(answer)
-  return new BatonError('upstream_rejected', `OpenAI refused the device login (${code}).`, {
-    details: { upstream: { status: answer.status, code, message } },
-  })
+  const words = `OpenAI refused the device login (${code}).`
+  const details = { upstream: { status, code, message } }
+  if (status === 429) return new BatonError('upstream_rate_limited', words, { details, retryAfter: 30 })
+  return new BatonError(status >= 500 ? 'upstream_overloaded' : 'upstream_rejected', words, { details })
 }
 
 /** Codex CLI's `auth.json` (1.8). */

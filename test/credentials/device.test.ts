@@ -110,6 +110,14 @@ t.test("OpenAI's answers to a device login are read in each of their forms", asy
     t.same(device?.readPoll(answer(status, body)), { state: 'pending', isTooFast }, `${status}`)
   }
   t.throws(() => device?.readPoll(answer(403, told('access_denied'))), { code: 'upstream_rejected' })
+  for (const [status, code] of [
+    [429, 'upstream_rate_limited'],
+    [503, 'upstream_overloaded'],
+    [400, 'upstream_rejected'],
+    [200, 'upstream_rejected'],
+  ] as const) {
+    t.throws(() => device?.readStart(answer(status, {})), { code, details: { upstream: { status } } })
+  }
 })
 
 t.test('any number of device logins wait without a warning of a leak', async (t) => {
