@@ -189,7 +189,8 @@ export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
       const { id, version } = row
       const last = cured.get(id)
       const isCured = last?.version === version && uptime() - last.at < CURE_MS
-      return isCured ? row : renew(row, version)
+      // A sibling may have renewed it since.
+      return isCured ? reread(row) : renew(row, version)
     },
     reread,
     isPaused: endpoints.isPaused,

@@ -64,6 +64,22 @@ t.test('a renewal whose process died before it asked the vendor costs a wait, no
   t.match(await read(id), { state: 'active' })
 })
 
+t.test(
+  'a token that a sibling has renewed serves, however soon the former one is refused again',
+  async (t) => {
+    const { id } = await login('openai', 3600)
+    const mine = await chosen(one, id, 'openai')
+    const theirs = await chosen(two, id, 'openai')
+    t.ok(await unauthorized(mine))
+    t.notOk(await unauthorized(mine), 'a second refusal so soon is not cured by another renewal')
+    await tokenOf(theirs)
+    t.ok(await unauthorized(theirs), 'it takes over the renewed token')
+    t.ok(await unauthorized(theirs))
+    t.ok(await unauthorized(mine))
+    t.equal(await tokenOf(mine), await tokenOf(theirs))
+  },
+)
+
 t.test('a vendor that hangs is asked by one replica, not by all that waited for it', async (t) => {
   const never = gate()
   t.teardown(never.open)
