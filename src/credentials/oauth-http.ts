@@ -52,7 +52,7 @@ export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
         return {
           status: statusCode,
           headers: flatHeaders(headers),
-          body: statusCode < 400 ? text : withoutSecrets(text, secretsOf(call)),
+          body: statusCode < 300 ? text : withoutSecrets(text, secretsOf(call)),
         }
       } catch (thrown) {
         throw broken(thrown, timeoutMs)
