@@ -54,8 +54,7 @@ export async function shapeResult(
   const text = texts.map((one) => one.text).join('\n\n')
   const json = structured === undefined ? null : JSON.stringify(structured)
   // Servers repeat a structured result as text; one of the two is enough (MCP, tools: structured content).
-  const isRepeated =
-    json !== null && (text === '' || isWrapped(structured, text) || isJsonOf(structured, text))
+  const isRepeated = json !== null && (text === '' || isSaid(structured, texts, text))
   const isLongText = !isRepeated && isLong(text)
   const isLongJson = json !== null && isLong(json)
   const isTextEnough = isRepeated && text !== '' && !isLong(text)
@@ -92,10 +91,17 @@ export async function shapeResult(
   }
 }
 
-/** Whether the structure is the text alone, as FastMCP gives a text: `{"result": "…"}`. */
-const isWrapped = (structured: unknown, text: string): boolean => {
+/**
+ * Whether the texts are the structure and no more, or what FastMCP wraps in one (`{"result": …}`): a text, or a list,
+ * which it writes as one text or as one for each item.
+ */
+function isSaid(structured: unknown, texts: readonly TextPart[], text: string): boolean {
   const [only, ...others] = isRecord(structured) ? Object.values(structured) : []
-  return only === text && others.length === 0
+  if (only === undefined || others.length > 0) return isJsonOf(structured, text)
+  const is = (value: unknown, said: string) => value === said || isJsonOf(value, said)
+  const isEach = (list: readonly unknown[]) =>
+    list.length === texts.length && texts.every((one, i) => is(list[i], one.text))
+  return is(only, text) || isJsonOf(structured, text) || (Array.isArray(only) && isEach(only))
 }
 
 /**

@@ -433,6 +433,17 @@ t.test('a text that a server wraps in a structure counts once', async (t) => {
   const lines = 'a\n'.repeat(MODEL_LIMIT / 2)
   const whole = await shape([text(lines)], { result: lines })
   t.strictSame([whole.content, whole.spill], [[text(lines)], undefined], 'it just fits, as JSON it would not')
+
+  const result = Array.from({ length: 9_000 }, (_, id) => ({ id, name: 'a' }))
+  const list = await shape([text(JSON.stringify(result))], { result })
+  t.strictSame(list, await shape([], { result }), 'a list, too')
+  const items = await shape(
+    result.map((item) => text(JSON.stringify(item, null, 2))),
+    { result },
+  )
+  t.strictSame(items, list, 'also with a text for each item')
+  const more = await shape([text(JSON.stringify(result)), text('More on page 2.')], { result })
+  t.strictSame(JSON.parse(more.stored.output).structured, { result }, 'and nothing else is lost')
 })
 
 t.test('what only the structure says is shown beside the text, or named with a way to read it', async (t) => {
