@@ -171,6 +171,28 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.notOk(reading.items.some((item) => 'gap' in item))
   })
 
+  t.test('so does one that had to wait a little before it could ask, and then for the answer', async (t) => {
+    const { proxy, bus, other } = await replicas(t)
+    await other.append(SESSION, [delta('before')])
+    let now = performance.now()
+    const clock = mock.method(performance, 'now', () => now)
+    t.teardown(() => clock.mock.restore())
+    const listens = proxy.holdNext('subscribe\r\n')
+    const reading = start(t, bus, { after: 'now' })
+    const listen = await listens
+    const asks = proxy.holdNext('\r\nnow\r\n')
+    now += 8
+    listen()
+    const ask = await asks
+    await sleep(20)
+    await other.append(SESSION, [delta('since')])
+    now += 8
+    ask()
+    await sleep(20)
+    await other.append(SESSION, [delta('next')])
+    t.same(textsOf(await reading.events(1)).slice(0, 1), ['since'])
+  })
+
   t.test('events that are said again, since their log was lost before the answer, are a gap', async (t) => {
     const { proxy, bus, other } = await replicas(t)
     const reading = start(t, other)

@@ -46,8 +46,10 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     const from = place ?? (after === 'now' ? 'now' : 'start')
     const began = performance.now()
     let page = await ask(session, from, options, asked)
-    // A question that took so long may have reached Redis after events that its client was to hear.
-    if (from === 'now' && performance.now() - began > GREETING_MS)
+    // A question that came so late may have reached Redis after events that its client was to hear. It tells how long
+    // ago the reader came only if the client had its headers by then.
+    const since = asked !== null && began - asked <= GREETING_MS ? asked : began
+    if (from === 'now' && performance.now() - since > GREETING_MS)
       page = await ask(session, from, options, asked)
     for (const ms of isYoung && from === 'start' ? SOON_MS : []) {
       if (!page.isGap || signal.aborted) break
