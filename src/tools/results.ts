@@ -71,11 +71,8 @@ export async function shapeResult(
   }
   const shown = (): ContentPart[] => {
     if (isTextEnough) return content
-    if (isLongText) {
-      const said = head()
-      const isMore = json !== null && document === undefined && !isTold(structured, said.text)
-      return [said, ...media, ...(isMore ? [part(json)] : [])]
-    }
+    // Whether so long a text tells an exit code cannot be seen: each digit is somewhere in it.
+    if (isLongText) return [head(), ...media, ...(isShort ? [part(json)] : [])]
     if (json === null) return content
     // A text may be several times as long as the JSON that it lays out.
     if (isRepeated) return [isLongJson ? head() : part(json), ...media]
