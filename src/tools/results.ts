@@ -94,11 +94,13 @@ export async function shapeResult(
  */
 function isSaid(structured: unknown, texts: readonly TextPart[], text: string): boolean {
   const [only, ...others] = isRecord(structured) ? Object.values(structured) : []
-  if (only === undefined || others.length > 0) return isJsonOf(structured, text)
-  const is = (value: unknown, said: string) => value === said || isJsonOf(value, said)
-  const isEach = (list: readonly unknown[]) =>
-    list.length === texts.length && texts.every((one, i) => is(list[i], one.text))
-  return is(only, text) || isJsonOf(structured, text) || (Array.isArray(only) && isEach(only))
+  const wrapped = others.length === 0 ? only : undefined
+  if (wrapped === text) return true
+  if (!Array.isArray(wrapped)) return isJsonOf(structured, text)
+  // Only one of them is compared: the text may be megabytes.
+  const whole = /^\s*\[/.test(text) ? wrapped : structured
+  const isItem = (one: TextPart, i: number) => wrapped[i] === one.text || isJsonOf(wrapped[i], one.text)
+  return isJsonOf(whole, text) || (wrapped.length === texts.length && texts.every(isItem))
 }
 
 /**
