@@ -24,7 +24,11 @@ export interface BusEvent {
    * of a turn may come before its first event or after its last.
    */
   alone?: string
-  /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */
+  /**
+   * Dropped if an event with this key is in the session's log already (an announcement repeated after a crash). The key
+   * of a turn's event begins with the turn's id and a colon: it is remembered until the turn is over, though the event
+   * itself may no longer be kept.
+   */
   once?: string | undefined
   /**
    * The lease under which a turn's owner says the event. It is dropped once a later owner has spoken in the turn, or

@@ -18,7 +18,7 @@ const said = fc.record(
   {
     type: fc.constantFrom(...TYPES),
     turn,
-    once: fc.constantFrom('k', 'l', 'm'),
+    once: fc.constantFrom('k', 'l', 'turn_a:m'),
     epoch: fc.integer({ min: 1, max: 3 }),
     alone: fc.constant('alone'),
   },

@@ -109,17 +109,24 @@ local function trim(s)
     end
     redis.call('XTRIM', s.log, 'MAXLEN', s.kept)
   end
-  local all, ended = redis.call('HGETALL', s.meta), {}
+  local all, goesOn, ended, remembered = redis.call('HGETALL', s.meta), {}, {}, 0
   local function gone(i, prefix)
     return string.sub(all[i], 1, 2) == prefix and all[i + 1] ~= '?' and not before(s.floor, all[i + 1])
   end
   for i = 1, #all, 2 do
-    if gone(i, 'e:') then ended[string.sub(all[i], 3)] = true end
-    if gone(i, 'e:') or gone(i, 'o:') then redis.call('HDEL', s.meta, all[i]) end
+    local prefix, turn = string.sub(all[i], 1, 2), string.sub(all[i], 3)
+    if prefix == 'f:' and goesOn[turn] == nil then goesOn[turn] = true end
+    if prefix == 'e:' then goesOn[turn], ended[turn] = false, gone(i, 'e:') end
+  end
+  -- What a turn that goes on announced last may be announced again, however much it has said since.
+  local function isForgotten(key)
+    if not goesOn[string.match(key, '^[^:]*')] then return true end
+    remembered = remembered + 1
+    return remembered > maxEvents
   end
   for i = 1, #all, 2 do
-    local prefix = string.sub(all[i], 1, 2)
-    if (prefix == 'f:' or prefix == 'p:') and ended[string.sub(all[i], 3)] then
+    local prefix, name = string.sub(all[i], 1, 2), string.sub(all[i], 3)
+    if (ended[name] and string.match(prefix, '^[efp]:$')) or (gone(i, 'o:') and isForgotten(name)) then
       redis.call('HDEL', s.meta, all[i])
     elseif gone(i, 'f:') then
       redis.call('HSET', s.meta, all[i], '?')
