@@ -6,7 +6,7 @@ import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
 import { isBlank, type Message } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
-import { asBatonError, BatonError } from '../errors.ts'
+import { asBatonError, BatonError, isUnavailable } from '../errors.ts'
 import { logLine } from '../log.ts'
 import type { AnnouncedEvent, Turn, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
@@ -93,12 +93,14 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
 }
 
 /**
- * This process must not end the turn: another process owns it now, or one that has its encryption key will continue
- * it. An unreadable turn that began here fails and says why; a cancelled one is ended, which needs no key.
+ * This process must not end the turn: another process owns it now, or will recover it: one that has its encryption key,
+ * or any once the store is back for which this one has waited long enough. An unreadable turn that began here fails and
+ * says why; a cancelled one is ended, which needs no key.
  */
 const isLeft = ({ stop }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
   thrown instanceof StaleOwner ||
-  (thrown instanceof Unreadable && entry.kind !== 'fresh' && stop.signal.reason !== CANCELLED)
+  (stop.signal.reason !== CANCELLED &&
+    (isUnavailable(thrown) || (thrown instanceof Unreadable && entry.kind !== 'fresh')))
 
 /** What it takes to end a turn that could not be loaded: it may have waited, or lost its owner, with calls open. */
 async function endingUnloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {

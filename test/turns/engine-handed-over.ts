@@ -1,5 +1,6 @@
 /** Turns that change their owner: given away by a drain, lost, or taken over to be cancelled. */
 import { once } from 'node:events'
+import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
@@ -8,6 +9,7 @@ import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
+import { PATIENCE_MS } from '../../src/turns/loop-deps.ts'
 import {
   endTurn,
   LAPSED,
@@ -310,6 +312,26 @@ t.test('a turn is given up when it loses its owner for the fourth time, not for 
     await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at ?? null)
     t.match(await store.turns.get(CALLER, turn.id), end)
   }
+})
+
+t.test('a turn whose owner waits in vain for the store is recovered, not failed', async (t) => {
+  const { say, replica } = world(t, { leaseSeconds: 1 })
+  say()
+  const real = performance.now.bind(performance)
+  let passed = 0
+  mock.method(performance, 'now', () => real() + passed)
+  t.teardown(() => mock.restoreAll())
+  let isAway = true
+  const commit: Store['turns']['commit'] = async (...given) => {
+    if (!isAway) return store.turns.commit(...given)
+    isAway = false
+    passed = PATIENCE_MS + 1
+    throw new BatonError('unavailable', 'away')
+  }
+  const one = replica({ store: withTurns({ commit }) })
+  const { turn } = await one.start(CALLER, (await session()).id, asked())
+  const over = await one.wait(CALLER, turn.id, null, new AbortController().signal)
+  t.match(over, { state: 'completed', recoveries: 1 })
 })
 
 t.test('a turn that is handed over between two steps discards neither step', async (t) => {
