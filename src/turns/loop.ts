@@ -249,6 +249,7 @@ async function end(run: Ending, how: TurnEnd): Promise<void> {
 async function endInStep(run: Ending, how: TurnEnd): Promise<void> {
   const text = how.state === 'cancelled' ? (run.inFlight?.folding.textSoFar() ?? '') : ''
   const step = run.inFlight ? endedStep(run.inFlight, how.state === 'failed' ? 'error' : null) : undefined
+  if (step) run.active.turn.steps.push(step)
   const partial: Change['message'] = { role: 'assistant', parts: [{ type: 'text', text }], incomplete: true }
   await commit(run, { message: isBlank(text) ? undefined : partial, end: how, step })
 }

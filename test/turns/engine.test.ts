@@ -265,6 +265,18 @@ t.test('the log line of a failed turn names the code of its error and its creden
   ])
 })
 
+t.test('the log line of a turn that ends within a step counts the step', async (t) => {
+  const lines: { msg: string; steps?: number }[] = []
+  const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+  const { replica, begin } = world(t)
+  const one = replica({ log })
+  const { turn, types } = await begin(one)
+  await eventually(() => types.includes('step.started'))
+  const over = await one.cancel(CALLER, turn.id, new AbortController().signal)
+  const ended = await eventually(() => lines.find(({ msg }) => msg === 'turn ended'))
+  t.match([ended.steps, over.steps.length], [1, 1])
+})
+
 t.test('a store that is away right after a turn costs one warning, and the next turn is run', async (t) => {
   const lines: { level: number; msg: string }[] = []
   const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
