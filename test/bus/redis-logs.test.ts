@@ -164,6 +164,17 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     },
   )
 
+  t.test('readers get a gap where a turn that a trimmed log has forgotten is said again', async (t) => {
+    const bus = await redis.open(t, { maxEvents: 20 })
+    const ended = { ...event('turn.completed'), once: `${TURN}:end` }
+    await bus.append(SESSION, [event('turn.created'), ended, event('turn.created', '', 'turn_2')])
+    const others = Array.from({ length: 30 }, (_, i) => delta(i, 'turn_2'))
+    const [after = ''] = (await appended(bus, SESSION, others)).slice(-1)
+    const reading = start(t, bus, { after })
+    await bus.append(SESSION, [{ ...ended, again: true }])
+    t.match(await reading.item(0), { gap: true })
+  })
+
   t.test('behind a gap no step is told whose end a replica of a former version may have said', async (t) => {
     const bus = await redis.open(t)
     const [lost = ''] = await appended(bus, SESSION, [event('turn.created')])

@@ -155,16 +155,18 @@ end
 
 -- After a loss something else that is said in the session may have begun the new log, so that its readers noticed
 -- nothing. An event that may come again, of a turn whose beginning is not in this log, may then be one that they heard
--- before the loss. (In a log that was trimmed this tells nothing: it lacks beginnings anyway.)
+-- before the loss. In a log that was trimmed a lacking beginning tells nothing. But a turn of which such a log knows
+-- nothing may have ended there, and have been forgotten since.
 local function mayBeRepetition(s, at)
-  if s.told or s.floor ~= '0-0' then return false end
+  local isTrimmed = s.floor ~= '0-0'
+  if s.told and not isTrimmed then return false end
   local begins = {}
   for i = at + 3, at + 6 * tonumber(ARGV[at + 2]), 6 do
     local kind, turn, once = ARGV[i], ARGV[i + 1], ARGV[i + 3]
     if kind == '${FIRST_EVENT}' then begins[turn] = true end
     if once ~= '' and turn ~= '' and not begins[turn] then
       local m = redis.call('HMGET', s.meta, 'f:' .. turn, 'o:' .. once)
-      if (not m[1] or m[1] == '?') and not m[2] then return true end
+      if (not m[1] or (m[1] == '?' and not isTrimmed)) and not m[2] then return true end
     end
   end
   return false
