@@ -26,8 +26,8 @@ export interface BusEvent {
   alone?: string
   /**
    * Dropped if an event with this key is in the session's log already (an announcement repeated after a crash). The key
-   * of a turn's event begins with the turn's id and a colon: it is remembered until the turn is over, though the event
-   * itself may no longer be kept.
+   * of a turn's event begins with the turn's id and a colon: it is remembered until the turn's end is no longer kept,
+   * though the event itself may be gone before.
    */
   once?: string | undefined
   /**

@@ -123,8 +123,8 @@ export class Log {
   }
 
   /**
-   * Forgets the oldest events, down to these bounds. Keys of a turn that goes on are remembered: what it announced last
-   * may be announced again, however much it has said since.
+   * Forgets the oldest events, down to these bounds. The keys of a turn are remembered with the turn: what it announced
+   * last may be announced again, however much was said since.
    */
   trim(maxEvents: number, maxBytes: number): void {
     let count = Math.max(0, this.count - maxEvents)
@@ -133,15 +133,15 @@ export class Log {
     this.#ends.splice(0, count)
     this.base += count
     if (this.#step && this.#step.next < this.base) this.#step = null
+    for (const [turn, marks] of this.#turns) {
+      if (marks.first !== null && marks.first < this.base) marks.first = null
+      if (marks.end !== null && marks.end < this.base) this.#turns.delete(turn)
+    }
     let remembered = 0
     for (const [key, n] of this.#once) {
       if (n >= this.base) continue
       const [turn = ''] = key.split(':', 1)
-      if (!this.#goesOn(turn) || ++remembered > maxEvents) this.#once.delete(key)
-    }
-    for (const [turn, marks] of this.#turns) {
-      if (marks.first !== null && marks.first < this.base) marks.first = null
-      if (marks.end !== null && marks.end < this.base) this.#turns.delete(turn)
+      if (!this.#turns.has(turn) || ++remembered > maxEvents) this.#once.delete(key)
     }
   }
 

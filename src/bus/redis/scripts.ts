@@ -109,24 +109,23 @@ local function trim(s)
     end
     redis.call('XTRIM', s.log, 'MAXLEN', s.kept)
   end
-  local all, goesOn, ended, remembered = redis.call('HGETALL', s.meta), {}, {}, 0
+  local all, known, remembered = redis.call('HGETALL', s.meta), {}, 0
   local function gone(i, prefix)
     return string.sub(all[i], 1, 2) == prefix and all[i + 1] ~= '?' and not before(s.floor, all[i + 1])
   end
   for i = 1, #all, 2 do
     local prefix, turn = string.sub(all[i], 1, 2), string.sub(all[i], 3)
-    if prefix == 'f:' and goesOn[turn] == nil then goesOn[turn] = true end
-    if prefix == 'e:' then goesOn[turn], ended[turn] = false, gone(i, 'e:') end
+    if gone(i, 'e:') then known[turn] = false elseif prefix == 'f:' and known[turn] == nil then known[turn] = true end
   end
-  -- What a turn that goes on announced last may be announced again, however much it has said since.
+  -- What a turn announced last may be announced again, however much was said since.
   local function isForgotten(key)
-    if not goesOn[string.match(key, '^[^:]*')] then return true end
+    if not known[string.match(key, '^[^:]*')] then return true end
     remembered = remembered + 1
     return remembered > maxEvents
   end
   for i = 1, #all, 2 do
     local prefix, name = string.sub(all[i], 1, 2), string.sub(all[i], 3)
-    if (ended[name] and string.match(prefix, '^[efp]:$')) or (gone(i, 'o:') and isForgotten(name)) then
+    if (known[name] == false and string.match(prefix, '^[efp]:$')) or (gone(i, 'o:') and isForgotten(name)) then
       redis.call('HDEL', s.meta, all[i])
     elseif gone(i, 'f:') then
       redis.call('HSET', s.meta, all[i], '?')
