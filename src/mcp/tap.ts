@@ -8,6 +8,7 @@ import {
   SdkHttpError,
   type Transport,
 } from '@modelcontextprotocol/client'
+import { isWithin } from '../chat/json.ts'
 import { within } from '../within.ts'
 import { ATTEMPT_MS, type McpErrorKind } from './contract.ts'
 import { createExchange, exchanges, inExchange } from './http.ts'
@@ -46,6 +47,8 @@ interface TapOptions {
 const MOST_ASKED = 4
 /** Questions that wait until others are answered; further ones get no answer */
 const MOST_WAITING = 256
+/** Nor does a larger one that would have to wait: each may have megabytes, and a server need not take the answers. */
+const LARGEST_WAITING = { depth: 32, values: 1_000, bytes: 16 * 1024 }
 
 /** Passes the server's questions on, a few at a time. */
 function createQuestions(give: Deliver) {
@@ -57,8 +60,9 @@ function createQuestions(give: Deliver) {
     const at = asked.indexOf(id)
     if (at >= 0) asked.splice(at, 1)
   }
+  const isFree = () => asked.length + answering < MOST_ASKED
   const goOn = (): void => {
-    while (asked.length + answering < MOST_ASKED) {
+    while (isFree()) {
       const next = waiting.shift()
       if (!next) return
       asked.push('id' in next[0] ? next[0].id : undefined)
@@ -67,7 +71,8 @@ function createQuestions(give: Deliver) {
   }
   return {
     ask(...question: Parameters<Deliver>): void {
-      if (waiting.length < MOST_WAITING) waiting.push(question)
+      const mayWait = waiting.length < MOST_WAITING && isWithin(question[0], LARGEST_WAITING)
+      if (mayWait || isFree()) waiting.push(question)
       goOn()
     },
     cancelled(id: unknown): void {

@@ -23,7 +23,7 @@ function asked() {
     if ('id' in message && 'method' in message && message.id !== undefined)
       void transport.send({ jsonrpc: '2.0', id: message.id, result: {} })
   }
-  const ask = (id: number) => deliver({ jsonrpc: '2.0', id, method: 'ping' })
+  const ask = (id: number, params = {}) => deliver({ jsonrpc: '2.0', id, method: 'ping', params })
   const cancel = (requestId: number) =>
     deliver({ jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId } })
   return { leaving, ask, cancel }
@@ -68,6 +68,24 @@ t.test('requests of a flood beyond those that may wait are not answered', async 
   }
   t.equal(leaving.length, 4 + 256)
 })
+
+t.test(
+  'of the requests that wait none is large: a server may send megabytes and take no answer',
+  async (t) => {
+    const { leaving, ask } = asked()
+    const large = [{ text: 'a'.repeat(20_000) }, { list: Array.from({ length: 2_000 }, () => 0) }]
+    for (const [id, params] of [...large, {}, {}, ...large, {}].entries()) ask(id, params)
+    for (let i = 0; i < leaving.length; i++) {
+      leaving[i]?.go()
+      await settled()
+    }
+    t.same(
+      leaving.map(({ id }) => id),
+      [0, 1, 2, 3, 6],
+      'those that need not wait are answered, however large',
+    )
+  },
+)
 
 t.test('a notification that the server does not accept in time is given up', async (t) => {
   mock.timers.enable({ apis: ['setTimeout'] })
