@@ -24,6 +24,11 @@ export interface Exchange {
    * 401 has refused it
    */
   request?: 'held' | 'sent' | 'limited' | undefined
+  /**
+   * The event after which a broken stream was resumed: if the next one brings no event with an id, the SDK has forgotten
+   * it (typescript-sdk#2499)
+   */
+  resumedAfter?: string
   /** Why the exchange failed, if the SDK would report something else */
   failure?: Error
   /** Ends the request at once: the SDK would wait, or fetch the same body again */
@@ -110,8 +115,13 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     // After `initialize` the SDK opens a GET stream and reopens it without end (555 times in 5 s against
     // a server that sends `retry: 0`). A server may refuse it with 405, so that is what the SDK gets;
     // channel.ts opens one when somebody listens. A GET that resumes a call's broken stream passes.
-    if (init.method === 'GET' && !options.keepsGetStream && !headers.has('last-event-id'))
-      return new Response(null, { status: 405 })
+    if (init.method === 'GET' && !options.keepsGetStream) {
+      const exchange = exchanges.getStore()
+      const lastEventId = headers.get('last-event-id') ?? exchange?.resumedAfter
+      if (lastEventId === undefined) return new Response(null, { status: 405 })
+      headers.set('last-event-id', lastEventId)
+      if (exchange) exchange.resumedAfter = lastEventId
+    }
     const ask = async () => {
       const response = await send(url, { ...init, headers })
       if (response.status === 401) refusedAuthorization.set(response, headers.get('authorization'))

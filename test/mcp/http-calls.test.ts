@@ -92,6 +92,31 @@ t.test('a call whose stream breaks after an event id is resumed after that event
   t.equal((await rig.arrival('GET')).headers['last-event-id'], 'e1')
 })
 
+t.test(
+  'a call whose resumed stream breaks without a new event id is resumed after the last one',
+  async (t) => {
+    const rig = await startRig(t)
+    let callId: number | string | undefined
+    rig.on('tools/call', ({ rpc, stream, response }) => {
+      callId = rpc.id
+      stream().raw('id: e1\nretry: 20\ndata: \n\n')
+      response.end()
+    })
+    rig.on('GET', ({ stream, response }) => {
+      if (rig.count('GET') === 3)
+        stream().send({ id: callId, result: { content: [{ type: 'text', text: 'resumed' }] } }, 'e2')
+      else stream().raw(': nothing yet\n\n')
+      response.end()
+    })
+    t.match(await call(door(t), specOf(rig)), { content: [{ text: 'resumed' }] })
+    const resumed = rig.asked.filter(({ http }) => http === 'GET')
+    t.same(
+      resumed.map(({ headers }) => headers['last-event-id']),
+      ['e1', 'e1', 'e1'],
+    )
+  },
+)
+
 t.test('a call whose stream breaks at a modern server fails at once and is not resumed', async (t) => {
   for (const isCut of [false, true]) {
     const rig = await startRig(t, 'modern')
