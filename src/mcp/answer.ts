@@ -13,8 +13,12 @@ export function isAnswer(message: unknown): message is Record<string, unknown> {
   return message.method == null && message.id != null && ('error' in message || 'result' in message)
 }
 
-/** An answer as the SDK takes it; anything else, and a result that needs no repairing, as it is. */
-export function repairAnswer(message: unknown): unknown {
+/**
+ * An answer as the SDK takes it; anything else, and a result that needs no repairing, as it is. `asked`: the request
+ * that it must be of if it is an error and names none (MCP 2025-11-25; JSON-RPC 5 has null there).
+ */
+export function repairAnswer(message: unknown, asked?: string | number): unknown {
+  if (asked !== undefined && isNameless(message)) return repairAnswer({ ...message, id: asked })
   if (!isAnswer(message)) return message
   const { method: _, error, result, ...envelope } = message
   if (error != null) return { ...envelope, error: repairError(error) }
@@ -22,6 +26,9 @@ export function repairAnswer(message: unknown): unknown {
   const isSound = repaired === result && !('error' in message) && !('method' in message)
   return isSound ? message : { ...envelope, result: repaired }
 }
+
+const isNameless = (message: unknown): message is Record<string, unknown> =>
+  isRecord(message) && message.method == null && message.id == null && message.error != null
 
 /** A result that is no object is taken for its content, as content.ts takes it. */
 function repairResult(result: unknown): object {

@@ -14,6 +14,8 @@ import { repairStream } from './stream.ts'
 
 /** What one call's HTTP requests have shown so far; the call reads it when it has to explain a failure. */
 export interface Exchange {
+  /** Of the request that was sent last */
+  id?: string | number
   /** Status of the last answer; undefined while nothing has come back */
   status?: number
   retryAfterMs?: number
@@ -100,13 +102,13 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     exchange.isStreaming = isEventStream(response)
     const retryAfter = retryAfterOf(response)
     if (retryAfter !== undefined) exchange.retryAfterMs = retryAfter
-    const capped = bounded(response, options.maxBytes, () => {
+    const capped = bounded(response, options.maxBytes, exchange.id, () => {
       exchange.failure = new BodyTooLargeError(
         `The server's answer is larger than ${options.maxBytes} bytes.`,
       )
       exchange.abort()
     })
-    return isPost ? readable(capped) : capped
+    return isPost ? readable(capped, exchange.id) : capped
   }
 
   return async (url, init = {}) => {
@@ -164,7 +166,12 @@ const PIECE = 16 * 1024
  * Limits the body to a number of bytes (capBody), and reads an event stream in pieces, with its answers repaired: a
  * flood of messages must not hold up everybody else.
  */
-function bounded(response: Response, maxBytes: number, onExceeded?: () => void): Response {
+function bounded(
+  response: Response,
+  maxBytes: number,
+  asked?: string | number,
+  onExceeded?: () => void,
+): Response {
   const capped = capBody(response, maxBytes, onExceeded)
   if (!capped.body || !isEventStream(capped)) return capped
   const pieces = new TransformStream<Uint8Array, Uint8Array>({
@@ -178,7 +185,7 @@ function bounded(response: Response, maxBytes: number, onExceeded?: () => void):
     },
   })
   const { status, statusText, headers } = capped
-  return new Response(capped.body.pipeThrough(pieces).pipeThrough(repairStream()), {
+  return new Response(capped.body.pipeThrough(pieces).pipeThrough(repairStream(asked)), {
     status,
     statusText,
     headers: [...headers],
@@ -193,7 +200,7 @@ const UNTYPED = /^(?:$|text\/plain\b)/i
  * and nothing under a 202. Servers made with mcp-go before 0.33 stream a tool's answer under one once the tool has sent
  * a notification (mcp-go#473).
  */
-function readable(response: Response): Response {
+function readable(response: Response, asked?: string | number): Response {
   const { statusText, headers, body } = response
   const isStream = response.status === 202 && isEventStream(response)
   const isUntyped = response.status === 200 && UNTYPED.test(headers.get('content-type') ?? '')
@@ -206,7 +213,7 @@ function readable(response: Response): Response {
   return Object.assign(answer, {
     async json() {
       const said: unknown = await json()
-      return Array.isArray(said) ? batched(said).map(repairAnswer) : repairAnswer(said)
+      return Array.isArray(said) ? batched(said).map((one) => repairAnswer(one)) : repairAnswer(said, asked)
     },
   })
 }

@@ -4,11 +4,11 @@
  */
 import { isAnswer, repairAnswer } from './answer.ts'
 
-/** A stream with the same events; each answer is repaired, and its event ends with its line. */
-export function repairStream(): TransformStream<Uint8Array, Uint8Array> {
+/** A stream with the same events; each answer is repaired (`asked` as in answer.ts), and its event ends with its line. */
+export function repairStream(asked?: string | number): TransformStream<Uint8Array, Uint8Array> {
   const decoder = new TextDecoder()
   const encoder = new TextEncoder()
-  const repairLine = createLineRepair()
+  const repairLine = createLineRepair(asked)
   let begun = ''
   let isAfterCr = false
   return new TransformStream({
@@ -33,23 +33,23 @@ export function repairStream(): TransformStream<Uint8Array, Uint8Array> {
 }
 
 /** Puts a line's end to each line, and an empty line after an answer. */
-function createLineRepair(): (line: string) => string {
+function createLineRepair(asked?: string | number): (line: string) => string {
   let isInside = false
   return (line) => {
     const isData = line.startsWith('data:')
     // Some servers send no empty line after an answer, and some of those keep the stream open (vercel/ai#16865).
-    const answer = isData && !isInside ? answerIn(line.slice('data:'.length)) : null
+    const answer = isData && !isInside ? answerIn(line.slice('data:'.length), asked) : null
     isInside = line !== '' && answer === null && (isInside || isData)
     return answer === null ? `${line}\n` : `data:${answer}\n\n`
   }
 }
 
 /** The answer's JSON; null if there is none, or one nested more deeply than JSON can be written. */
-function answerIn(data: string): string | null {
+function answerIn(data: string, asked?: string | number): string | null {
   try {
     const message: unknown = JSON.parse(data)
-    if (!isAnswer(message)) return null
-    const repaired = repairAnswer(message)
+    const repaired = repairAnswer(message, asked)
+    if (!isAnswer(repaired)) return null
     return repaired === message ? data : JSON.stringify(repaired)
   } catch {
     return null

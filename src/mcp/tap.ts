@@ -151,7 +151,7 @@ export function tap(transport: Transport, options: TapOptions): Tap {
     pending.set(id, request)
     sendOptions?.requestSignal?.addEventListener('abort', () => forget(id), { once: true })
     const exchange = exchanges.getStore()
-    if (exchange) exchange.isStreaming = false
+    if (exchange) Object.assign(exchange, { id, isStreaming: false })
     const onRequestStreamEnd = (): void => {
       sendOptions?.onRequestStreamEnd?.()
       // Without this the SDK waits for its timeout: 60 s for an answer that cannot come any more.

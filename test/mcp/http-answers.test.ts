@@ -238,6 +238,22 @@ t.test('an error answer says the same whatever HTTP status it comes with', async
   })
 })
 
+t.test('an error answer that names no request is of the request that it comes back to', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  await list(mcp, specOf(rig))
+  const error = { code: -32602, message: 'Unknown tool' }
+  const refused = { kind: 'protocol', sent: false, rpcCode: -32602, message: 'rig: Unknown tool' }
+  for (const answer of [{ error }, { id: null, error, result: null }]) {
+    const said = JSON.stringify({ jsonrpc: '2.0', ...answer })
+    rig.on('tools/call', ({ status }) => status(200, { 'content-type': 'application/json' }, said))
+    await fails(t, call(mcp, specOf(rig)), refused, said)
+    // The stream stays open, as it does at some servers.
+    rig.on('tools/call', ({ stream }) => stream().raw(`data: ${said}\n\n`))
+    await fails(t, call(mcp, specOf(rig)), refused, `${said} in a stream`)
+  }
+})
+
 t.test('a refusal that is made to be read slowly is read at once', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
