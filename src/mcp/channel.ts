@@ -3,6 +3,7 @@
  * channel is reopened with growing pauses, so that a server which ends each at once is asked twice a minute and not a
  * hundred times a second.
  */
+import { isEventStream } from '../guard/body.ts'
 import { createDecoder } from '../sse.ts'
 import { pause } from '../within.ts'
 import { retryAfterOf } from './http.ts'
@@ -123,6 +124,11 @@ export async function readGetStream(
       ...(retryMs !== undefined && { retryMs }),
       ...(response.status === 401 && { isUnauthorized: true }),
     }
+  }
+  // Some servers show everybody a page, or answer as if they were asked something (awslabs/mcp#3352).
+  if (!isEventStream(response)) {
+    await response.body.cancel()
+    return { isUnsupported: true }
   }
   options.onOpen()
   const decoder = createDecoder(

@@ -27,10 +27,15 @@ const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
     { lastEventId },
   )
 
+const streamOf = (text: string) => new Response(text, { headers: { 'content-type': 'text/event-stream' } })
+
 t.test('a server that offers no GET stream, or lost the session, is not asked again', async (t) => {
   for (const status of [204, 400, 404, 405, 410, 501])
     t.match(await asked(new Response(null, { status }), [], ''), { isUnsupported: true }, `HTTP ${status}`)
   t.match(await asked(new Response(null, { status: 404 })), { isUnsupported: true })
+  t.same(await asked(Response.json({ jsonrpc: '2.0', id: 1, error: {} })), { isUnsupported: true })
+  const page = new Response('<p>data:', { headers: { 'content-type': 'text/html' } })
+  t.same(await asked(page), { isUnsupported: true })
 })
 
 t.test('a server that refuses an event id is asked again without one', async (t) => {
@@ -39,13 +44,13 @@ t.test('a server that refuses an event id is asked again without one', async (t)
 
 t.test('a stream is resumed after its last event, and its end names the last event that came', async (t) => {
   const sent: Headers[] = []
-  t.same(await asked(new Response('id: 8\ndata: {}\n\nid: 9\ndata: {}\n\n'), sent), { lastEventId: '9' })
+  t.same(await asked(streamOf('id: 8\ndata: {}\n\nid: 9\ndata: {}\n\n'), sent), { lastEventId: '9' })
   t.equal(sent[0]?.get('last-event-id'), '7')
 })
 
 t.test('an event id of any characters is sent back in UTF-8', async (t) => {
   const sent: Headers[] = []
-  t.same(await asked(new Response(''), sent, 'é→🙂'), { lastEventId: 'é→🙂' })
+  t.same(await asked(streamOf(''), sent, 'é→🙂'), { lastEventId: 'é→🙂' })
   t.equal(Buffer.from(sent[0]?.get('last-event-id') ?? '', 'latin1').toString(), 'é→🙂')
 })
 
@@ -58,11 +63,7 @@ t.test('a refusal that may pass does not mean that the server offers no GET stre
 t.test('a busy server is asked again after the time that it names', async (t) => {
   const busy = new Response('', { status: 429, headers: { 'retry-after': '20' } })
   t.same(await asked(busy), { lastEventId: '7', retryMs: 20_000 })
-  t.same(
-    await asked(new Response('retry: 20000\n\n')),
-    { lastEventId: '7', retryMs: 20_000 },
-    'or its stream',
-  )
+  t.same(await asked(streamOf('retry: 20000\n\n')), { lastEventId: '7', retryMs: 20_000 }, 'or its stream')
 })
 
 t.test('a channel ends when nobody is interested any more, or the server does not offer it', async (t) => {
