@@ -224,9 +224,10 @@ async function listenModern(client: Client, signal: AbortSignal, onOpen: () => v
 async function listenLegacy(
   spec: McpServerSpec,
   context: ConnectionContext,
-  { client, http, tap }: Wire,
+  wire: Wire,
   { signal, previous, onOpen }: { signal: AbortSignal; previous: ChannelEnd; onOpen: () => void },
 ): Promise<ChannelEnd> {
+  const { client, http, tap } = wire
   // A server's questions may come on this stream, too.
   const isOfUse = announcesChanges(client) || context.elicit !== undefined
   if (!http || !isOfUse) return { isUnsupported: true }
@@ -237,8 +238,19 @@ async function listenLegacy(
   if (http.protocolVersion) headers.set('mcp-protocol-version', http.protocolVersion)
   const onMessage = (message: unknown): void => tap.deliver(parseJSONRPCMessage(message))
   const fetch = createMcpFetch({ ...context, keepsGetStream: true })
-  const options = { fetch, url: spec.url ?? '', headers, onOpen, onMessage }
-  const end = await readGetStream(options, signal, previous)
+  const options = {
+    fetch,
+    url: spec.url ?? '',
+    headers,
+    onOpen() {
+      wire.hasChannel = true
+      onOpen()
+    },
+    onMessage,
+  }
+  const end = await readGetStream(options, signal, previous).finally(() => {
+    wire.hasChannel = false
+  })
   // The next opening has the new token. If that is refused, too, renewing is no cure.
   if (end.isUnauthorized && !previous.isUnauthorized) await spec.auth?.onUnauthorized?.(token)
   return end

@@ -6,6 +6,7 @@ import { AsyncLocalStorage } from 'node:async_hooks'
 import { setMaxListeners } from 'node:events'
 import { setImmediate as nextPass, setTimeout as sleep } from 'node:timers/promises'
 import type { FetchLike } from '@modelcontextprotocol/client'
+import { isRecord } from '../chat/json.ts'
 import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
 import { USER_AGENT } from '../version.ts'
@@ -213,10 +214,14 @@ function readable(response: Response, asked?: string | number): Response {
   return Object.assign(answer, {
     async json() {
       const said: unknown = await json()
+      if (isReceipt(said)) return []
       return Array.isArray(said) ? batched(said).map((one) => repairAnswer(one)) : repairAnswer(said, asked)
     },
   })
 }
+
+/** What Ruby's SDK said before February 2026 in place of an answer that it gave in the GET stream (ruby-sdk#245) */
+const isReceipt = (said: unknown): boolean => isRecord(said) && said.accepted === true && !isAnswer(said)
 
 /** Most messages of a batch (MCP 2025-03-26): the SDK handles all of them at once, and eight megabytes held seconds. */
 const MOST_BATCHED = 1_000

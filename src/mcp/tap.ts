@@ -36,8 +36,8 @@ export interface Tap {
 interface TapOptions {
   /** Sees each result before the SDK and returns what the SDK is to see. Must not throw. */
   onResult(request: JSONRPCRequest, result: unknown): unknown
-  /** Answers come in the HTTP response to the request itself (Streamable HTTP) */
-  answersInResponse: boolean
+  /** Whether answers come in the HTTP response to the request itself, and nowhere else (Streamable HTTP) */
+  answersInResponse(): boolean
 }
 
 /**
@@ -163,7 +163,7 @@ export function tap(transport: Transport, options: TapOptions): Tap {
       pending.delete(id)
       throw error
     }
-    if (options.answersInResponse && exchange && !exchange.isStreaming)
+    if (options.answersInResponse() && exchange && !exchange.isStreaming)
       fail(id, 'protocol', 'the server accepted the request without answering it')
   }
 

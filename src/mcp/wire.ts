@@ -40,6 +40,8 @@ export interface ConnectionContext extends ConnectionSettings {
 export interface Wire extends Transports {
   client: Client
   tap: Tap
+  /** The GET stream is open: servers with Ruby's SDK put all answers there meanwhile, until April 2026 (ruby-sdk#294) */
+  hasChannel: boolean
   /** Gives the last tool list away and keeps none of it: the tools left out of a list may be larger than the others */
   takeListed(): unknown[]
 }
@@ -244,7 +246,7 @@ function createWire(
   })
   let listed = noPages()
   const tapped = tap(transport, {
-    answersInResponse: http !== null,
+    answersInResponse: () => http !== null && !wire.hasChannel,
     onResult: (request, result) => {
       if (request.method === 'initialize') return repairGreeting(result)
       if (request.method === 'server/discover') return repairDiscovery(result)
@@ -265,7 +267,8 @@ function createWire(
     listed = noPages()
     return entries
   }
-  return { client, transport, tap: tapped, stdio, http, takeListed }
+  const wire: Wire = { client, transport, tap: tapped, stdio, http, hasChannel: false, takeListed }
+  return wire
 }
 
 function createClient(context: ConnectionContext, versionNegotiation: VersionNegotiationOptions): Client {

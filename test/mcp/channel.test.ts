@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { type ChannelEnd, keepChannel, readGetStream } from '../../src/mcp/channel.ts'
 import { eventually } from '../waiting.ts'
-import { call, door, list, specOf } from './door.ts'
+import { call, door, list, RAN, specOf } from './door.ts'
 import { beginChannel, legacyAnswers, modernAnswers, startRig } from './servers/rig.ts'
 
 t.setTimeout(120_000)
@@ -200,6 +200,29 @@ t.test('a flood of announcements is told once at once, and then once per interva
   t.equal(rig.count('tools/list'), 1, 'an announcement alone asks for no list')
   await list(mcp, spec)
   t.equal(rig.count('tools/list'), 2, 'the kept list counts as old')
+})
+
+t.test('a server may give all answers in the GET stream while that is open', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  await list(mcp, specOf(rig))
+  let say = (_: object) => {}
+  rig.on('GET', ({ stream }) => {
+    say = stream().send
+    say({ method: 'notifications/tools/list_changed' })
+  })
+  const opened = new Promise((resolve) => mcp.onListChanged(resolve))
+  mcp.interest(specOf(rig), 60_000)
+  await opened
+  const receipts = [[202], [200, { 'content-type': 'application/json' }, '{"accepted":true}']] as const
+  for (const [status, headers, body] of receipts)
+    for (const lateMs of [0, 50]) {
+      rig.on('tools/call', ({ rpc, status: answer }) => {
+        answer(status, headers, body)
+        setTimeout(() => say({ id: rpc.id, result: { content: RAN.content } }), lateMs)
+      })
+      t.same(await call(mcp, specOf(rig)), RAN, `${status}, ${lateMs} ms`)
+    }
 })
 
 t.test('a server that ends the GET stream at once is not asked again and again', async (t) => {

@@ -18,7 +18,7 @@ function asked() {
         leaving.push({ id: 'id' in message ? message.id : null, go })
       }),
   }
-  const { deliver } = tap(transport, { onResult: (_, result) => result, answersInResponse: true })
+  const { deliver } = tap(transport, { onResult: (_, result) => result, answersInResponse: () => true })
   transport.onmessage = (message: JSONRPCMessage) => {
     if ('id' in message && 'method' in message && message.id !== undefined)
       void transport.send({ jsonrpc: '2.0', id: message.id, result: {} })
@@ -102,7 +102,7 @@ t.test('a notification that the server does not accept in time is given up', asy
       })
     },
   }
-  tap(transport, { onResult: (_, result) => result, answersInResponse: true })
+  tap(transport, { onResult: (_, result) => result, answersInResponse: () => true })
   const notify = () =>
     transport.send({ jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId: 1 } })
   void notify()
