@@ -305,6 +305,8 @@ function parcel(result: unknown, isModern: boolean): unknown {
  * SDK to judge (2026-07-28). It would walk all others, too, which may be megabytes. The rest is kept in `listed`.
  */
 function repairPage(result: unknown, listed: Pages): unknown {
+  // An empty slice of Go is null in JSON.
+  if (isRecord(result) && result.tools === null) return repairPage({ ...result, tools: [] }, listed)
   if (!isRecord(result) || !Array.isArray(result.tools)) return result
   const room = MAX_ENTRIES + 1 - listed.entries.length
   const entries: unknown[] = result.tools.slice(0, Math.max(0, room))

@@ -64,7 +64,8 @@ for (const era of ['legacy', 'modern'] as const)
         ],
         nextCursor: 'second',
       },
-      second: { tools: [{ name: 'plain', description: null }, TOOL, 17], nextCursor: null },
+      second: { tools: [{ name: 'plain', description: null }, TOOL, 17], nextCursor: 'empty' },
+      empty: { tools: null, nextCursor: null },
     }
     rig.on('tools/list', ({ rpc, reply }) => reply(pages[rpc.params?.cursor ?? 'first']))
     const mcp = door(t)
