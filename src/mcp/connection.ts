@@ -287,11 +287,11 @@ function isForgotten(
   const { status = 0 } = error instanceof SdkHttpError ? error : exchange
   const { message } = error instanceof SdkHttpError ? error : failure
   const hasSession = wire.http?.sessionId !== undefined
-  // By the specification the status is 404; some servers give another one and say it in words (rust-sdk#559; the
-  // official server says 400 `Server not initialized`).
-  const refusals = hasSession ? [400, 401, 404, 422, 503] : [400, 422]
+  // By the specification the status is 404; some servers give 410 (typescript-sdk#1402), or another one and say it in
+  // words (rust-sdk#559; the official server says 400 `Server not initialized`).
+  const refusals = hasSession ? [400, 401, 404, 410, 422, 503] : [400, 422]
   if (wire.http && refusals.includes(status)) {
-    if (status === 404 || NEVER_AGREED.test(message)) return true
+    if (status === 404 || status === 410 || NEVER_AGREED.test(message)) return true
     if (hasSession && FORGOTTEN.test(message)) return true
   }
   // A remembered revision that no longer holds shows at the first request.

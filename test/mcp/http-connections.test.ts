@@ -20,6 +20,7 @@ const LOSSES: Record<string, (exchange: Exchange) => void> = {
       ({ status }: Exchange) => status(Number(loss), {}, 'Session not found'),
     ]),
   ),
+  '410': ({ status }) => status(410),
   'the official one': ({ fail }) => fail(-32000, 'Bad Request: Server not initialized', 400),
   '422': ({ status }) => status(422, {}, 'Unexpected message, expect initialize request'),
   'an expired one': ({ status }) => status(400, {}, 'Session expired'),
