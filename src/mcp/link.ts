@@ -226,7 +226,10 @@ export class Link {
     // negotiates anew. A process is kept: it cannot be replaced under its connection, and it may hold what its tools
     // have begun.
     const isRefused = error.kind === 'protocol' || error.kind === 'auth_required'
-    if (what === 'attempt' && isRefused && !this.#options.isStdio) {
+    // After three failures in a row: it may be only the session's own place that is gone (HTTP 503 from Envoy with a
+    // strict stateful session). A rate limit, which is not `sent`, is no such sign.
+    const isLost = error.kind === 'unavailable' && error.sent && this.health.waitMs() > 0
+    if (what === 'attempt' && (isRefused || isLost) && !this.#options.isStdio) {
       this.#letGo()
       this.#verdict = null
     }

@@ -56,6 +56,19 @@ t.test('a lost session is opened anew, and each call runs once', async (t) => {
   }
 })
 
+t.test('a session whose requests all fail is opened anew after three of them', async (t) => {
+  const rig = await startRig(t, 'legacy', 'first')
+  const mcp = door(t)
+  const spec = specOf(rig)
+  await list(mcp, spec)
+  rig.on('tools/list', ({ status }) => status(503, {}, 'no healthy upstream'))
+  for (let i = 0; i < 3; i++) await fails(t, list(mcp, spec, true), { kind: 'unavailable' })
+  t.equal(mcp.status(spec.key).state, 'down')
+  rig.on('tools/list', ({ reply }) => reply({ tools: [TOOL] }))
+  t.match(await mcp.list(spec, { insists: true, refresh: true }), { tools: [TOOL] })
+  t.equal(rig.count('initialize'), 2)
+})
+
 t.test('a caller waits until an attempt that takes its whole time can say how it ended', async (t) => {
   const rig = await startRig(t)
   const asked = new Promise<void>((resolve) => rig.on('initialize', () => resolve()))
