@@ -27,6 +27,9 @@ import {
 } from './run.ts'
 import { discard, discardLost, modelStep } from './step.ts'
 
+/** Most times that a turn may lose its owner before it is failed. */
+const RECOVERY_LIMIT = 3
+
 /**
  * Whatever happens to the turn is written down, or left to its next owner. Rejects only with Unreadable, when the turn
  * is to be handed back.
@@ -95,12 +98,12 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
 /**
  * This process must not end the turn: another process owns it now, or will recover it: one that has its encryption key,
  * or any once the store is back for which this one has waited long enough. An unreadable turn that began here fails and
- * says why; a cancelled one is ended, which needs no key.
+ * says why; a cancelled one is ended, which needs no key. A turn whose owners all wait in vain is failed at last.
  */
-const isLeft = ({ stop }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
+const isLeft = ({ stop, turn }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
   thrown instanceof StaleOwner ||
-  (stop.signal.reason !== CANCELLED &&
-    (isUnavailable(thrown) || (thrown instanceof Unreadable && entry.kind !== 'fresh')))
+  (thrown instanceof Unreadable && entry.kind !== 'fresh' && stop.signal.reason !== CANCELLED) ||
+  (isUnavailable(thrown) && !stop.signal.aborted && turn.recoveries <= RECOVERY_LIMIT)
 
 /** What it takes to end a turn that could not be loaded: it may have waited, or lost its owner, with calls open. */
 async function endingUnloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
@@ -200,9 +203,6 @@ async function steps(run: Run): Promise<void> {
   // A cancel that came while the last step was committed wins: the turn ends here, since nobody would hand it over.
   active.stop.signal.throwIfAborted()
 }
-
-/** Most times that a turn may lose its owner before it is failed. */
-const RECOVERY_LIMIT = 3
 
 /** A turn that was interrupted or waited goes on where its ledger says. */
 async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Promise<void> {

@@ -334,6 +334,24 @@ t.test('a turn whose owner waits in vain for the store is recovered, not failed'
   t.match(over, { state: 'completed', recoveries: 1 })
 })
 
+t.test('a turn that no owner can load is given up when it loses the fourth', async (t) => {
+  const { turn } = await runningTurn(store, CALLER, LAPSED)
+  for (let i = 1; i < 4; i++) await store.turns.recover({ ...LAPSED, owner: 'another' })
+  const { replica } = world(t)
+  const real = performance.now.bind(performance)
+  let passed = 0
+  mock.method(performance, 'now', () => real() + passed)
+  t.teardown(() => mock.restoreAll())
+  const after: Store['messages']['after'] = async (session, seq, mode) => {
+    if (session !== turn.session_id || mode === 'told') return store.messages.after(session, seq, mode)
+    passed += PATIENCE_MS + 1
+    throw new BatonError('unavailable', 'The history takes too long.')
+  }
+  const one = replica({ store: { ...store, messages: { ...store.messages, after } } })
+  const over = await one.wait(CALLER, turn.id, null, AbortSignal.timeout(5_000))
+  t.match(over, { state: 'failed', recoveries: 4, error: { code: 'unavailable' } })
+})
+
 t.test('a turn that is handed over between two steps discards neither step', async (t) => {
   const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
   const { say, replica, begin } = world(t, {}, [
