@@ -367,10 +367,9 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
       yaml,
     )
   }
-  t.strictSame(
-    problems({}, '{port: 1, admin_key:hunter2}\n').map(({ path, problem }) => `${path} ${problem}`),
-    ['baton.yaml:1:11 is not valid YAML (no blank after a colon)'],
-  )
+  const unspaced = problems({}, '{port: 1, admin_key:hunter2}\n')
+  t.match(unspaced, [{ path: /baton\.yaml:1:11$/, problem: /no blank after a colon/ }])
+  t.notMatch(JSON.stringify(unspaced), /hunter2/)
   const warned: string[] = []
   const hear = ({ message }: Error) => void warned.push(message)
   process.on('warning', hear)
