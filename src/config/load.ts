@@ -335,7 +335,7 @@ function advice(values: SettingValues): string[] {
   if (authOf(values) === 'keys' && values.admin_key === null) {
     const when = values.database_url === null ? ' before the gateway starts' : ''
     warnings.push(
-      `BATON_ADMIN_KEY is not set; set it, or make a first key${when} with: npm run baton -- keys create --owner <owner> --scope admin`,
+      `BATON_ADMIN_KEY is not set; set it, or make a first key${when} with: npm run -s baton -- keys create --owner <owner> --scope admin`,
     )
   }
   if (values.admin_key !== null && values.admin_key.length < 16) {
