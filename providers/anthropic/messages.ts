@@ -113,7 +113,7 @@ function collect(part: Part, bySystem: boolean, turn: UserTurn): void {
     case 'image':
     case 'audio':
     case 'file':
-      turn.content.push(...givenMedium(part))
+      turn.content.push(...mediaBlocks(part))
       return
     case 'tool_result':
       turn.results.push(toolResult(part))
@@ -130,7 +130,6 @@ function collect(part: Part, bySystem: boolean, turn: UserTurn): void {
 }
 
 const givenText = once(({ text }: TextPart) => kept(textBlock(text)))
-const givenMedium = once((part: MediaPart) => mediaBlocks(part).map(kept))
 
 /**
  * A system message may only follow a user's (wire/anthropic.md 3.2): it goes after all that the turn holds; if the turn
@@ -169,7 +168,7 @@ const assistantBlocks = once((part: Part): readonly AssistantBlock[] => {
 })
 
 const toolResult = once((part: ToolResultPart): ToolResultBlock => {
-  const content = part.content.flatMap((item): ContentBlock[] => {
+  const content = part.content.flatMap((item): readonly ContentBlock[] => {
     if (item.type === 'text') return [textBlock(item.text)]
     return part.is_error ? [] : mediaBlocks(item)
   })
@@ -194,11 +193,14 @@ const besideFailed = once(({ name, content, is_error }: ToolResultPart): readonl
 
 const textBlock = (text: string): TextBlock => ({ type: 'text', text })
 
-/** A medium as the block of its kind; none if the API does not take it in any form. */
-export function mediaBlocks(part: MediaPart): ContentBlock[] {
+/**
+ * A medium as the block of its kind; none if the API does not take it in any form. Remembered, since each request asks
+ * whether the model takes it.
+ */
+export const mediaBlocks = once((part: MediaPart): readonly ContentBlock[] => {
   const block = part.type === 'image' ? imageBlock(part) : part.type === 'file' ? documentBlock(part) : null
-  return block ? [block] : []
-}
+  return block ? [kept(block)] : []
+})
 
 /** Types that the vision page names (wire/anthropic.md 3.6). */
 const IMAGE_TYPES: readonly ImageType[] = ['image/jpeg', 'image/png', 'image/gif', 'image/webp']

@@ -104,16 +104,28 @@ function webpSides(base64: string): number[] {
   }
 }
 
-/** The size is in the frame's header, behind segments of up to 64 KiB each: the camera's data, colours, a thumbnail. */
+/** Bytes of a JPEG that are decoded at once */
+const WINDOW = 4096
+
+/**
+ * The size is in the frame's header, behind segments of up to 64 KiB each: the camera's data, colours, a thumbnail. Many
+ * short ones are read from one window: a file may consist of them, and a body of thousands of such files.
+ */
 function jpegSides(base64: string): number[] {
+  let start = 0
+  let window = bytesAt(base64, start, WINDOW)
   for (let at = 2, segments = 0; segments < 1000; segments++) {
-    const segment = bytesAt(base64, at, 9)
-    const marker = segment.readUInt16BE(0)
+    if (at + 9 > start + WINDOW) {
+      start = at
+      window = bytesAt(base64, start, WINDOW)
+    }
+    const here = at - start
+    const marker = window.readUInt16BE(here)
     if (marker < 0xff00) return []
     const isFrame = marker >= 0xffc0 && marker <= 0xffcf && ![0xffc4, 0xffc8, 0xffcc].includes(marker)
-    if (isFrame) return [segment.readUInt16BE(5), segment.readUInt16BE(7)]
+    if (isFrame) return [window.readUInt16BE(here + 5), window.readUInt16BE(here + 7)]
     // Any number of 0xff may precede a marker.
-    at += marker === 0xffff ? 1 : 2 + segment.readUInt16BE(2)
+    at += marker === 0xffff ? 1 : 2 + window.readUInt16BE(here + 2)
   }
   return []
 }

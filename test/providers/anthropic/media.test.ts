@@ -1,7 +1,7 @@
 /** How images, documents and results are sent to Anthropic: as they are, in words, or left out with a note. */
 import t from 'tap'
 import { anthropic } from '../../../providers/anthropic/index.ts'
-import type { ContentPart, MessageInput, Part } from '../../../src/chat/message.ts'
+import type { ContentPart, MediaPart, MessageInput, Part } from '../../../src/chat/message.ts'
 import { repair } from '../../../src/chat/repair.ts'
 import { refusalOf } from '../../emulators/anthropic.ts'
 import { JPEG, PDF, PNG, pngOf } from '../../emulators/bytes.ts'
@@ -220,6 +220,30 @@ t.test('an image with too many pixels or bytes is not taken', async (t) => {
   const large = (length: number) => PNG.slice(0, 8).padEnd(length, 'A')
   t.ok(takes('image/png', large(10_485_760)))
   t.notOk(takes('image/png', large(10_485_764)))
+})
+
+t.test('a JPEG of short segments is read in few pieces, and a medium once for all requests', async (t) => {
+  const { takesMedia } = anthropic.capabilities('claude-opus-5')
+  const frame = (side: number) => ['\xff\xc0\x00\x11\x08', be(side, 2), be(1, 2), '\x03']
+  const jpeg = (side: number) => base64('\xff\xd8', '\xff\xe0\x00\x02'.repeat(998), ...frame(side))
+  let reads = 0
+  const given = (data: string): MediaPart => ({
+    type: 'image',
+    media_type: 'image/jpeg',
+    get data() {
+      reads++
+      return data
+    },
+  })
+  const decoded = t.capture(Buffer, 'from', Buffer.from)
+  const large = given(jpeg(8001))
+  t.notOk(takesMedia(large), 'its size is behind 998 segments')
+  t.ok(decoded().length < 10)
+  decoded.restore()
+  t.ok(takesMedia(given(jpeg(8000))))
+  const before = reads
+  t.notOk(takesMedia(large))
+  t.equal(reads, before)
 })
 
 t.test('among many images the oldest of more than 2000 pixels are left out', async (t) => {
