@@ -19,6 +19,12 @@ export interface ForwardProxy {
  */
 export const PATIENT = { autoSelectFamily: true, autoSelectFamilyAttemptTimeout: 1_500 }
 
+/**
+ * For requests whose answers nobody unpacks. If a request says nothing of it, its answer may be compressed, and now and
+ * then a vendor's edge does so (Wei-Shaw/claude-relay-service#1027).
+ */
+export const UNPACKED = { 'accept-encoding': 'identity' }
+
 /** Relays and emulators of this machine; they alone may be plain http. */
 const LOOPBACK = 'localhost,127.0.0.1,[::1]'
 

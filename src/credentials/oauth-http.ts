@@ -7,7 +7,7 @@ import { request } from 'undici'
 import { BatonError } from '../errors.ts'
 import { flatHeaders, withoutSecrets } from '../foreign.ts'
 import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
-import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
+import { type ForwardProxy, UNPACKED, upstreamAgent } from '../outbound.ts'
 import { USER_AGENT } from '../version.ts'
 import { timeLimit } from '../within.ts'
 
@@ -42,6 +42,7 @@ export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
           headers: {
             accept: 'application/json',
             'user-agent': USER_AGENT,
+            ...UNPACKED,
             ...call.headers,
             ...typeOf(call),
           },

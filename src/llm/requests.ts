@@ -1,7 +1,7 @@
 /** How requests leave for a deployment: their address and headers, over connections that they all share. */
 import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
-import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
+import { type ForwardProxy, UNPACKED, upstreamAgent } from '../outbound.ts'
 import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
 import { USER_AGENT } from '../version.ts'
 import { Exchange, type ExchangeRequest } from './exchange.ts'
@@ -23,7 +23,7 @@ export interface RequestsDeps {
 interface HeadersInput {
   secret: CredentialSecret
   facts: CredentialFacts
-  /** Headers of the request itself; authorization and user agent override them */
+  /** Headers of the request itself; authorization, user agent and encoding override them */
   headers: Readonly<Record<string, string>>
 }
 
@@ -51,6 +51,7 @@ export function createRequests(deps: RequestsDeps): Requests {
   const url = (deployment: Deployment, path: string) => new URL(deps.baseUrl(deployment) + path)
   const headersFor: Requests['headers'] = (deployment, { secret, facts, headers }) => ({
     ...headers,
+    ...UNPACKED,
     'user-agent': USER_AGENT,
     ...sendable(deployment.authorize(secret, facts)),
   })

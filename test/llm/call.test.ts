@@ -48,6 +48,7 @@ t.test('a call sends what was rendered and yields what was parsed', async (t) =>
   t.equal(request?.headers['content-type'], 'application/json')
   t.equal(request?.headers.accept, 'text/event-stream')
   t.equal(request?.headers['user-agent'], USER_AGENT)
+  t.equal(request?.headers['accept-encoding'], 'identity', 'nothing unpacks an answer')
   t.equal(request?.headers.authorization, `Bearer ${KEY}`)
   t.equal(request?.headers['x-session'], 'ses_1')
   t.match(calls, [{ provider: 'made-up', model: 'one', outcome: 'ok', usage: USAGE }])
@@ -368,6 +369,7 @@ t.test('a preview shows the request with its secrets masked and sends nothing', 
       'x-proxy-key': '***',
       'content-type': 'application/json',
       accept: 'text/event-stream',
+      'accept-encoding': 'identity',
       'user-agent': USER_AGENT,
       authorization: 'Bearer ***',
     },
