@@ -6,6 +6,7 @@ import type { TurnEventBody } from '../chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
 import { logLine } from '../log.ts'
 import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../store/store.ts'
+import { cutUtf8 } from '../text.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
 import { redactText } from '../tools/redact.ts'
 import { isDeclarable } from '../tools/registry.ts'
@@ -34,9 +35,12 @@ export interface Job {
   readonly said: Set<string>
 }
 
-/** The tool's name for the ledger and the log: one that a model made up may hold a secret. */
+/** Bytes of a made-up name in the ledger, which finds calls by it: PostgreSQL's indexes take no text of 2.7 kB. */
+const MOST_NAME = 2048
+
+/** The tool's name for the ledger and the log: one that a model made up may hold a secret, or the whole call. */
 export const toolOf = async ({ call, declared }: Job): Promise<string> =>
-  declared ? call.name : redactText(call.name)
+  declared ? call.name : cutUtf8(await redactText(call.name), MOST_NAME)
 
 /** How long a call may take to return after it was told to stop. */
 const STOP_GRACE_MS = 3_000

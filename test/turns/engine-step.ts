@@ -1,4 +1,5 @@
 /** What a step makes of its model's answer, and when that is committed. */
+import { randomBytes } from 'node:crypto'
 import { pino } from 'pino'
 import t from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
@@ -84,6 +85,27 @@ t.test('a silent answer is asked for once more, unless it is an empty one after 
       if ('events' in item) told.push(...item.events.map(({ data }) => JSON.parse(data).usage))
     t.match(told.at(-1), { input_tokens }, 'the turn’s end tells what all its attempts used')
   }
+})
+
+t.test('a call of a name that is too long for an index is told as unknown, as any other', async (t) => {
+  const name = `write_file ${randomBytes(6000).toString('base64')}`
+  const { say, replica } = world(t, {}, [
+    { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name, arguments: {} } },
+    { type: 'finish', reason: 'tool_calls' },
+  ])
+  const one = replica(toolsThat(() => null))
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+  say()
+  const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  t.match(over, { state: 'completed', finish_reason: 'max_steps', error: null })
+  const roles = (await store.messages.after(id, 0)).map(({ role }) => role)
+  t.strictSame(roles, ['user', 'assistant', 'tool'])
+  const { data } = await store.executions.list(CALLER, { turn_id: turn.id }, { limit: 2 })
+  t.strictSame(
+    data.map(({ tool }) => tool),
+    [name.slice(0, 2048)],
+  )
 })
 
 t.test('a turn does not wait for a tools revision that the store does not have', async (t) => {
