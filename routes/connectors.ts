@@ -109,10 +109,11 @@ const fields = {
   trust_annotations: Type.Optional(Trust),
   pin: Type.Optional(Pin),
 }
+const sized = { ...closed, description: 'Each field is at most 128 KiB of JSON' }
 const NewConnector = Type.Object(
   { ...fields, transport: Transport },
   {
-    ...closed,
+    ...sized,
     examples: [
       {
         name: 'files',
@@ -126,7 +127,7 @@ const NewConnector = Type.Object(
 )
 const ConnectorPatch = Type.Object(
   { ...fields, name: Type.Optional(fields.name) },
-  { ...closed, examples: [{ allow_tools: ['read_*'] }] },
+  { ...sized, examples: [{ allow_tools: ['read_*'] }] },
 )
 
 const ConnectorView = Type.Object(

@@ -347,6 +347,25 @@ t.test('the timeout for tools of an owner’s server is an hour at most', async 
   t.match(await asked('PT60M'), { status: 201 })
 })
 
+t.test('a field of a connector is 128 KiB of JSON at most, whenever it is given', async (t) => {
+  const ivo = await ownerOf('ivo')
+  const headers = (count: number) =>
+    Object.fromEntries(Array.from({ length: count }, (_, i) => [`x-${i}`, 'v'.repeat(65_000)]))
+  const asked = (given: object) =>
+    ivo('POST', '/v1/connectors', { name: 'wide', transport: 'sse', url: 'https://wide.test/sse', ...given })
+  const refused = (param: string) => ({
+    status: 400,
+    body: { error: { code: 'invalid_request', param, message: `${param} must be at most 128 KiB of JSON.` } },
+  })
+  t.match(await asked({ headers: headers(3) }), refused('headers'))
+  t.match(await asked({ deny_tools: Array(1000).fill('a'.repeat(200)) }), refused('deny_tools'))
+  const made = await asked({ headers: headers(2) })
+  t.match(made, { status: 201 })
+  const path = `/v1/connectors/${made.body.id}`
+  t.match(await ivo('PATCH', path, { headers: headers(3) }), refused('headers'))
+  t.match(await ivo('PATCH', path, { pin: 'block' }), { status: 200 }, 'what is stored stays')
+})
+
 t.test(
   'the patterns of a list of tools hold a thousand stars at most, and each character of one with ? is a star',
   async (t) => {

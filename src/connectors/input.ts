@@ -49,10 +49,21 @@ function inWords({ path, problem, remedy }: Problem): string {
 }
 
 /**
+ * Most bytes of a field, as JSON. A turn reads the connectors of all servers that its session binds: with a hundred of
+ * megabytes each, a text would come of it that Node cannot hold.
+ */
+const MOST_BYTES = 128 << 10
+
+/**
  * Checks limits that are given now: those that were stored before there was a bound stay as they are. Throws
  * invalid_request.
  */
-export function assertLimits({ default_tool_config, ...globs }: Limited): void {
+export function assertLimits(given: ConnectorPatch): void {
+  for (const [field, value] of Object.entries(given)) {
+    const isLong = Buffer.byteLength(JSON.stringify(value)) > MOST_BYTES
+    if (isLong) throw invalid(field, `${field} must be at most 128 KiB of JSON.`)
+  }
+  const { default_tool_config, ...globs } = given
   const { timeout = DEFAULT_LIMITS.timeout } = default_tool_config ?? {}
   if (durationMs(timeout) > durationMs(LONGEST_TIMEOUT)) {
     const words = `timeout is at most ${LONGEST_TIMEOUT} here; the operator can give a tool more in the configuration (toolbox.tools).`
@@ -64,8 +75,6 @@ export function assertLimits({ default_tool_config, ...globs }: Limited): void {
     if (stars > MOST_STARS) throw invalid(field, words)
   }
 }
-
-type Limited = Pick<ConnectorInput, 'default_tool_config' | 'allow_tools' | 'deny_tools'>
 
 const starsIn = (glob: string): number => (glob.includes('?') ? glob.length : glob.split('*').length - 1)
 
