@@ -2,7 +2,8 @@
 import { BatonError } from '../errors.ts'
 import { type Db, matched, type Queries, value, values, violated } from './db.ts'
 import { bytesOf } from './json.ts'
-import { readCursor, SEQ, toPage } from './page.ts'
+import { PAGE_BYTES, readCursor, SEQ, toPage } from './page.ts'
+import { bulkOf, pageRow, withinBytes } from './sql.ts'
 import type { Binding, Connector, Connectors } from './store.ts'
 
 /** As SQL gives it: connector_json in the schema. */
@@ -32,13 +33,14 @@ export function createBindings(db: Db) {
       toBindings((await value<StoredBindings>(db, 'select bindings_json($1)', [session])) ?? []),
     /** By the place of the binding: a cursor stays good after the binding is gone. */
     async listBound(session, page) {
-      const found = await values<{ connector: StoredConnector; alias: string | null; place: number }>(
+      const listed = `select ${bulkOf('connector')}, alias, place
+          from binding join connector on id = connector_id
+         where session_id = $1 and ($2::text is null or place < $2::bigint) order by place desc limit $3`
+      const shown = `json_build_object('connector', ${pageRow('connector')}, 'alias', alias, 'place', place)`
+      const found = await values<{ connector: StoredConnector; alias: string | null; place: number } | null>(
         db,
-        `select json_build_object('connector', connector_json(c), 'alias', b.alias, 'place', b.place)
-           from binding b join connector c on c.id = b.connector_id
-          where b.session_id = $1 and ($2::text is null or b.place < $2::bigint)
-          order by b.place desc limit $3`,
-        [session, readCursor('bindings', page, SEQ), page.limit + 1],
+        withinBytes('connector', listed, 'place desc', '$4', shown),
+        [session, readCursor('bindings', page, SEQ), page.limit + 1, page.bytes ?? PAGE_BYTES],
       )
       const { data, next_cursor } = toPage('bindings', page, found, ({ place }) => place)
       const bound = data.map(({ connector, alias }) => ({ connector: toConnector(connector), alias }))

@@ -35,13 +35,23 @@ const BULK = {
     + coalesce(octet_length(result::text), 0)`,
 } as const
 
+/** A row of a page, as the schema's `<table>_json` gives it. */
+export const pageRow = (table: keyof typeof BULK): string =>
+  `(select ${table}_json(r) from ${table} r where r.id = page.id)`
+
 /**
- * A statement for a page of rows, each as the schema's `<table>_json` gives it. `listed` selects `bulkOf` the rows, and
- * `order` sorts them. Once the rows have more than `most` bytes together, the others are null, which `toPage` takes for
- * the page's end. The first row is always given.
+ * A statement for a page of rows, each as `shown` makes it. `listed` selects `bulkOf` the rows, and `order` sorts them.
+ * Once the rows have more than `most` bytes together, the others are null, which `toPage` takes for the page's end. The
+ * first row is always given.
  */
-export const withinBytes = (table: keyof typeof BULK, listed: string, order: string, most: string): string =>
-  `select case when sum <= ${most} or sum = bytes then (select ${table}_json(r) from ${table} r where r.id = page.id) end
+export const withinBytes = (
+  table: keyof typeof BULK,
+  listed: string,
+  order: string,
+  most: string,
+  shown = pageRow(table),
+): string =>
+  `select case when sum <= ${most} or sum = bytes then ${shown} end
      from (select *, sum(bytes) over (order by ${order}) from (${listed}) listed) page order by ${order}`
 export const bulkOf = (table: keyof typeof BULK): string => `id, (${BULK[table]})::bigint as bytes`
 

@@ -129,6 +129,13 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       [mine, mine.length],
       'large connectors come one per page',
     )
+    const { id: session } = await newSession(store, scope)
+    for (const id of made) await store.connectors.bind(session, id, null)
+    const bound = await allPages(async (page) => {
+      const { data, next_cursor } = await store.connectors.listBound(session, { ...page, bytes: 1 })
+      return { data: data.map(({ connector }) => connector), next_cursor }
+    }, 100)
+    t.strictSame([bound.rows.map(({ id }) => id), bound.pages], [made.toReversed(), made.length])
     const all = await seenBy(ADMIN)
     t.strictSame(
       all.filter((id) => mine.includes(id)),
