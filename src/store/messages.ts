@@ -137,30 +137,33 @@ async function dropResults(
   session: string,
   target: { calls: string[]; seq: number },
 ): Promise<string[]> {
-  const later = await queries.query<{ body: StoredMessage; calls: string[]; results: string[] }>(
-    `select body, to_json(calls) as calls, to_json(results) as results from message
+  const later = await queries.query<{ id: string; calls: string[]; results: string[] }>(
+    `select id, to_json(calls) as calls, to_json(results) as results from message
       where session_id = $1 and seq > $2 and (results && $3::text[] or calls && $3::text[]) order by seq`,
     [session, target.seq, target.calls],
   )
   const empty: string[] = []
   const open = new Set(target.calls)
-  for (const { body, calls, results } of later) {
+  for (const { id, calls, results } of later) {
     for (const call of calls) open.delete(call)
     const isKept = (call: string) => !open.has(call)
     const kept = results.filter(isKept)
     if (kept.length === results.length) continue
     if (kept.length === 0) {
-      empty.push(body.id)
+      empty.push(id)
       continue
     }
     // A message that holds results holds nothing else: each part has the place that its call's id has in the column.
-    const rest = (body.parts as unknown[]).filter((_, i) => isKept(results[i] ?? ''))
+    // Read by itself: those that go whole need not be read, and all together may be gigabytes.
+    const body = await value(queries, 'select body from message where id = $1', [id])
+    const { role, parts } = body as StoredMessage
+    const rest = (parts as unknown[]).filter((_, i) => isKept(results[i] ?? ''))
     await queries.query(
       `update message
           set results = $2::text[],
               body = message_body(id, session_id, turn_id, seq, $3, $4::json, false, created_at)
         where id = $1`,
-      [body.id, kept, body.role, document(rest)],
+      [id, kept, role, document(rest)],
     )
   }
   return empty

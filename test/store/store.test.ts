@@ -1,6 +1,7 @@
 /** What the store does on any database, beside its contract (test/contracts/store.ts). */
 import { mock } from 'node:test'
 import t from 'tap'
+import type { Part } from '../../src/chat/message.ts'
 import { createLog } from '../../src/log.ts'
 import { type Db, unavailable } from '../../src/store/db.ts'
 import { createExecutions } from '../../src/store/executions.ts'
@@ -94,6 +95,48 @@ t.test(
       isOnce = false
     }
     t.match(await opens(rewritten), { seen: [[text('other')]], opened: { kind: 'running' } })
+  },
+)
+
+t.test(
+  'results that are deleted with their calls are read one message at a time, and only where some stay',
+  async (t) => {
+    let read: number[] = []
+    const store = await storeOn({
+      ...db,
+      transaction: (work) =>
+        db.transaction((queries) => {
+          const query = async <Row>(...asked: Parameters<Db['query']>) => {
+            const rows = await queries.query<Row>(...asked)
+            read.push(JSON.stringify(rows).length)
+            return rows
+          }
+          return work({ ...queries, query })
+        }),
+    })
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const calls = ['call_1', 'call_2', 'call_3'].map(
+      (call_id): Part => ({ type: 'tool_call', call_id, name: 'x.y', arguments: {} }),
+    )
+    const resultOf = (call_id: string): Part => ({
+      type: 'tool_result',
+      call_id,
+      name: 'x.y',
+      content: [{ type: 'text', text: 'x'.repeat(10_000) }],
+      is_error: false,
+      outcome: 'ok',
+    })
+    const asks = message('', { role: 'assistant', parts: calls })
+    const answers = [['call_1'], ['call_2', 'call_0'], ['call_3', 'call_0']].map((ids) =>
+      message('', { role: 'tool', parts: ids.map(resultOf) }),
+    )
+    await store.messages.append(scope, session, [asks, ...answers])
+    read = []
+    t.strictSame(await store.messages.delete(scope, session, asks.id), [asks.id, answers[0]?.id])
+    const large = read.filter((length) => length > 2000)
+    t.equal(large.length, 2)
+    for (const length of large) t.ok(length < 25_000, `${length}`)
   },
 )
 
