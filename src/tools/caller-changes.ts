@@ -2,7 +2,7 @@
  * Callers' changes of a session's tools. Each is written in the session's queue (change-queue.ts). The wait for the
  * servers that a change is about is outside the queue; what they list by then is written in the queue, too.
  */
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import type { Apply, SessionTools, ToolsChange, ToolsEffect, ToolsMove } from '../ports.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { ChangeQueue } from './change-queue.ts'
@@ -23,6 +23,12 @@ export interface CallerChangesDeps {
   upkeep: Pick<Upkeep, 'update'>
   queue: Pick<ChangeQueue, 'take' | 'awaits' | 'applyNow'>
 }
+
+/**
+ * Most servers that a session has when a caller binds one more: each turn reads the connectors of all of them. At its
+ * opening it takes a hundred beside those of the configuration.
+ */
+const MOST_BOUND = 256
 
 type CallerChanges = Pick<SessionTools, 'open' | 'bind' | 'unbind' | 'setEnabled' | 'refresh'>
 
@@ -101,7 +107,10 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connectorNamed(session, idOrName)
-      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async () => {
+      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async (bindings) => {
+        const isNew = bindings.every(({ connector }) => connector.id !== found.id)
+        if (isNew && bindings.length >= MOST_BOUND)
+          throw invalid('connector', `A session has at most ${MOST_BOUND} servers; remove one first.`)
         await bindAs(session, found, alias)
         return [{ connector: found, alias }]
       })

@@ -57,6 +57,24 @@ t.test('binding and unbinding answer with what changed, and make one revision ea
   ])
 })
 
+t.test('a session has 256 servers at most, and any of them can be bound anew', async (t) => {
+  const { create, add } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(
+    session,
+    Array.from({ length: 255 }, (_, i) => add(`s${i}`, { tools: [] })),
+  )
+  add('last', { tools: [] })
+  add('more', { tools: [] })
+  await tools.bind(session, 'last', 'next', null)
+  const refused = { code: 'invalid_request', param: 'connector', message: /256/ }
+  await t.rejects(tools.bind(session, 'more', 'next', null), refused)
+  await tools.bind(session, 'last', 'next', 'alias')
+  await tools.unbind(session, 's0', 'next')
+  await tools.bind(session, 'more', 'next', null)
+})
+
 t.test('a tool that is switched off and on again comes back behind the others', async (t) => {
   const { create, add, told } = setUp(t)
   const tools = create()
