@@ -1,10 +1,10 @@
 /** The tools of sessions, compared and swapped by revision, for many sessions in one statement. */
 import { BatonError } from '../errors.ts'
 import { inSlices } from '../within.ts'
-import { type StoredBindings, toBindings } from './bindings.ts'
+import { type StoredConnector, toConnector } from './bindings.ts'
 import { type Db, value } from './db.ts'
 import { document, record } from './json.ts'
-import type { Registry, RegistryGrounds, RegistryRow } from './store.ts'
+import type { Binding, Registry, RegistryGrounds, RegistryRow } from './store.ts'
 
 export function createRegistry(db: Db): Registry {
   return {
@@ -23,9 +23,14 @@ export function createRegistry(db: Db): Registry {
         known.map(({ session_id }) => session_id),
         known.map(({ revision }) => String(revision)),
       ])
-      const { sessions = [], pins = [] } = found ?? {}
+      const { sessions = [], connectors = [], pins = [] } = found ?? {}
+      const byId = new Map(connectors.map((stored) => [stored.id, toConnector(stored)]))
+      const toBinding = ({ connector_id, ...rest }: BoundById): Binding[] => {
+        const connector = byId.get(connector_id)
+        return connector ? [{ connector, ...rest }] : []
+      }
       return {
-        sessions: sessions.map((one) => ({ ...one, bindings: toBindings(one.bindings) })),
+        sessions: sessions.map((one) => ({ ...one, bindings: one.bindings.flatMap(toBinding) })),
         pins,
       }
     },
@@ -40,14 +45,19 @@ export function createRegistry(db: Db): Registry {
   }
 }
 
+type BoundById = Omit<Binding, 'connector'> & { connector_id: string }
+/** Each connector once: many sessions bind the same ones, and each may have a hundred kilobytes. */
 interface StoredGrounds {
-  sessions: (Omit<RegistryGrounds['sessions'][number], 'bindings'> & { bindings: StoredBindings })[]
+  sessions: (Omit<RegistryGrounds['sessions'][number], 'bindings'> & { bindings: BoundById[] })[]
+  connectors: StoredConnector[]
   pins: RegistryGrounds['pins']
 }
 
 const GROUNDS = `
   with known as (
     select * from unnest($1::text[], $2::bigint[]) as known (session_id, revision)
+  ), bound as (
+    select distinct b.connector_id from known k join binding b on b.session_id = k.session_id
   )
   select json_build_object(
     'sessions', (
@@ -55,18 +65,25 @@ const GROUNDS = `
                'session_id', r.session_id,
                'registry', case when r.revision <> k.revision then registry_json(r) end,
                'age_ms', extract(epoch from clock_timestamp() - r.updated_at) * 1000,
-               'bindings', bindings_json(r.session_id)
+               'bindings', (
+                 select coalesce(json_agg(json_build_object(
+                          'connector_id', b.connector_id, 'alias', b.alias, 'off', b.off
+                        ) order by b.place), '[]')
+                   from binding b where b.session_id = r.session_id
+               )
              )), '[]')
         from known k join registry r on r.session_id = k.session_id
+    ),
+    'connectors', (
+      select coalesce(json_agg((select connector_json(c) from connector c where c.id = b.connector_id)), '[]')
+        from bound b
     ),
     'pins', (
       select coalesce(json_agg(json_build_object(
                'connector_id', p.connector_id, 'tool', p.tool, 'hash', p.hash
              )), '[]')
         from tool_pin p
-       where p.connector_id in (
-         select b.connector_id from known k join binding b on b.session_id = k.session_id
-       )
+       where p.connector_id in (select connector_id from bound)
     )
   )`
 

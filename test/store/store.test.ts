@@ -8,7 +8,16 @@ import { createExecutions } from '../../src/store/executions.ts'
 import { createMessages } from '../../src/store/messages.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { createRegistry } from '../../src/store/registry.ts'
-import { endTurn, message, newSession, openRequest, owner, rejection, text } from '../contracts/store-rows.ts'
+import {
+  connector,
+  endTurn,
+  message,
+  newSession,
+  openRequest,
+  owner,
+  rejection,
+  text,
+} from '../contracts/store-rows.ts'
 import { tool } from '../tools/declared-tool.ts'
 import { holdLoop, passesOf } from '../waiting.ts'
 import { freshDatabase, storeOn } from './fresh.ts'
@@ -139,6 +148,36 @@ t.test(
     for (const length of large) t.ok(length < 25_000, `${length}`)
   },
 )
+
+t.test('a connector that many sessions bind is read once for all of them', async (t) => {
+  let read = 0
+  const store = await storeOn({
+    ...db,
+    query: async <Row>(...asked: Parameters<Db['query']>) => {
+      const rows = await db.query<Row>(...asked)
+      read += JSON.stringify(rows).length
+      return rows
+    },
+  })
+  const scope = owner()
+  const given = connector(scope, 'wide', { args: ['x'.repeat(20_000)] })
+  await store.connectors.create(given)
+  const known = []
+  for (let i = 0; i < 5; i++) {
+    const { id } = await newSession(store, scope)
+    await store.connectors.bind(id, given.id, `alias-${i}`)
+    known.push({ session_id: id, revision: -1 })
+  }
+  read = 0
+  const { sessions } = await store.registry.grounds(known)
+  const bound = await store.connectors.bindings(known[0]?.session_id ?? '')
+  t.strictSame(sessions[0]?.bindings, bound)
+  t.strictSame(
+    sessions.map(({ bindings }) => bindings.map(({ alias, connector: { args } }) => [alias, args])),
+    known.map((_, i) => [[`alias-${i}`, given.args]]),
+  )
+  t.ok(read < 60_000, `${read}`)
+})
 
 t.test('an idempotency key is good for 24 hours', async (t) => {
   const store = await storeOn(db)
