@@ -155,6 +155,11 @@ class Cleaner {
     const target = this.#referred(node)
     if (target === undefined) return this.#plain(node, depth)
     const { raw, ref } = target
+    // As pydantic's JsonValue: a reference would hide that the value may be anything.
+    if (Object.keys(raw).every(isAnnotation)) {
+      this.#spend(workOf(raw, true))
+      return this.#plain(new Map([...modernNode(raw), ...node]), depth)
+    }
     const isBare = [...node.keys()].every((key) => isAnnotation(key) || key === '$ref' || key === '$defs')
     const isCycle = this.#expanding.has(raw)
     if (!isBare && !isCycle) {

@@ -108,6 +108,7 @@ t.test('a schema that combines or repeats its parts too often is refused', async
     types: { type: range(60_000, () => 'x') },
     needs: { dependentRequired: map(17_000, 'n', () => ['x']) },
     text: { enum: ['x'.repeat(30_000)] },
+    words: { description: 'x'.repeat(300_000) },
   })) {
     const many = map(what === 'text' ? 2_400 : 90, 'p', () => ({ $ref: '#/$defs/e', minLength: 1 }))
     const schema = { type: 'object', properties: many, $defs: { e: large } }

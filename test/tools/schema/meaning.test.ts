@@ -376,17 +376,21 @@ t.test('Claude is told all types of an argument that may be anything', async (t)
       any: true,
       said: { description: 'Any JSON', default: null },
       open: { anyOf: [{}, { type: 'null' }] },
+      // As pydantic writes a JsonValue.
+      json: { $ref: '#/$defs/JsonValue' },
+      maybe: { anyOf: [{ $ref: '#/$defs/JsonValue' }, { type: 'null' }] },
       text: { type: 'string' },
       one: { const: 1 },
       deep: { type: 'object', properties: { any: {} } },
     },
+    $defs: { JsonValue: {} },
   }
   const { properties } = fitted(raw, profile('anthropic')).schema as {
     properties: Record<string, JsonSchema>
   }
-  const { any, said, open, ...typed } = properties
+  const { any, said, open, json, maybe, ...typed } = properties
   const types = ['string', 'number', 'boolean', 'object', 'array', 'null']
-  for (const sub of [any, said, open]) {
+  for (const sub of [any, said, open, json, maybe]) {
     t.strictSame(
       ((sub?.anyOf ?? []) as JsonSchema[]).map(({ type }) => type),
       types,
