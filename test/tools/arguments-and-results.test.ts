@@ -56,6 +56,20 @@ t.test('arguments are checked against the server’s schema, whatever its draft'
     await check({ type: 'object', properties: { a: { type: 'string', nullable: true } } }, { a: null }),
     [],
   )
+  const nullable = {
+    type: 'object',
+    properties: {
+      a: { $ref: '#/definitions/A', nullable: true },
+      b: { allOf: [{ $ref: '#/definitions/A' }], nullable: true },
+      c: { oneOf: [{ $ref: '#/definitions/A' }, { type: 'number' }], nullable: true },
+      d: { $ref: '#/properties/c/oneOf/1' },
+    },
+    definitions: { A: { enum: ['x'] } },
+  }
+  t.strictSame(await check(nullable, { a: null, b: null, c: null }), [])
+  t.strictSame(await check(nullable, { a: 'x', b: 'x', c: 'x' }), [])
+  t.match(await check(nullable, { b: 'y' }), ['b|must be one of ["x"]|'])
+  t.strictSame(await check(nullable, { d: 'x' }), ['d|must be number|'])
   t.strictSame(
     await check(
       { type: 'object', properties: { a: { type: 'file' }, b: { type: 'string', format: 'uri' } } },

@@ -6,6 +6,7 @@ import { isRecord, stepOf, stepsOf } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
 import {
   asType,
+  isAnnotation,
   isFit,
   isSchema,
   isTexts,
@@ -101,11 +102,27 @@ function splitDependencies(value: JsonSchema): Entries {
   ]
 }
 
+/** Keywords that refuse null whatever `type` allows. Many write OpenAPI's `nullable` beside them, and mean it. */
+const REFUSING = ['$ref', 'allOf', 'anyOf', 'oneOf', 'const']
+const isOrNull = (raw: JsonSchema): boolean =>
+  raw.nullable === true && REFUSING.some((keyword) => Object.hasOwn(raw, keyword))
+/** Whether a keyword stays outside the choice between null and all the others. */
+const isOutside = (keyword: string): boolean =>
+  isAnnotation(keyword) || ['$defs', 'definitions', 'nullable'].includes(keyword)
+
+function withChoiceOfNull(raw: JsonSchema): JsonSchema {
+  const entries = Object.entries(raw)
+  const outside = entries.filter(([keyword]) => isOutside(keyword))
+  const own = entries.filter(([keyword]) => !isOutside(keyword))
+  return { ...Object.fromEntries(outside), anyOf: [Object.fromEntries(own), { type: 'null' }] }
+}
+
 /** One node's known keywords in their 2020-12 form, without malformed and unknown ones. Children are untouched. */
 export function modernNode(raw: JsonSchema): Map<string, unknown> {
   const node = new Map<string, unknown>()
-  for (const [key, value] of Object.entries(raw)) {
-    const rewritten = REWRITES.get(key)?.(value, raw) ?? [[key, value]]
+  const given = isOrNull(raw) ? withChoiceOfNull(raw) : raw
+  for (const [key, value] of Object.entries(given)) {
+    const rewritten = REWRITES.get(key)?.(value, given) ?? [[key, value]]
     for (const [keyword, modern] of rewritten) {
       if (!isFit(keyword, modern)) continue
       const known = node.get(keyword)
@@ -293,6 +310,7 @@ function follow(from: unknown, base: string, path: string): Resolved | null {
     if (typeof node !== 'object' || node === null || !Object.hasOwn(node, key)) return null
     const child: unknown = (node as JsonSchema)[key]
     const keyword: string | null = place === 'schema' ? modernKeyword(key, child) : null
+    if (keyword !== null && isOrNull(node as JsonSchema) && !isOutside(key)) pointer += '/anyOf/0'
     pointer += `/${keyword ?? stepOf(key)}`
     place = keyword === null ? place && 'schema' : placeOf(keyword)
     node = child

@@ -101,6 +101,14 @@ t.test('each form of an older draft is read as its newer form', async (t) => {
       { type: ['string', 'null'], enum: ['a', null] },
     ],
     [
+      { description: 'x', allOf: [text, { minLength: 1 }], nullable: true },
+      { description: 'x', anyOf: [{ type: 'string', minLength: 1 }, { type: 'null' }] },
+    ],
+    [
+      { type: 'string', const: 'a', nullable: true },
+      { anyOf: [{ type: 'string', const: 'a' }, { type: 'null' }] },
+    ],
+    [
       { ...free, dependencies: { a: ['b'], b: { required: ['c'] }, c: 5, d: [] } },
       { ...free, dependentRequired: { a: ['b'] }, dependentSchemas: { b: { required: ['c'] } } },
     ],
