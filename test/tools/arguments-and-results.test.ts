@@ -159,6 +159,19 @@ t.test('a pattern that JavaScript would read in another way is not checked', asy
   ])
 })
 
+t.test('a pattern with letters of any script in some languages checks texts of ASCII alone', async (t) => {
+  const check = async (x: object, value: unknown) =>
+    said(await validator.problems({ type: 'object', properties: { x } }, { x: value }))
+  const file = { type: 'string', pattern: '^[\\w .-]+$' }
+  t.strictSame(await check(file, 'Übersicht.md'), [])
+  t.strictSame(await check(file, 'a/b.md'), ['x|must match pattern "^[\\w .-]+$"|'])
+  t.strictSame(await check({ type: 'string', pattern: '^[a-z]+$' }, 'ü'), [
+    'x|must match pattern "^[a-z]+$"|',
+  ])
+  t.strictSame(await check({ not: { type: 'string', pattern: '\\W' } }, 'ü'), [])
+  t.strictSame(await check({ oneOf: [file, { type: 'string', pattern: '^ü' }] }, 'ü'), [])
+})
+
 t.test('a decimal fraction counts as a multiple of 0.01 if it has two decimals', async (t) => {
   const schema = { type: 'object', properties: { price: { type: 'number', multipleOf: 0.01 } } }
   for (const price of [19.99, 0.07, 1_234_567.89]) {

@@ -6,6 +6,7 @@ import { isRecord, stepOf, stepsOf } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
 import {
   asType,
+  inAnyScript,
   isAnnotation,
   isFit,
   isSchema,
@@ -156,7 +157,7 @@ export function modernised(raw: unknown): JsonSchema | boolean {
     const types = [node.get('type') ?? []].flat() as string[]
     // A type that JSON Schema does not know refuses nothing.
     if (!types.every((type) => TYPES.has(type))) node.delete('type')
-    dropUnreadable(node)
+    withReadable(node)
     const ref = node.get('$ref')
     const found = typeof ref === 'string' ? resolve(ref) : null
     if (found) node.set('$ref', `#${encodeURI(found.pointer)}`)
@@ -176,10 +177,15 @@ export function modernised(raw: unknown): JsonSchema | boolean {
   )
 }
 
-function dropUnreadable(node: Map<string, unknown>): void {
-  if (node.has('pattern') && !patternOf(String(node.get('pattern')))) node.delete('pattern')
+/** Leaves of expressions what can be checked. */
+function withReadable(node: Map<string, unknown>): void {
+  const pattern = node.get('pattern')
+  if (typeof pattern === 'string') {
+    if (patternOf(pattern)) node.set('pattern', inAnyScript(pattern))
+    else node.delete('pattern')
+  }
   const entries = Object.entries(node.get('patternProperties') ?? {})
-  const read = entries.filter(([pattern]) => patternOf(pattern))
+  const read = entries.filter(([name]) => patternOf(name))
   if (read.length === entries.length) return
   node.set('patternProperties', Object.fromEntries(read))
   // Names that only the dropped expressions match would count as additional ones.

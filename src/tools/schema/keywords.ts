@@ -89,6 +89,19 @@ export function patternOf(pattern: string): RegExp | null {
   return null
 }
 
+const OTHER_LETTERS = '|[^\\x00-\\x7f]'
+
+/**
+ * The expression, or one that takes any text with characters beyond ASCII, too, if languages differ in which of them
+ * fit: `\w` is a letter of any script in Python, in .NET and in Rust, which reads pydantic's expressions.
+ */
+export const inAnyScript = (pattern: string): string =>
+  /\\[wWdDbB]/.test(pattern) ? `(?:${pattern})${OTHER_LETTERS}` : pattern
+
+/** What `inAnyScript` was given. */
+export const asWritten = (pattern: string): string =>
+  pattern.endsWith(`)${OTHER_LETTERS}`) ? pattern.slice('(?:'.length, -`)${OTHER_LETTERS}`.length) : pattern
+
 function keptValues(value: unknown): unknown {
   const list = value as unknown[]
   if (list.length > MAX_ENUM || !isWithin(list, { depth: 4, bytes: MAX_SCHEMA_BYTES })) return undefined

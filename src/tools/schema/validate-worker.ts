@@ -7,7 +7,7 @@ import type { ErrorObject, ValidateFunction } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import { stepsOf } from '../../chat/json.ts'
 import { modernised } from './dialect.ts'
-import { patternOf } from './keywords.ts'
+import { asWritten, patternOf } from './keywords.ts'
 
 export interface Job {
   id: number
@@ -84,6 +84,8 @@ function problemOf({ instancePath, message = 'is not valid', params, keyword }: 
       return { path, message: `must be one of ${JSON.stringify(params.allowedValues.slice(0, MOST_NAMED))}` }
     case 'const':
       return { path, message: `must be ${JSON.stringify(params.allowedValue)}` }
+    case 'pattern':
+      return { path, message: `must match pattern "${asWritten(params.pattern)}"` }
     default:
       return { path, message }
   }
