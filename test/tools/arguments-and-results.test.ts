@@ -70,6 +70,18 @@ t.test('arguments are checked against the server’s schema, whatever its draft'
   t.strictSame(await check(nullable, { a: 'x', b: 'x', c: 'x' }), [])
   t.match(await check(nullable, { b: 'y' }), ['b|must be one of ["x"]|'])
   t.strictSame(await check(nullable, { d: 'x' }), ['d|must be number|'])
+  const closed = {
+    type: 'object',
+    properties: {
+      x: { $ref: '#/definitions/A', type: 'object', additionalProperties: false },
+      y: { $ref: 'https://example.org/y.json', type: 'string' },
+    },
+    definitions: { A: { type: 'object', properties: { a: { type: 'string' } } } },
+  }
+  const draft7 = { $schema: 'http://json-schema.org/draft-07/schema#', ...closed }
+  t.strictSame(await check(draft7, { x: { a: 'y' }, y: 1 }), [], 'before 2019-09 a reference stands alone')
+  t.strictSame(await check(draft7, { x: { a: 1 } }), ['x.a|must be string|'])
+  t.strictSame(await check(closed, { x: { a: 'y' } }), ['x|must not have the property|a'])
   t.strictSame(
     await check(
       { type: 'object', properties: { a: { type: 'file' }, b: { type: 'string', format: 'uri' } } },

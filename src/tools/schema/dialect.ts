@@ -137,6 +137,10 @@ export function modernNode(raw: JsonSchema): Map<string, unknown> {
 /** Keywords that the validator reads but does not check. */
 const UNCHECKED = ['format', 'contentEncoding', 'contentMediaType']
 
+/** Drafts in which what stands beside a reference says nothing */
+const OLDER = /json-schema\.org\/draft-0[3-7]\//
+const ALONE = new Set(['$ref', '$defs'])
+
 /** Most subschemas that a validator is given */
 const MOST_NODES = 20_000
 
@@ -150,6 +154,7 @@ export function modernised(raw: unknown): JsonSchema | boolean {
   const made = new Map<unknown, JsonSchema>()
   const targets = new Map<JsonSchema, unknown>()
   const relaxed = new Set<JsonSchema>()
+  const isOlder = isRecord(raw) && OLDER.test(String(raw.$schema))
   const visit = (sub: unknown): JsonSchema | boolean => {
     if (!isRecord(sub)) return sub !== false
     if (made.size >= MOST_NODES) throw new RangeError(`more than ${MOST_NODES} subschemas`)
@@ -162,6 +167,8 @@ export function modernised(raw: unknown): JsonSchema | boolean {
     const found = typeof ref === 'string' ? resolve(ref) : null
     if (found) node.set('$ref', `#${encodeURI(found.pointer)}`)
     else node.delete('$ref')
+    if (isOlder && typeof ref === 'string')
+      for (const key of node.keys()) if (!ALONE.has(key)) node.delete(key)
     const modern = mapSubschemas(Object.fromEntries(node), visit)
     made.set(sub, modern)
     targets.set(modern, found?.node)
