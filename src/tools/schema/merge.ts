@@ -1,6 +1,7 @@
 /** Merges clean schemas: into one that allows what both allow (`intersect`), or what any of several allows (`unite`). */
 import { canonicalJson, isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
+import { tidyValues } from './dialect.ts'
 import { asType, distinct, KEYWORD_ORDER, typesOf } from './keywords.ts'
 
 type Merge = (a: unknown, b: unknown, spend: Spend) => unknown
@@ -64,6 +65,9 @@ export function intersect(a: JsonSchema, b: JsonSchema, spend: Spend = () => {})
     if (inA && inB) merged[keyword] = (RULES[keyword] ?? second)(a[keyword], b[keyword], spend)
     else if (inA || inB) merged[keyword] = inA ? a[keyword] : b[keyword]
   }
+  // Values of one may be of types that the other forbids, and vendors refuse such lists (can1357/oh-my-pi#1835).
+  if (Array.isArray(merged.enum)) spend(merged.enum.length)
+  tidyValues(merged)
   return merged
 }
 

@@ -191,6 +191,14 @@ t.test('several schemas for one value become what all of them allow', async (t) 
     [{ enum: [1, 2, 3] }, { enum: [2, 3, 4] }, { type: 'integer', enum: [2, 3] }],
     [{ enum: [5, { b: 1, c: 2 }] }, { enum: [{ c: 2, b: 1 }] }, { ...free, enum: [{ b: 1, c: 2 }] }],
     [{ enum: [1] }, { enum: [2] }, { type: 'integer', enum: [1] }],
+    [{ type: ['string', 'null'] }, { enum: ['a', 5, null] }, { type: ['string', 'null'], enum: ['a', null] }],
+    [text, { enum: ['a', null], default: null }, { type: 'string', enum: ['a'] }],
+    [text, { const: 5 }, { type: 'integer', const: 5 }],
+    [
+      { type: 'object', properties: { a: text } },
+      { properties: { a: { enum: ['a', 5] } } },
+      { type: 'object', properties: { a: { type: 'string', enum: ['a'] } } },
+    ],
     [{ const: 'a' }, { const: 'b' }, { type: 'string', const: 'a' }],
     [
       { type: 'integer', minimum: 1, maximum: 5 },
