@@ -70,6 +70,12 @@ t.test('arguments are checked against the server’s schema, whatever its draft'
   t.strictSame(await check(nullable, { a: 'x', b: 'x', c: 'x' }), [])
   t.match(await check(nullable, { b: 'y' }), ['b|must be one of ["x"]|'])
   t.strictSame(await check(nullable, { d: 'x' }), ['d|must be number|'])
+  const elsewhere = {
+    type: 'object',
+    properties: { a: { $ref: '#/components/schemas/A' }, b: { type: 'string' } },
+    components: { schemas: { A: { type: 'object' } } },
+  }
+  t.strictSame(await check(elsewhere, { a: 1, b: 1 }), ['b|must be string|'])
   const closed = {
     type: 'object',
     properties: {

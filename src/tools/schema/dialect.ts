@@ -165,7 +165,7 @@ export function modernised(raw: unknown): JsonSchema | boolean {
     withReadable(node)
     const ref = node.get('$ref')
     const found = typeof ref === 'string' ? resolve(ref) : null
-    if (found) node.set('$ref', `#${encodeURI(found.pointer)}`)
+    if (found && !found.isElsewhere) node.set('$ref', `#${encodeURI(found.pointer)}`)
     else node.delete('$ref')
     if (isOlder && typeof ref === 'string')
       for (const key of node.keys()) if (!ALONE.has(key)) node.delete(key)
@@ -283,6 +283,8 @@ export interface Resolved {
   node: unknown
   /** The node's place once every node on the way has its 2020-12 form */
   pointer: string
+  /** The place holds no schema, as `components` does not: a 2020-12 form has nothing there. */
+  isElsewhere?: true
 }
 
 /** Resolves references within one schema; a remote reference is never fetched: it leads nowhere. */
@@ -328,7 +330,7 @@ function follow(from: unknown, base: string, path: string): Resolved | null {
     place = keyword === null ? place && 'schema' : placeOf(keyword)
     node = child
   }
-  return { node, pointer }
+  return place === 'schema' ? { node, pointer } : { node, pointer, isElsewhere: true }
 }
 
 function modernKeyword(key: string, value: unknown): string {
