@@ -76,18 +76,21 @@ export async function nextRegistry(
   }
   add(builtins.map((builtin) => builtinTool(builtin, now)))
   for (const server of servers) add(await toolsOf(server, before, room))
-  const stay = await inSlices(before, (tool) => {
-    const next = candidates.get(tool.canonical_name)
-    return next ? [merged(tool, next)] : []
-  })
-  const stays = stay.flat()
-  // A new tool may have been here before, until its server dropped it, or under its server's former name.
+  // A tool's switch belongs to its server. The tool may have been here before, until its server dropped it, or under
+  // its server's former name.
   const off = new Set([
     ...servers.flatMap((server) => server.off.map((name) => ownKey(server.connector.id, name))),
     ...before.flatMap((one) => (one.enabled ? [] : ownKey(one.connector_id, one.mcp_tool_name))),
   ])
   const isOff = ({ connector_id, mcp_tool_name: name }: Candidate) =>
     name !== null && off.has(ownKey(connector_id, name))
+  const stay = await inSlices(before, (tool) => {
+    const next = candidates.get(tool.canonical_name)
+    if (!next) return []
+    const isSame = next.connector_id === tool.connector_id
+    return [{ ...merged(tool, next), enabled: isSame ? tool.enabled : !isOff(next) }]
+  })
+  const stays = stay.flat()
   const fresh = [...candidates.values()]
     .filter(({ canonical_name }) => !known.has(canonical_name))
     .map((tool) => ({ ...tool, enabled: !isOff(tool), order: 0 }))
@@ -149,10 +152,9 @@ function appended(before: readonly RegistryTool[], joining: readonly RegistryToo
     .map((tool, i) => ({ ...tool, order: last + 1 + i }))
 }
 
-const merged = (before: RegistryTool, next: Candidate): RegistryTool => ({
+const merged = (before: RegistryTool, next: Candidate): Omit<RegistryTool, 'enabled'> => ({
   ...next,
   ...(before.hash === next.hash && !isPlaceholder(before) ? bytesOf(before) : {}),
-  enabled: before.enabled,
   order: before.order,
   last_seen_at: next.last_seen_at ?? before.last_seen_at,
 })

@@ -172,6 +172,22 @@ t.test('a tool that another server has taken over in between is reported as chan
   t.equal(found(over.tools, 's.a').connector_id, 'con_2')
 })
 
+t.test('two servers that swap names in one revision take along which of their tools are off', async (t) => {
+  const both = (one: string, other: string) => [
+    server(one, [tool('x'), tool('y')], { connector: connector('one'), off: ['x'] }),
+    server(other, [tool('x'), tool('y')], { connector: connector('other') }),
+  ]
+  const { tools } = await next([], both('a', 'b'))
+  const swapped = await next(tools, both('b', 'a'))
+  const off = swapped.tools.filter(({ enabled }) => !enabled)
+  t.strictSame(names(off), ['b.x'])
+  t.strictSame(
+    names(swapped.tools),
+    ['a.y', 'b.x', 'b.y', 'a.x'],
+    'one that is on now comes after the others',
+  )
+})
+
 t.test('the diff of a definition makes invisible characters visible', (t) => {
   const before = tool('a', { inputSchema: { properties: { kind: { enum: ['x', 'y'], minLength: 1 } } } })
   const after = tool('a', {
