@@ -67,6 +67,8 @@ export class Watch {
   #retry: NodeJS.Timeout | null = null
   #asking: Promise<Answer> | null = null
   #wantedUntil = performance.now() + INTEREST_MS
+  /** Nobody followed the server for a while: its list may have changed unheard, however long it was to be fresh */
+  #isUnheard = false
   #isStopped = false
 
   constructor(connector: Connector, spec: McpServerSpec, deps: WatchDeps) {
@@ -79,6 +81,7 @@ export class Watch {
   use(connector: Connector, spec: McpServerSpec): void {
     this.connector = connector
     this.spec = spec
+    this.#isUnheard ||= !this.isWanted()
     this.#wantedUntil = performance.now() + INTEREST_MS
   }
 
@@ -118,6 +121,7 @@ export class Watch {
     const hasFailed = this.failure !== null || this.#failures > 0 || this.#isAway()
     const isMemory = hasFailed || this.#deps.mcp.isOutdated(this.spec.key)
     const isNewer = refresh || insists || isMemory || this.#isSuperseded(seen)
+    if (isNewer) this.#isUnheard = false
     this.#dropRetry()
     // The attempt itself may take longer than callers wait: a server that always does joins later.
     const options = { timeoutMs: ATTEMPT_MS, refresh: isNewer, insists }
@@ -141,10 +145,11 @@ export class Watch {
     return asking
   }
 
-  /** The last list, if there is no reason to ask again. */
+  /** The last list, if there is no reason to look the server up again: it grows old, or will not be followed for long. */
   current(): ToolList | null {
     const list = this.#present()
-    return list && isRecent(list) ? list : null
+    const isFollowed = performance.now() < this.#wantedUntil - INTEREST_MS / 2
+    return list && isFollowed && isRecent(list) ? list : null
   }
 
   /** A newer list is on its way: announced, or asked for while there is none and no failure is known. */
@@ -163,12 +168,12 @@ export class Watch {
     this.#dropRetry()
   }
 
-  /** The last list, if it may be shown; if it is merely old, it is asked for again in the background. */
+  /** The last list, if it may be shown; if it is merely old or unheard, it is asked for again in the background. */
   #usable({ refresh = false, seen }: Wanted): ToolList | null {
     const list = refresh || this.#isSuperseded(seen) ? null : this.#present()
     if (!list) return null
     // Not once more for each turn that comes while the server is slow: each attempt that fails makes the pauses longer.
-    if (!isRecent(list) && !this.#asking) void this.#ask({ refresh: true }, true)
+    if ((this.#isUnheard || !isRecent(list)) && !this.#asking) void this.#ask({ refresh: true }, true)
     // The list was fetched at the start, or by a connector's test: no session has heard of it, and the store does not
     // have it.
     if (this.#list?.hash !== list.hash) void this.#noteList(list)

@@ -308,7 +308,26 @@ t.test('a list is asked for again when its time to live is over, and not before'
     [false, true],
   )
   await lookUp()
-  now += 30 * 60_000
+  now += 9 * 60_000
   await lookUp()
   t.strictSame(asked, ['brief', 'lasting', 'brief', 'brief'])
 })
+
+t.test(
+  'a server that nobody followed for a while is asked again, however long its list is fresh',
+  async (t) => {
+    let now = 0
+    mock.method(performance, 'now', () => now)
+    t.teardown(() => mock.restoreAll())
+    const { mcp, servers, asked } = createDoor()
+    servers.set('s', { tools: [tool('a')], ttlMs: 24 * 3_600_000 })
+    const discovery = over(mcp)
+    t.teardown(() => discovery.close())
+    const lookUp = () => discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 400 })
+    await lookUp()
+    now += 11 * 60_000
+    t.match(await lookUp(), [{ state: 'live', tools: [{ name: 'a' }] }], 'without a wait')
+    await lookUp()
+    t.strictSame(asked, ['s', 's'])
+  },
+)

@@ -1,4 +1,5 @@
 /** A session's tools while their servers are away, slow, changed or announcing; on doubles of store and door. */
+import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { BatonError } from '../../src/errors.ts'
@@ -276,3 +277,26 @@ t.test('the next turn asks the server of a connector that was changed at another
   const names = (await tools.current('ses_1')).tools.map((one) => one.canonical_name)
   t.strictSame(names, ['look_up', 's.b'])
 })
+
+t.test(
+  'a server is followed for as long as turns use it, however long its list is to be fresh',
+  async (t) => {
+    const { create, add, mcp, store, asked } = setUp(t)
+    let now = 0
+    mock.method(performance, 'now', () => now)
+    t.teardown(() => mock.restoreAll())
+    let followedUntil = 0
+    const interest: typeof mcp.interest = (_, forMs) => {
+      followedUntil = now + forMs
+    }
+    const tools = create({ ...mcp, interest })
+    await tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')], ttlMs: 24 * 3_600_000 })])
+    const bindings = await store.connectors.bindings('ses_1')
+    for (let i = 0; i < 5; i++) {
+      now += 4 * 60_000
+      t.ok(now < followedUntil, 'its announcements are heard')
+      await tools.bringUpToDate('ses_1', 400, bindings)
+    }
+    t.strictSame(asked, ['con_s@1'])
+  },
+)
