@@ -100,7 +100,8 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     const answer = came ?? (failure === null ? null : { failure })
     if (!answer || 'failure' in answer) {
       const older = await lastList({ store, mcp }, watch.spec.key)
-      if (answer) return serverWith(binding, older, 'away', answer.failure)
+      if (answer && !watch.isFoundSince(wanted.seen))
+        return serverWith(binding, older, 'away', answer.failure)
       return serverWith(binding, older, 'pending', `${connector.name} is not ready yet`)
     }
     const mark = mcp.cached(watch.spec.key)?.hash === answer.list.hash ? markOf(binding) : null

@@ -55,6 +55,8 @@ export class Watch {
   spec: McpServerSpec
   /** Why the last attempt failed, in words, or that it takes longer than callers wait; null after a success */
   failure: string | null = null
+  /** When `failure` was noted, RFC 3339 */
+  #failedAt = ''
   readonly #deps: WatchDeps
   /** The last list that came from the server */
   #list: KnownList | null = null
@@ -152,6 +154,11 @@ export class Watch {
     return list && isFollowed && isRecent(list) ? list : null
   }
 
+  /** Another replica has had a list since the last attempt failed here. */
+  isFoundSince(seen: Wanted['seen']): boolean {
+    return this.#failedAt < (seen?.get(this.connector.id) ?? '')
+  }
+
   /** A newer list is on its way: announced, or asked for while there is none and no failure is known. */
   isExpected(): boolean {
     const isFirst = this.#asking !== null && this.failure === null && this.#present() === null
@@ -225,6 +232,7 @@ export class Watch {
     const isNews = this.failure === null && this.#list !== null
     const failure = inWords(thrown)
     this.failure = failure
+    this.#failedAt = new Date().toISOString()
     if (isNews) this.#deps.onNews(this.connector)
     return { failure }
   }

@@ -228,6 +228,35 @@ t.test('a list does not write that a server is away which only this replica cann
   t.same(door.asked, [])
 })
 
+t.test(
+  'a server that another replica has found again is not away because this one has yet to try',
+  async (t) => {
+    const { create, add, servers, store, written } = setUp(t)
+    const session = sessionOf('ses_1')
+    const here = create()
+    await here.open(session, [add('s', { tools: [tool('a')] })])
+    const bindings = await store.connectors.bindings('ses_1')
+    const door = createDoor()
+    const there = create(door.mcp)
+    const isAt = async (status: unknown, words: string) =>
+      t.match((await here.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status }, words)
+    servers.delete('con_s@1')
+    await here.refresh(session, 'next')
+    await there.refresh(session, 'next')
+    await isAt('unavailable', 'neither reaches it')
+    await new Promise((resolve) => setTimeout(resolve, 5))
+    servers.set('con_s@1', { tools: [tool('a')] })
+    await here.refresh(session, 'next')
+    await isAt(AVAILABLE, 'one does')
+    const count = written.length
+    await there.bringUpToDate('ses_1', 400, bindings)
+    t.equal(written.length, count, 'the other has not tried since')
+    await new Promise((resolve) => setTimeout(resolve, 5))
+    await there.refresh(session, 'next')
+    t.match(written.at(-1)?.tools.at(-1), { status: 'unavailable' }, 'it has tried')
+  },
+)
+
 t.test('an older list removes no tool that another replica has seen since', async (t) => {
   const { create, add, servers, said, asked, store } = setUp(t)
   const here = create()
