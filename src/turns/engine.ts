@@ -173,8 +173,9 @@ export function createEngine(deps: EngineDeps): Engine {
       const changed = event({ id, session_id }, null, { type: 'tools.changed', ...delta })
       const data = JSON.stringify(changed)
       const alone = JSON.stringify({ ...changed, turn_id: null })
-      await bus.append(session_id, [{ type: changed.type, turn_id: id, data, alone }])
-      await tell(bus, { op: 'revision', session_id, revision: delta.tools_revision })
+      // A full Redis refuses the event and still carries the message.
+      const told = () => tell(bus, { op: 'revision', session_id, revision: delta.tools_revision })
+      await bus.append(session_id, [{ type: changed.type, turn_id: id, data, alone }]).finally(told)
     },
   }
 }

@@ -155,6 +155,18 @@ t.test('a tool that another replica switched off is not run although no message 
   t.match(rows, [{ tools_revision: 1 }], 'the ledger has the revision that the model was shown')
 })
 
+t.test('other replicas hear of a revision although the log refuses its event', async (t) => {
+  const { bus, replica } = world(t)
+  const heard: unknown[] = []
+  const { tools } = pieces(Promise.resolve(), CALLS)
+  replica({ tools: { ...tools, noteAnnounced: (...revision) => void heard.push(revision) } })
+  const full = replica({ bus: { ...bus, append: () => Promise.reject(new Error('full')) } })
+  const delta = { tools_revision: 2, added: [], removed: ['a.b'], changed: [] }
+  await t.rejects(full.sayToolsChanged('ses_1', delta, null), { message: 'full' })
+  await eventually(() => heard.length > 0)
+  t.strictSame(heard, [['ses_1', 2]])
+})
+
 t.test('a model request is made anew if the tools changed after it was prepared', async (t) => {
   const { say, replica } = world(t)
   const { row, seen } = toolbox()
