@@ -61,12 +61,13 @@ t.test('arguments are checked against the server’s schema, whatever its draft'
     properties: {
       a: { $ref: '#/definitions/A', nullable: true },
       b: { allOf: [{ $ref: '#/definitions/A' }], nullable: true },
-      c: { oneOf: [{ $ref: '#/definitions/A' }, { type: 'number' }], nullable: true },
+      c: { $anchor: 'C', oneOf: [{ $ref: '#/definitions/A' }, { type: 'number' }], nullable: true },
       d: { $ref: '#/properties/c/oneOf/1' },
+      e: { $ref: '#C' },
     },
     definitions: { A: { enum: ['x'] } },
   }
-  t.strictSame(await check(nullable, { a: null, b: null, c: null }), [])
+  t.strictSame(await check(nullable, { a: null, b: null, c: null, e: null }), [])
   t.strictSame(await check(nullable, { a: 'x', b: 'x', c: 'x' }), [])
   t.match(await check(nullable, { b: 'y' }), ['b|must be one of ["x"]|'])
   t.strictSame(await check(nullable, { d: 'x' }), ['d|must be number|'])

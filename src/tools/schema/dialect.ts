@@ -106,10 +106,15 @@ function splitDependencies(value: JsonSchema): Entries {
 /** Keywords that refuse null whatever `type` allows. Many write OpenAPI's `nullable` beside them, and mean it. */
 const REFUSING = ['$ref', 'allOf', 'anyOf', 'oneOf', 'const']
 const isOrNull = (raw: JsonSchema): boolean =>
-  raw.nullable === true && REFUSING.some((keyword) => Object.hasOwn(raw, keyword))
+  raw.nullable === true && REFUSING.some((keyword) => Object.hasOwn(raw, keyword) && !hasNull(raw[keyword]))
+/** Others name null among the choices as well. */
+const hasNull = (choices: unknown): boolean =>
+  Array.isArray(choices) && choices.some((sub) => isRecord(sub) && sub.type === 'null')
+/** Keywords that name the node, or places in it */
+const NAMING = ['$defs', 'definitions', '$anchor', '$dynamicAnchor', '$id', 'id']
 /** Whether a keyword stays outside the choice between null and all the others. */
 const isOutside = (keyword: string): boolean =>
-  isAnnotation(keyword) || ['$defs', 'definitions', 'nullable'].includes(keyword)
+  isAnnotation(keyword) || NAMING.includes(keyword) || keyword === 'nullable'
 
 function withChoiceOfNull(raw: JsonSchema): JsonSchema {
   const entries = Object.entries(raw)

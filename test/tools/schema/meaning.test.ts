@@ -104,6 +104,7 @@ t.test('each form of an older draft is read as its newer form', async (t) => {
       { description: 'x', allOf: [text, { minLength: 1 }], nullable: true },
       { description: 'x', anyOf: [{ type: 'string', minLength: 1 }, { type: 'null' }] },
     ],
+    [{ anyOf: [text, { type: 'null' }], nullable: true }, { anyOf: [text, { type: 'null' }] }],
     [
       { type: 'string', const: 'a', nullable: true },
       { anyOf: [{ type: 'string', const: 'a' }, { type: 'null' }] },
