@@ -73,10 +73,14 @@ t.test('arguments are checked against the server’s schema, whatever its draft'
   t.strictSame(await check(nullable, { d: 'x' }), ['d|must be number|'])
   const elsewhere = {
     type: 'object',
-    properties: { a: { $ref: '#/components/schemas/A' }, b: { type: 'string' } },
-    components: { schemas: { A: { type: 'object' } } },
+    properties: {
+      a: { $ref: '#/components/schemas/A' },
+      any: { $ref: '#/components/schemas/Any' },
+      b: { type: 'string' },
+    },
+    components: { schemas: { A: { type: 'object' }, Any: true } },
   }
-  t.strictSame(await check(elsewhere, { a: 1, b: 1 }), ['b|must be string|'])
+  t.strictSame(await check(elsewhere, { a: 1, any: 1, b: 1 }), ['b|must be string|'])
   const closed = {
     type: 'object',
     properties: {
@@ -88,6 +92,13 @@ t.test('arguments are checked against the server’s schema, whatever its draft'
   const draft7 = { $schema: 'http://json-schema.org/draft-07/schema#', ...closed }
   t.strictSame(await check(draft7, { x: { a: 'y' }, y: 1 }), [], 'before 2019-09 a reference stands alone')
   t.strictSame(await check(draft7, { x: { a: 1 } }), ['x.a|must be string|'])
+  const beside = { ...draft7.properties, z: { $ref: '#/properties/x/additionalProperties/not' } }
+  const x = { $ref: '#/definitions/A', additionalProperties: { not: { type: 'null' } } }
+  t.strictSame(
+    await check({ ...draft7, properties: { ...beside, x } }, { x: { a: 1 }, z: 1 }),
+    ['x.a|must be string|'],
+    'nor does a reference lead beside one',
+  )
   t.strictSame(await check(closed, { x: { a: 'y' } }), ['x|must not have the property|a'])
   t.strictSame(
     await check(

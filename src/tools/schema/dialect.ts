@@ -170,7 +170,7 @@ export function modernised(raw: unknown): JsonSchema | boolean {
     withReadable(node)
     const ref = node.get('$ref')
     const found = typeof ref === 'string' ? resolve(ref) : null
-    if (found && !found.isElsewhere) node.set('$ref', `#${encodeURI(found.pointer)}`)
+    if (found && found.node !== true) node.set('$ref', `#${encodeURI(found.pointer)}`)
     else node.delete('$ref')
     if (isOlder && typeof ref === 'string')
       for (const key of node.keys()) if (!ALONE.has(key)) node.delete(key)
@@ -182,6 +182,12 @@ export function modernised(raw: unknown): JsonSchema | boolean {
   }
   const schema = visit(raw)
   if (!isRecord(schema)) return schema
+  // A place that holds no schemas, as `components` does not, or one beside a draft-07 reference, is not in this form.
+  for (const [node, target] of targets) {
+    if (target === undefined || typeof target === 'boolean' || made.has(target)) continue
+    delete node.$ref
+    relaxed.add(node)
+  }
   return withWholeTests(
     schema,
     (node) => relaxed.has(node),
@@ -288,8 +294,6 @@ export interface Resolved {
   node: unknown
   /** The node's place once every node on the way has its 2020-12 form */
   pointer: string
-  /** The place holds no schema, as `components` does not: a 2020-12 form has nothing there. */
-  isElsewhere?: true
 }
 
 /** Resolves references within one schema; a remote reference is never fetched: it leads nowhere. */
@@ -335,7 +339,7 @@ function follow(from: unknown, base: string, path: string): Resolved | null {
     place = keyword === null ? place && 'schema' : placeOf(keyword)
     node = child
   }
-  return place === 'schema' ? { node, pointer } : { node, pointer, isElsewhere: true }
+  return { node, pointer }
 }
 
 function modernKeyword(key: string, value: unknown): string {
