@@ -77,6 +77,9 @@ export class Watch {
     this.connector = connector
     this.spec = spec
     this.#deps = deps
+    // Listed at the start, say.
+    const list = deps.mcp.cached(spec.key)
+    this.#isUnheard = list !== null && Date.now() - list.fetched_at > INTEREST_MS
   }
 
   /** A session uses the server, and brought these two: they may have been read anew. */

@@ -331,3 +331,19 @@ t.test(
     t.strictSame(asked, ['s', 's'])
   },
 )
+
+t.test('a server that was listed long before anybody used it is asked again', async (t) => {
+  const { mcp, servers, asked } = createDoor()
+  servers.set('s', { tools: [tool('a')], ttlMs: 24 * 3_600_000 })
+  const start = Date.now() - 11 * 60_000
+  const clock = mock.method(Date, 'now', () => start)
+  await mcp.list({ key: 's', name: 's', transport: 'streamable_http', allowPrivate: true })
+  clock.mock.restore()
+  const discovery = over(mcp)
+  t.teardown(() => discovery.close())
+  for (let i = 0; i < 2; i++)
+    t.match(await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 400 }), [
+      { state: 'live' },
+    ])
+  t.strictSame(asked, ['s', 's'], 'nobody has heard its announcements')
+})
