@@ -66,6 +66,7 @@ export function intersect(a: JsonSchema, b: JsonSchema, spend: Spend = () => {})
     else if (inA || inB) merged[keyword] = inA ? a[keyword] : b[keyword]
   }
   // Values of one may be of types that the other forbids, and vendors refuse such lists (can1357/oh-my-pi#1835).
+  if (![a, b].some(({ type }) => type !== undefined && String(type) !== String(merged.type))) return merged
   if (Array.isArray(merged.enum)) spend(merged.enum.length)
   tidyValues(merged)
   return merged

@@ -117,6 +117,9 @@ t.test('a schema that combines or repeats its parts too often is refused', async
 
   const lists = { type: 'object', properties: map(60, 'p', () => ({ enum: range(900, String) })) }
   t.ok(clean(lists).properties, 'long lists that are read once are fine')
+  const typed = map(60, 'p', () => ({ $ref: '#/$defs/e', type: 'string' }))
+  const named = { type: 'object', properties: typed, $defs: { e: { enum: range(900, String) } } }
+  t.ok(clean(named).properties, 'so is one that is referred to dozens of times by its own type')
 })
 
 t.test('a reference is followed once, however often it stands in a schema', async (t) => {
