@@ -5,7 +5,8 @@
 import { MAX_BUFFER } from '../bus.ts'
 import { sessionTag } from '../cursor.ts'
 import type { Link } from './link.ts'
-import { type Published, readPublished, type Scripts } from './scripts.ts'
+import { type Published, readPublished } from './published.ts'
+import type { Scripts } from './scripts.ts'
 
 const LINGER_MS = 30_000
 

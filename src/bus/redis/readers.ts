@@ -10,7 +10,8 @@ import { GREETING_MS, type LoggedEvent, type ReadItem, type ReadOptions } from '
 import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
 import { clear, type Inbox, type Inboxes } from './inboxes.ts'
 import type { Link } from './link.ts'
-import type { Page, Published, ReadFrom, Scripts } from './scripts.ts'
+import type { Published } from './published.ts'
+import type { Page, ReadFrom, Scripts } from './scripts.ts'
 
 /** Between the tries of a reader while Redis is away: one that has begun waits as long as its client does. */
 const AWAY_MS = 500

@@ -20,8 +20,9 @@ import {
   PAGE_BYTES,
   type ReadOptions,
 } from '../bus.ts'
-import { compareIds, formatCursor, type Position, sessionTag } from '../cursor.ts'
+import { compareIds, type Position, sessionTag } from '../cursor.ts'
 import { type Link, refusalOf, script } from './link.ts'
+import { eventsIn } from './published.ts'
 
 /**
  * Shared by the scripts, whose last ARGV is the era. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's
@@ -109,6 +110,7 @@ local function trim(s)
     end
     redis.call('XTRIM', s.log, 'MAXLEN', s.kept)
   end
+  -- known: by turn, whether it is still remembered, which it is until its end is gone.
   local all, known, remembered = redis.call('HGETALL', s.meta), {}, 0
   local function gone(i, prefix)
     return string.sub(all[i], 1, 2) == prefix and all[i + 1] ~= '?' and not before(s.floor, all[i + 1])
@@ -297,17 +299,6 @@ export interface Page {
   isOver: boolean
   events: LoggedEvent[]
 }
-/** What one append published on the session's channel. */
-export interface Published {
-  generation: string
-  /**
-   * Id of the event before these. `fresh`: the log before was lost, but readers who listened have missed nothing;
-   * `lost`: they have missed events, or may have heard some of these already
-   */
-  before: string | 'fresh' | 'lost'
-  events: LoggedEvent[]
-}
-
 /** The keys of a session lie in one slot of a cluster. */
 const keysOf = (session: string) => [`baton:{${session}}:log`, `baton:{${session}}:meta`]
 
@@ -379,30 +370,3 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
 }
 
 const serverOf = (era: string) => era.split(' ')[1]
-
-/** A message of the session's channel. Null: the session was dropped. */
-export function readPublished(message: string, tag: string): Published | null {
-  if (message === '') return null
-  // Data is JSON, so it holds no line break.
-  const lines = message.split('\n')
-  const [generation = '', before = ''] = lines
-  return {
-    generation,
-    before: before === '-' ? 'fresh' : before === '!' ? 'lost' : before,
-    events: eventsIn(lines, 2, tag, generation),
-  }
-}
-
-function eventsIn(parts: readonly string[], start: number, tag: string, generation: string): LoggedEvent[] {
-  const events: LoggedEvent[] = []
-  for (let i = start; i + 3 < parts.length; i += 4) {
-    const [id = '', type = '', turn = '', data = ''] = parts.slice(i, i + 4)
-    events.push({
-      cursor: formatCursor(tag, { generation, id }),
-      type,
-      turn_id: turn === '' ? null : turn,
-      data,
-    })
-  }
-  return events
-}
