@@ -67,11 +67,9 @@ export function openRemote({ root, key, owner, openFolder }: RemoteOptions): Acc
       })
       text = await response.text()
     } catch (failure) {
-      const isOpen = openFolder
-        ? `Another Baton process has ${openFolder} open: a gateway or a command. `
-        : ''
+      const whose = openFolder ? `Another Baton process has ${openFolder} open: a gateway or a command. ` : ''
       const words = `The gateway at ${root} does not answer (${whyNot(failure)}). Name another with --url.`
-      throw new RemoteError(isOpen + words)
+      throw new RemoteError(whose + words)
     }
     if (response.status === 204) return undefined as T
     if (!response.ok) throw refusal(root, response, text)
