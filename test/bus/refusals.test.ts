@@ -11,7 +11,7 @@ import { createLog } from '../../src/log.ts'
 import { delta, event, SESSION, start, textsOf } from '../contracts/bus-bed.ts'
 import { rejection } from '../contracts/store-rows.ts'
 import { ON_REDIS, SERVERS } from '../given-servers.ts'
-import { startRedis } from '../servers.ts'
+import { freePort, startRedis } from '../servers.ts'
 import { eventually } from '../waiting.ts'
 
 const url = SERVERS.REDIS_URL
@@ -86,7 +86,8 @@ t.test('refusals', ON_REDIS, async (t) => {
   t.test(
     'a server of a cluster is not ready, since it refuses events of several sessions at once',
     async (t) => {
-      const server = await startRedis('--cluster-enabled', 'yes')
+      // By default the bus of a cluster is 10,000 above, among the ports of outgoing connections.
+      const server = await startRedis('--cluster-enabled', 'yes', '--cluster-port', String(await freePort()))
       t.teardown(() => server.stop())
       const admin = new Redis(server.url)
       t.teardown(() => admin.disconnect())
