@@ -6,7 +6,7 @@
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { Finish } from '../../src/chat/fold.ts'
 import { standardBase64 } from '../../src/chat/media.ts'
-import { type AssistantPart, parseArguments, type Usage } from '../../src/chat/message.ts'
+import { type AssistantPart, isBlank, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import { readFrame } from '../frames.ts'
@@ -20,6 +20,10 @@ interface State {
   vendor: string
   headers: UpstreamFailure['headers']
   items: Items
+  /** There is reasoning */
+  thought: boolean
+  /** There is text to read, or an image */
+  said: boolean
   called: boolean
   nameless: boolean
   refused: boolean
@@ -40,6 +44,8 @@ export function createParser(
     vendor,
     headers,
     items: createItems(),
+    thought: false,
+    said: false,
     called: false,
     nameless: false,
     refused: false,
@@ -137,9 +143,15 @@ const completed: Handler = (state, response) => {
   const rest = settleRest(state, response, 'completed')
   if (state.called) return finish(state, rest, response, { reason: 'tool_calls' })
   if (state.refused) return finish(state, rest, response, { reason: 'refusal' })
+  return finish(state, rest, response, stopped(state, response))
+}
+
+function stopped({ said, thought }: State, { end_turn }: Json): Finish {
   // The model wants to go on without the user (wire/openai.md 6.3).
-  const more = response.end_turn === false ? ({ goes_on: true } as const) : {}
-  return finish(state, rest, response, { reason: 'stop', ...more })
+  if (said && end_turn === false) return { reason: 'stop', goes_on: true }
+  // Models now and then end with reasoning alone (openai/openai-dotnet#1050). To go on would repeat the request: the API
+  // takes no reasoning with nothing after it.
+  return thought && !said ? { reason: 'stop', silent: 'thoughts' } : { reason: 'stop' }
 }
 
 const incomplete: Handler = (state, response) => {
@@ -218,6 +230,8 @@ function nameCall(state: State, item: Item, wire: Json): void {
 function settle(state: State, item: Item, wire: Json): ModelEvent[] {
   const part = SETTLERS[item.kind](state, item, wire)
   if (!part) return []
+  state.thought ||= part.type === 'reasoning'
+  state.said ||= part.type === 'image' || (part.type === 'text' && !isBlank(part.text))
   const shown = unshown(item, part)
   item.isShown = true
   return [...shown, { type: 'part', index: item.index, part }]

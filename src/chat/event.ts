@@ -35,7 +35,7 @@ export type ModelEvent =
        * and follows tool results.
        */
       silent?: 'thoughts' | 'empty'
-      /** The model called nothing, and says that it is not done: it wants to be asked again at once. */
+      /** The model said something, called nothing, and says that it is not done: it wants to be asked again at once. */
       goes_on?: true
     }
 

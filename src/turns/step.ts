@@ -247,8 +247,7 @@ async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Pr
   if (refusal) parts.push({ type: 'notice', text: `The provider refused to answer: ${refusal}` })
   const calls = toolCalls({ parts })
   run.hint = null
-  // After an empty answer the next request would be the same one.
-  if (goes_on && parts.length > 0) return goOn(run, attempt, parts)
+  if (goes_on) return goOn(run, attempt, parts)
   if (calls.length === 0) {
     await endStep(run, attempt, parts, reason === 'length' || reason === 'refusal' ? reason : 'stop')
     return null

@@ -15,7 +15,7 @@ import type {
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { checkBody } from '../../emulators/openai-check.ts'
 import { emulate } from '../../emulators/openai-requests.ts'
-import { calls, text } from '../../emulators/scene.ts'
+import { calls, type SceneItem, text } from '../../emulators/scene.ts'
 import { EMPTY } from '../../patterns.ts'
 import { eventsOf, parserOf, resultOf, send } from '../exchange.ts'
 import { finishOf, fold, framesOf } from '../streams.ts'
@@ -154,6 +154,11 @@ t.test('whole turns against the emulator', async (t) => {
       const open = { goesOn: true } as const
       emulator.script(() => ({ ...text('x'), ...open }))
       t.match((await ask('x')).at(-1), { reason: 'stop', goes_on: true })
+      const hm: SceneItem = { type: 'reasoning', parts: ['Hm.'] }
+      for (const scene of [{ items: [hm] }, { items: [hm], ...open }, { items: [hm, ...text(' ').items] }]) {
+        emulator.script(() => scene)
+        t.strictSame((await ask('x')).at(-1), { type: 'finish', reason: 'stop', silent: 'thoughts' })
+      }
       const refusal = { ...text('No.'), finish: 'refusal' } as const
       for (const scene of [
         { ...calls(['files__read', '{}']), ...open },
