@@ -134,8 +134,12 @@ async function streamStep(
   active.stop.signal.throwIfAborted()
   // A restart was asked for while the last bytes were read: nothing is committed yet, so it still holds.
   if (active.restartPending) return 'tools_changed'
-  return isAskedAgain(run, folding.finish()?.silent) ? 'retry' : null
+  if (!isAskedAgain(run, folding.finish()?.silent)) return null
+  run.hint = SILENT
+  return 'retry'
 }
+
+const SILENT = 'Your last answer had no words and no tool call. Answer now, or call a tool.'
 
 /** Whether a silent answer is asked for once more: an empty one after tool results may be meant. */
 function isAskedAgain({ index, active }: Run, silent: Finish['silent']): boolean {

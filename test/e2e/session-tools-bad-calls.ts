@@ -198,9 +198,22 @@ export async function badCalls(t: Test, world: World) {
     t.match(called, { ...completed, requests: 2, discarded: 0 }, 'after results it may be meant')
     const working = await play('gemini key', calls(['kit__echo', { text: 'a' }]), thought, text('Here.'))
     t.match(working, { ...completed, requests: 3, discarded: 1, said: 'Here.' }, 'and thoughts are not')
-    for (const path of ['anthropic key', 'anthropic bearer'] as const) {
-      const answer = await play(path, thought, text('Here.'))
+    const open: Answer = { ...thought, goesOn: true }
+    for (const [path, first] of [
+      ['anthropic key', thought],
+      ['anthropic bearer', thought],
+      ['openai key', thought],
+      ['chatgpt login', open],
+    ] as const) {
+      const answer = await play(path, first, text('Here.'))
       t.match(answer, { ...completed, requests: 2, discarded: 1, said: 'Here.' }, path)
+      t.match(
+        JSON.stringify(world.sent(path).at(-1)?.body),
+        /no words and no tool call/,
+        'the model is told so',
+      )
+      const silent = await play(path, first, first)
+      t.match(silent, { ...completed, requests: 2, discarded: 1, said: '' }, `${path}, once more only`)
     }
     for (const path of OTHERS) {
       const answer = await play(path, nothing, text('Here.'))
