@@ -54,8 +54,8 @@ const FAMILIES: readonly (readonly [RegExp, Family])[] = [
   [/^gemini-3(\.[0-5])?-flash/, third(FROM_MINIMAL)],
   [/^gemini-3(\.[0-5])?-/, third(FROM_LOW)],
   [/^gemini-3\.6-/, recent(FROM_MINIMAL)],
-  // Of all models only this one has XHIGH (its page at docs.cloud.google.com; vercel/ai, @ai-sdk/gateway 4.0.144).
-  [/^gemini-4-hydrogen/, recent({ form: 'level', levels: ['LOW', 'MEDIUM', 'HIGH', 'XHIGH'] })],
+  // Of all models only these have XHIGH (their pages at docs.cloud.google.com and docs.oxen.ai).
+  [/^gemini-4-(hydrogen|neon)/, recent({ form: 'level', levels: ['LOW', 'MEDIUM', 'HIGH', 'XHIGH'] })],
   [/^gemma-4/, older({ form: 'level', levels: ['MINIMAL', 'HIGH'] })],
   [/^gemma-/, older(NO_THINKING)],
 ]

@@ -37,7 +37,7 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
     /^gemini-(3\.7-flash|3\.8-flash|4-argon|4-carbon)$/,
     { signed: true, newest: true, levels: ['LOW', 'MEDIUM', 'HIGH'] },
   ],
-  [/^gemini-4-hydrogen$/, { signed: true, newest: true, levels: ['LOW', 'MEDIUM', 'HIGH', 'XHIGH'] }],
+  [/^gemini-4-(hydrogen|neon)$/, { signed: true, newest: true, levels: ['LOW', 'MEDIUM', 'HIGH', 'XHIGH'] }],
   [/^gemma-4-/, { levels: ['MINIMAL', 'HIGH'] }],
 ]
 

@@ -56,6 +56,7 @@ const MODELS = [
   'gemini-3.8-flash',
   'gemini-4-argon',
   'gemini-4-hydrogen',
+  'gemini-4-neon',
   'gemma-4-31b-it',
 ]
 

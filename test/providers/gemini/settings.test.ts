@@ -32,6 +32,7 @@ const THINKING: readonly (readonly [string, Effort | undefined, object | undefin
   ['gemini-3.8-flash', 'none', { includeThoughts: true, thinkingLevel: 'LOW' }, true],
   ['gemini-4-argon', 'max', { includeThoughts: true, thinkingLevel: 'HIGH' }, true],
   ['gemini-4-carbon', 'xhigh', { includeThoughts: true, thinkingLevel: 'HIGH' }, true],
+  ['gemini-4-neon', 'xhigh', { includeThoughts: true, thinkingLevel: 'XHIGH' }],
   ['gemini-4-hydrogen', 'xhigh', { includeThoughts: true, thinkingLevel: 'XHIGH' }],
   ['gemini-4-hydrogen', 'max', { includeThoughts: true, thinkingLevel: 'XHIGH' }, true],
   ['gemini-4-hydrogen', 'high', { includeThoughts: true, thinkingLevel: 'HIGH' }],
