@@ -134,6 +134,12 @@ const commonTo = (model: string) => ({
 })
 
 /**
+ * From GPT-6.2 on, `instructions` follow the input. There no cache holds them, and the model reads them as words on this
+ * one request (developers.openai.com, "Using GPT-6.2"; a login's path: earendil-works/pi#12273).
+ */
+export const appendsInstructions = (model: string): boolean => /^(ft:)?gpt-(6\.[2-9]|[7-9])/.test(model)
+
+/**
  * What a non-strict function schema may hold (wire/openai.md 5). Codex rewrites `const` and gives every
  * array one `items`; references into local `$defs` stay.
  */

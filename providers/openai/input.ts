@@ -23,6 +23,10 @@ export function inputItems(messages: readonly MessageInput[]): InputItem[] {
   return items
 }
 
+/** Instructions as the first message; none if there are none. */
+export const instructionItems = (text: string): InputItem[] =>
+  given('developer', text === '' ? [] : [{ type: 'input_text', text }])
+
 const itemsOf = once((message: MessageInput): readonly InputItem[] => {
   if (message.role === 'assistant') return assistantItems(message.parts)
   return message.role === 'tool' ? message.parts.flatMap(resultItem) : givenItems(message)

@@ -8,8 +8,8 @@ import type {
   RenderedRequest,
   ToolDeclaration,
 } from '../../src/provider.ts'
-import { effortFor, familyOf, refuses } from './capabilities.ts'
-import { inputItems } from './input.ts'
+import { appendsInstructions, effortFor, familyOf, refuses } from './capabilities.ts'
+import { inputItems, instructionItems } from './input.ts'
 import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './wire.ts'
 
 const PATH = '/responses'
@@ -80,11 +80,7 @@ const cacheKey = ({ session_id }: ModelRequest): string => session_id.slice(0, 6
 export function publicBody(request: ModelRequest): Draft<PublicBody> {
   const { settings } = request
   const notes: string[] = []
-  const instructions = allInstructions(request)
-  const body: PublicBody = {
-    ...commonBody(request, notes),
-    ...(instructions === '' ? {} : { instructions }),
-  }
+  const body: PublicBody = commonBody(request, notes)
   const { parallel_tool_calls: parallel } = settings
   if (request.tools.length > 0 && parallel !== undefined && takes('parallel_tool_calls', request, notes)) {
     body.parallel_tool_calls = parallel
@@ -126,11 +122,8 @@ const LEAST_OUTPUT_TOKENS = 16
 export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
   const { settings, tools } = request
   const notes: string[] = []
-  const body: ResponsesBody = {
-    ...commonBody(request, notes, 'minimal'),
-    instructions: allInstructions(request),
-  }
-  if (body.instructions === '') {
+  const body = commonBody(request, notes, 'minimal')
+  if (body.instructions === undefined && !appendsInstructions(request.model)) {
     body.instructions = DEFAULT_INSTRUCTIONS
     notes.push(`instructions: this path requires some; "${DEFAULT_INSTRUCTIONS}" stands in`)
   }
@@ -155,9 +148,13 @@ function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effo
   const { model, messages, tools } = request
   const choice = toolChoice(request, notes)
   const reasoning = reasoningField(request, notes, refusedEffort)
+  const instructions = allInstructions(request)
+  const isLead = appendsInstructions(model)
+  const items = inputItems(messages)
   return {
     model,
-    input: inputItems(messages),
+    ...(isLead || instructions === '' ? {} : { instructions }),
+    input: isLead ? [...instructionItems(instructions), ...items] : items,
     ...(tools.length > 0 ? { tools: declareTools(tools) } : {}),
     ...(choice === undefined ? {} : { tool_choice: choice }),
     ...(reasoning && Object.keys(reasoning).length > 0 ? { reasoning } : {}),

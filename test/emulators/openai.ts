@@ -5,7 +5,7 @@
 import { createHash, createHmac } from 'node:crypto'
 import { type Emulator, type JsonReply, type Recorded, type Reply, serve } from './http.ts'
 import { isObject, type Json } from './json.ts'
-import { checkBody } from './openai-check.ts'
+import { appendsInstructions, checkBody } from './openai-check.ts'
 import { Refusal, refuse, refuseDetail, text } from './openai-refusal.ts'
 import { type Play, streamReply, wholeResponse } from './openai-stream.ts'
 import { type Answer, defaultScene, type SceneInput, type SceneUsage, type Script } from './scene.ts'
@@ -151,7 +151,10 @@ function replyHeaders({ chatgpt, id }: Play): Record<string, string> {
  */
 function counted(world: World, body: Json, scene: Answer): SceneUsage {
   const items = Array.isArray(body.input) ? body.input : [body.input]
-  const prompt = [body.tools, body.instructions, ...items].map((part) => JSON.stringify(part)).join('\n')
+  const said = appendsInstructions(text(body.model))
+    ? [...items, body.instructions]
+    : [body.instructions, ...items]
+  const prompt = [body.tools, ...said].map((part) => JSON.stringify(part)).join('\n')
   const key = text(body.prompt_cache_key)
   const before = key === '' ? '' : (world.prompts.get(key) ?? '')
   let common = 0

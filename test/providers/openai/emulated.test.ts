@@ -4,7 +4,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { chatgpt, openai } from '../../../providers/openai/index.ts'
 import type { ModelEvent } from '../../../src/chat/event.ts'
-import type { MessageInput, Part, Provenance } from '../../../src/chat/message.ts'
+import { type MessageInput, NO_USAGE, type Part, type Provenance } from '../../../src/chat/message.ts'
 import type {
   CredentialSecret,
   Deployment,
@@ -112,6 +112,24 @@ t.test('whole turns against the emulator', async (t) => {
           before + 1,
           'another model takes over the history without a refusal',
         )
+      },
+    )
+
+    await t.test(
+      `${path.deployment.id}: all of a prompt is read from the cache by the next request`,
+      async (t) => {
+        for (const model of ['gpt-5.5', 'gpt-6.2-sol']) {
+          const change = { model, session_id: model, instructions: 'Be brief. '.repeat(100) }
+          const asked = async (...messages: MessageInput[]) => {
+            const events = await call(path, requestFor({ ...change, messages }))
+            const told = events.find(({ type }) => type === 'usage')
+            return told?.type === 'usage' ? told.usage : NO_USAGE
+          }
+          const first: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'say one' }] }
+          const { input_tokens } = await asked(first)
+          const { cached_tokens } = await asked(first, { ...first, role: 'assistant' }, first)
+          t.ok(cached_tokens >= input_tokens - 1, `${model}: ${cached_tokens} of ${input_tokens}`)
+        }
       },
     )
 

@@ -12,6 +12,7 @@ import { chatgptBody, publicBody } from '../../../providers/openai/render.ts'
 import type { ContentPart, MessageInput, Part, ToolResultPart } from '../../../src/chat/message.ts'
 import type { ModelSettings } from '../../../src/provider.ts'
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
+import { NONE } from '../../patterns.ts'
 import { resultOf } from '../exchange.ts'
 import { fold, framesOf, thrownBy } from '../streams.ts'
 import { fixture, MODEL, origin, parse, repaired, requestFor, TOOLS } from './exchange.ts'
@@ -91,6 +92,31 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       'parallel_tool_calls is left out without tools, since the API refuses it',
     )
     t.notOk('max_output_tokens' in bare)
+  })
+
+  await t.test('models that put instructions after the input get them as its first message', async (t) => {
+    for (const made of [publicBody, chatgptBody])
+      for (const model of [
+        'gpt-6.2-sol',
+        'gpt-6.2-astra-law',
+        'gpt-6.3',
+        'gpt-7-sol',
+        'ft:gpt-6.2-sol:o::1',
+      ]) {
+        const { body, notes } = made(requestFor({ model }))
+        t.notOk('instructions' in body)
+        const words = {
+          type: 'message',
+          role: 'developer',
+          content: [{ type: 'input_text', text: 'Be brief.' }],
+        }
+        t.match(body.input, [words, { role: 'user' }])
+        const silent = made(requestFor({ model, instructions: '' }))
+        t.match([silent.body.input.length, silent.notes, notes], [1, NONE, NONE])
+        t.notOk('instructions' in silent.body)
+      }
+    for (const model of ['gpt-6', 'gpt-6.1-sol', 'gpt-5.2', 'o3', 'other'])
+      t.equal(publicBody(requestFor({ model })).body.instructions, 'Be brief.')
   })
 
   await t.test('a request with a ChatGPT login leaves out what this path refuses', async (t) => {
