@@ -130,14 +130,17 @@ export function chatgptCapabilities(model: string): Capabilities {
 const commonTo = (model: string) => ({
   boundThinking: false,
   systemMessages: true,
-  sharedTextTokens: /^(ft:)?gpt-(5\.3-codex|5\.[4-9]|[6-9])/.test(model),
+  sharedTextTokens: versionOf(model) >= 5.4 || /^(ft:)?gpt-5\.3-codex/.test(model),
 })
 
 /**
  * From GPT-6.2 on, `instructions` follow the input. There no cache holds them, and the model reads them as words on this
  * one request (developers.openai.com, "Using GPT-6.2"; a login's path: earendil-works/pi#12273).
  */
-export const appendsInstructions = (model: string): boolean => /^(ft:)?gpt-(6\.[2-9]|[7-9])/.test(model)
+export const appendsInstructions = (model: string): boolean => versionOf(model) >= 6.2
+
+/** Of a GPT model, by its name; 0 for any other model (and for `gpt-35-turbo`, as Azure writes it). */
+const versionOf = (model: string): number => Number(/^(?:ft:)?gpt-(\d(?:\.\d)?)(?!\d)/.exec(model)?.[1] ?? 0)
 
 /**
  * What a non-strict function schema may hold (wire/openai.md 5). Codex rewrites `const` and gives every
