@@ -123,7 +123,7 @@ export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
   const { settings, tools } = request
   const notes: string[] = []
   const body = commonBody(request, notes, 'minimal')
-  if (body.instructions === undefined && !appendsInstructions(request.model)) {
+  if (allInstructions(request) === '') {
     body.instructions = DEFAULT_INSTRUCTIONS
     notes.push(`instructions: this path requires some; "${DEFAULT_INSTRUCTIONS}" stands in`)
   }

@@ -112,8 +112,8 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         }
         t.match(body.input, [words, { role: 'user' }])
         const silent = made(requestFor({ model, instructions: '' }))
-        t.match([silent.body.input.length, silent.notes, notes], [1, NONE, NONE])
-        t.notOk('instructions' in silent.body)
+        t.match([silent.body.input.length, notes], [1, NONE])
+        t.equal('instructions' in silent.body, made === chatgptBody, 'only a login’s path wants some')
       }
     for (const model of ['gpt-6', 'gpt-6.1-sol', 'gpt-5.2', 'o3', 'other'])
       t.equal(publicBody(requestFor({ model })).body.instructions, 'Be brief.')
