@@ -2,20 +2,21 @@
  * One standing connection to one server: its tool list, calls, the channel for its notifications.
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
-import { type Client, parseJSONRPCMessage, SdkHttpError } from '@modelcontextprotocol/client'
+import { type Client, parseJSONRPCMessage } from '@modelcontextprotocol/client'
 import { oneLine } from '../text.ts'
 import { within } from '../within.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
 import {
   McpError,
-  type McpErrorKind,
   type McpProgress,
   type McpServerInfo,
   type McpServerSpec,
   type McpTool,
 } from './contract.ts'
-import { sseStatus, toMcpError } from './failure.ts'
-import { createExchange, createMcpFetch, type Exchange, exchanges, inExchange } from './http.ts'
+import { createExchange, type Exchange, either, exchanges, inExchange } from './exchange.ts'
+import { toMcpError } from './failure.ts'
+import { isForgotten } from './forgotten.ts'
+import { createMcpFetch } from './http.ts'
 import { type RepairedTools, repairTools } from './repair.ts'
 import { scrubbedFailure } from './scrub.ts'
 import {
@@ -80,11 +81,17 @@ export async function openConnection(
     wire.client.onclose = () => context.onClose()
     return createConnection(spec, context, wire, verdict !== null)
   } catch (error) {
-    const failure = scrubbedFailure(toMcpError(error, spec), spec)
-    if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
+    const failure = fitForAll(toMcpError(error, spec), spec, context)
     // The server cannot have run anything before it was connected.
     throw failure.but({ kind: failure.kind === 'disconnected' ? 'unavailable' : failure.kind, sent: false })
   }
+}
+
+/** The failure without secrets; the last words of a configured server's process are for the operator. */
+function fitForAll(failure: McpError, spec: McpServerSpec, { onLastWords }: ConnectionContext): McpError {
+  const clean = scrubbedFailure(failure, spec)
+  if (clean.lastWords) onLastWords?.(spec.name, clean.lastWords)
+  return clean
 }
 
 function createConnection(
@@ -108,7 +115,7 @@ function createConnection(
   const request = async <T>(signal: AbortSignal, run: (signal: AbortSignal) => Promise<T>): Promise<T> => {
     const exchange = createExchange()
     try {
-      const result = await inExchange(exchange, () => run(AbortSignal.any([signal, exchange.signal])))
+      const result = await inExchange(exchange, () => run(either(signal, exchange.signal)))
       isProven = true
       // The stream of an answered request ends by itself, or is ended: it must not hold a socket.
       setTimeout(exchange.abort, STREAM_END_MS).unref()
@@ -117,9 +124,8 @@ function createConnection(
       exchange.abort()
       const told = toMcpError(exchange.failure ?? error, spec, exchange)
       const known = unlessSent(told, exchange, spec)
-      const failure = scrubbedFailure(explain(known, wire, spec), spec)
-      if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
-      if (isForgotten(error, failure, wire, exchange, isProven)) stale.add(failure)
+      const failure = fitForAll(explain(known, wire, spec), spec, context)
+      if (isForgotten({ error, failure, exchange, over: wire, isProven })) stale.add(failure)
       throw failure
     }
   }
@@ -187,7 +193,7 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
   // The SDK would answer the same, but write to stdout.
   if (!client.getServerCapabilities()?.tools) return { tools: [], left_out: [] }
   const listed = await client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
-  const { tools, left_out } = repairTools(wire.takeListed())
+  const { tools, left_out } = repairTools(wire.pages.take())
   const accepted = new Set(listed.tools.map(({ name }) => name))
   // Clients MUST leave such tools out (MCP 2026-07-28, Streamable HTTP); the SDK has done so.
   const excluded = tools.filter(({ name }) => !accepted.has(name))
@@ -254,51 +260,4 @@ async function listenLegacy(
   // The next opening has the new token. If that is refused, too, renewing is no cure.
   if (end.isUnauthorized && !previous.isUnauthorized) await spec.auth?.onUnauthorized?.(token)
   return end
-}
-
-/**
- * How a refusal says that the server knows nothing of this session, or of this revision. The patterns are narrow: a
- * tool that ran and speaks of some session of its own must not run again.
- */
-const NEVER_AGREED = /session.?id|not initialized|expect initialize|protocol.version|-32022/i
-const FORGOTTEN =
-  /session (?:was |has been |is )?(?:not found|unknown|invalid|expired|terminated)|(?:invalid|unknown|expired) session/i
-
-/** Failures that come from a server's own answer to the request. */
-const ANSWERED: ReadonlySet<McpErrorKind> = new Set(['protocol', 'unavailable', 'auth_required'])
-
-/**
- * Whether the request was not run because the server has forgotten the session, or speaks another revision than the
- * remembered one. A server that was replaced may say either.
- */
-function isForgotten(
-  error: unknown,
-  failure: McpError,
-  wire: Wire,
-  exchange: Exchange,
-  isProven: boolean,
-): boolean {
-  const isBroken = failure.kind === 'unavailable' || failure.kind === 'disconnected'
-  // No answer at all: the server may be back at the next attempt.
-  if (isBroken && !failure.sent && exchange.status === undefined) return true
-  // The request began, whatever was said when its stream was asked for again.
-  if (!ANSWERED.has(failure.kind)) return false
-  if (!wire.http && !wire.stdio) return [400, 404].includes(sseStatus(error) ?? 0)
-  const { status = 0 } = error instanceof SdkHttpError ? error : exchange
-  const { message } = error instanceof SdkHttpError ? error : failure
-  const hasSession = wire.http?.sessionId !== undefined
-  // By the specification the status is 404; some servers give 410 (typescript-sdk#1402), or another one and say it in
-  // words (rust-sdk#559; the official server says 400 `Server not initialized`).
-  const refusals = hasSession ? [400, 401, 404, 410, 422, 503] : [400, 422]
-  if (wire.http && refusals.includes(status)) {
-    if (status === 404 || status === 410 || NEVER_AGREED.test(message)) return true
-    if (hasSession && FORGOTTEN.test(message)) return true
-  }
-  // A remembered revision that no longer holds shows at the first request.
-  if (error instanceof SdkHttpError) return !isProven && [400, 404, 405].includes(status)
-  const { rpcCode } = failure
-  // Or an answer says -32001. A proxy turns the 404 that a server gave it into an answer (python-sdk: -32600).
-  if (hasSession && [-32001, -32600].includes(rpcCode ?? 0) && /session not found/i.test(message)) return true
-  if (rpcCode === -32022 && status === 400) return true
-  return !isProven && (rpcCode === -32022 || rpcCode === -32601)
 }

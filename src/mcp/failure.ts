@@ -12,7 +12,7 @@ import { isRecord, parseRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { BodyTooLargeError } from '../guard/body.ts'
 import { McpError, type McpErrorKind } from './contract.ts'
-import type { Exchange } from './http.ts'
+import type { Exchange } from './exchange.ts'
 import { type Secretive, scrubbedText } from './scrub.ts'
 import { localKind } from './tap.ts'
 

@@ -1,8 +1,8 @@
 /**
  * The one door to MCP servers: connections, tool lists, calls. Nothing outside src/mcp/ names the SDK. From here
  * inwards: server.ts (one key: its list, its calls), link.ts (its connections over time; health.ts: its failures),
- * connection.ts (one connection), wire.ts (how it is made), tap.ts (each message), and transport.ts with http.ts or
- * stdio.ts (the bytes).
+ * connection.ts (one connection; forgotten.ts: when another one helps), wire.ts (how it is made), tap.ts (each message),
+ * and transport.ts with http.ts or stdio.ts (the bytes). exchange.ts says to all of these whose request they see.
  */
 import { BoundedMap } from '../bounded-map.ts'
 import { once } from '../chat/once.ts'

@@ -12,13 +12,13 @@ import {
   SseError,
   type VersionNegotiationOptions,
 } from '@modelcontextprotocol/client'
-import { isRecord, isWithin } from '../chat/json.ts'
+import { isRecord } from '../chat/json.ts'
 import { VERSION } from '../version.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
+import { createExchange, type Exchange, inExchange } from './exchange.ts'
 import { toMcpError } from './failure.ts'
 import { repairDiscovery, repairGreeting } from './greeting.ts'
-import { createExchange, type Exchange, inExchange } from './http.ts'
-import { MAX_ENTRIES, MAX_LIST_BYTES, repairTools } from './repair.ts'
+import { createPages, type Pages } from './pages.ts'
 import { type Tap, tap } from './tap.ts'
 import { type ConnectionSettings, createTransport, type Transports } from './transport.ts'
 
@@ -42,23 +42,9 @@ export interface Wire extends Transports {
   tap: Tap
   /** The GET stream is open: servers with Ruby's SDK put all answers there meanwhile, until April 2026 (ruby-sdk#294) */
   hasChannel: boolean
-  /** Gives the last tool list away and keeps none of it: the tools left out of a list may be larger than the others */
-  takeListed(): unknown[]
+  pages: Pages
 }
 
-/** The pages of a tool list, as they came. */
-interface Pages {
-  entries: unknown[]
-  /** What stood beside the entries of each page */
-  beside: unknown[]
-  count: number
-}
-
-const noPages = (): Pages => ({ entries: [], beside: [], count: 0 })
-
-/** Most pages of one list; a server's pages may have no end. */
-const MAX_PAGES = 32
-const LARGEST = { depth: Number.POSITIVE_INFINITY, bytes: MAX_LIST_BYTES }
 const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
@@ -153,7 +139,7 @@ async function openWire(
     const connect = () =>
       wire.client.connect(wire.transport, { timeout: left, signal, ...(prior && { prior }) })
     // After an abort nothing is started: a process would be let go before it could be ended.
-    // The exchange ends with the wait: while one lasts, every promise pays for it (http.ts).
+    // The exchange ends with the wait: while one lasts, every promise pays for it (exchange.ts).
     await inExchange(exchange, () => Promise.race([signal.aborted ? abandoned : connect(), abandoned]))
     return wire
   } catch (error) {
@@ -244,7 +230,7 @@ function createWire(
     hasPending: () => tapped.size() > 0,
     isModern: () => client.getProtocolEra() === 'modern',
   })
-  let listed = noPages()
+  const pages = createPages()
   const tapped = tap(transport, {
     answersInResponse: () => http !== null && !wire.hasChannel,
     onResult: (request, result) => {
@@ -252,8 +238,7 @@ function createWire(
       if (request.method === 'server/discover') return repairDiscovery(result)
       if (request.method === 'tools/call') return parcel(result, client.getProtocolEra() === 'modern')
       if (request.method !== 'tools/list') return result
-      if (request.params?.cursor === undefined) listed = noPages()
-      return repairPage(result, listed)
+      return pages.read(result, request.params?.cursor === undefined)
     },
   })
   if (stdio) stdio.onrefused = tapped.fail
@@ -262,12 +247,7 @@ function createWire(
     // In the old SSE transport the stream is the session: the server would not know a new stream.
     if (error instanceof SseError) void client.close().catch(() => {})
   }
-  const takeListed = (): unknown[] => {
-    const { entries } = listed
-    listed = noPages()
-    return entries
-  }
-  const wire: Wire = { client, transport, tap: tapped, stdio, http, hasChannel: false, takeListed }
+  const wire: Wire = { client, transport, tap: tapped, stdio, http, hasChannel: false, pages }
   return wire
 }
 
@@ -276,7 +256,7 @@ function createClient(context: ConnectionContext, versionNegotiation: VersionNeg
     capabilities: context.elicit ? { elicitation: { form: { applyDefaults: true } } } : {},
     versionNegotiation,
     // Output schemas come from strangers: compiling one can block for seconds, and a mismatch would
-    // throw away the result of a tool that has run. No schema is handed to the SDK either (repairPage).
+    // throw away the result of a tool that has run. No schema is handed to the SDK either (pages.ts).
     jsonSchemaValidator: {
       getValidator: () => (data) => ({ valid: true, data: data as never, errorMessage: undefined }),
     },
@@ -298,36 +278,4 @@ function parcel(result: unknown, isModern: boolean): unknown {
   const type = isModern && isRecord(result) ? result.resultType : undefined
   if (typeof type === 'string' && type !== 'complete') return result
   return { resultType: 'complete', content: [], _meta: { [PARCEL]: result } }
-}
-
-/**
- * A page as the SDK accepts it in every revision: names, and input schemas that mirror arguments into headers, for the
- * SDK to judge (2026-07-28). It would walk all others, too, which may be megabytes. The rest is kept in `listed`.
- */
-function repairPage(result: unknown, listed: Pages): unknown {
-  // An empty slice of Go is null in JSON.
-  if (isRecord(result) && result.tools === null) return repairPage({ ...result, tools: [] }, listed)
-  if (!isRecord(result) || !Array.isArray(result.tools)) return result
-  const room = MAX_ENTRIES + 1 - listed.entries.length
-  const entries: unknown[] = result.tools.slice(0, Math.max(0, room))
-  listed.entries.push(...entries)
-  listed.count++
-  const { nextCursor, ttlMs, cacheScope, tools: _, ...rest } = result
-  // Some servers end with `nextCursor: null` or "". No page is asked for beyond what can ever be offered, nor after as
-  // many bytes of anything else: to read a page of eight megabytes takes most of a second.
-  const isOffered = typeof nextCursor === 'string' && nextCursor !== ''
-  const isOpen = listed.entries.length <= MAX_ENTRIES && listed.count < MAX_PAGES
-  const hasNext = isOffered && isOpen && isWithin([listed.entries, listed.beside, rest], LARGEST)
-  listed.beside = hasNext ? [...listed.beside, rest] : []
-  return {
-    ...rest,
-    resultType: 'complete',
-    ...(hasNext && { nextCursor }),
-    ttlMs: Number.isInteger(ttlMs) ? Math.min(Math.max(Number(ttlMs), 0), Number.MAX_SAFE_INTEGER) : 0,
-    cacheScope: cacheScope === 'public' ? 'public' : 'private',
-    tools: repairTools(entries).tools.map(({ name, inputSchema }) => ({
-      name,
-      inputSchema: JSON.stringify(inputSchema).includes('"x-mcp-header"') ? inputSchema : { type: 'object' },
-    })),
-  }
 }

@@ -2,7 +2,8 @@
 import { getEventListeners, getMaxListeners } from 'node:events'
 import t from 'tap'
 import { challengeIn } from '../../src/mcp/challenge.ts'
-import { createMcpFetch, type Exchange, exchanges, inExchange } from '../../src/mcp/http.ts'
+import { type Exchange, exchanges, inExchange } from '../../src/mcp/exchange.ts'
+import { createMcpFetch } from '../../src/mcp/http.ts'
 import { gate } from '../waiting.ts'
 
 function exchange() {

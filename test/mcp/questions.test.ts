@@ -4,7 +4,7 @@ import { mock } from 'node:test'
 import type { JSONRPCMessage, Transport } from '@modelcontextprotocol/client'
 import t from 'tap'
 import { ATTEMPT_MS } from '../../src/mcp/contract.ts'
-import { exchanges } from '../../src/mcp/http.ts'
+import { exchanges } from '../../src/mcp/exchange.ts'
 import { tap } from '../../src/mcp/tap.ts'
 
 /** A transport whose answers leave when the test lets them go, under a client that answers at once. */
