@@ -24,6 +24,8 @@ export interface Exchange {
    * it (typescript-sdk#2499)
    */
   resumedAfter?: string
+  /** The pause before a broken stream was resumed last, and when it ends */
+  resumption?: { pauseMs: number; until: number }
   /** Why the exchange failed, if the SDK would report something else */
   failure?: Error
   /** Ends the request at once: the SDK would wait, or fetch the same body again */

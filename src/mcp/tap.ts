@@ -23,10 +23,8 @@ const LOCAL = Symbol('local failure')
 export const localKind = (data: unknown): McpErrorKind | undefined =>
   typeof data === 'object' && data !== null && LOCAL in data ? (data[LOCAL] as McpErrorKind) : undefined
 
-/** What is known of the requests that pass, and a way to answer them. */
+/** Answers in the transport's place. */
 export interface Tap {
-  /** Number of requests without an answer */
-  size(): number
   /** Hands a message to the client as if the transport had received it. */
   deliver(message: JSONRPCMessage): void
   /** Settles a pending request with a failure; nothing happens if it was answered already. */
@@ -131,5 +129,5 @@ export function tap(transport: Transport, options: TapOptions): Tap {
     // Some servers never answer, or open a stream that they do not end (vocs#484), and then answer requests.
     await within(READY_MS, leave().catch(unlessRefused))
   }
-  return { size: () => pending.size, deliver, fail }
+  return { deliver, fail }
 }

@@ -12,7 +12,7 @@ import {
 import { LONGEST_MS } from '../duration.ts'
 import { challengeIn } from './challenge.ts'
 import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
-import { holdingBack } from './exchange.ts'
+import { exchanges, holdingBack } from './exchange.ts'
 import { createMcpFetch, refusedAuthorization } from './http.ts'
 import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
@@ -38,15 +38,15 @@ export interface Transports {
   http: StreamableHTTPClientTransport | null
 }
 
-/** What a transport must know of the calls that go over it. */
-interface Calls {
-  hasPending(): boolean
-  /** By the revision that was agreed on */
-  isModern(): boolean
-}
-
-/** Transports that are not started yet. Throws McpError for a program that its owner may not start. */
-export function createTransport(spec: McpServerSpec, settings: ConnectionSettings, calls: Calls): Transports {
+/**
+ * Transports that are not started yet; `isModern` tells of the revision that was agreed on. Throws McpError for a
+ * program that its owner may not start.
+ */
+export function createTransport(
+  spec: McpServerSpec,
+  settings: ConnectionSettings,
+  isModern: () => boolean,
+): Transports {
   if (spec.transport === 'stdio') {
     // It was stored while the operator allowed programs.
     if (!spec.isConfigured && !settings.allowStdio) {
@@ -72,7 +72,7 @@ export function createTransport(spec: McpServerSpec, settings: ConnectionSetting
   const http = new StreamableHTTPClientTransport(url, {
     ...options,
     onInsufficientScope: 'throw',
-    reconnectionScheduler: resumptionPacer(calls),
+    reconnectionScheduler: resumptionPacer(isModern),
   })
   return { transport: http, stdio: null, http }
 }
@@ -97,26 +97,29 @@ const providerOf = ({ token, onUnauthorized }: McpAuth): AuthProvider => ({
   }),
 })
 
+const FIRST_PAUSE_MS = 50
+const LONGEST_PAUSE_MS = 30_000
+/** A stream that lived this long was no failure: the next pause is the first again. */
+const STEADY_MS = 10_000
+
 /**
  * Paces the GETs by which the SDK resumes a call's broken stream: the server's `retry` counts, but a
- * server that cuts every stream at once is asked less and less, and not at all once no call waits.
+ * server that cuts every stream at once is asked less and less, and not at all once the call is over.
  */
-function resumptionPacer({
-  hasPending,
-  isModern,
-}: Calls): NonNullable<StreamableHTTPClientTransportOptions['reconnectionScheduler']> {
-  let floor = 50
-  let last = Number.NEGATIVE_INFINITY
-  return (reconnect, delay) => {
+const resumptionPacer =
+  (isModern: () => boolean): NonNullable<StreamableHTTPClientTransportOptions['reconnectionScheduler']> =>
+  (reconnect, delay) => {
     // From 2026-07-28 on there is nothing to resume; the SDK takes an error thrown here for the stream's end.
     if (isModern()) throw new Error('the revision has no resumption')
-    if (!hasPending()) return
+    const exchange = exchanges.getStore()
+    if (!exchange || exchange.signal.aborted) return
     const now = performance.now()
-    floor = now - last > 10_000 ? 50 : Math.min(floor * 2, 30_000)
-    last = now
+    const { pauseMs, until } = exchange.resumption ?? { pauseMs: 0, until: now }
+    const grown = now - until > STEADY_MS ? 0 : pauseMs * 2
+    const next = Math.min(Math.max(grown, FIRST_PAUSE_MS), LONGEST_PAUSE_MS)
     // A `retry` that is longer than a timer can run would make it fire at once.
-    const wait = Math.min(Math.max(delay, floor), LONGEST_MS)
-    const timer = setTimeout(() => hasPending() && reconnect(), wait)
+    const wait = Math.min(Math.max(delay, next), LONGEST_MS)
+    exchange.resumption = { pauseMs: next, until: now + wait }
+    const timer = setTimeout(reconnect, wait).unref()
     return () => clearTimeout(timer)
   }
-}

@@ -226,17 +226,15 @@ function createWire(
   context: ConnectionContext,
   negotiation: VersionNegotiationOptions,
 ): Wire {
-  const { transport, stdio, http } = createTransport(spec, context, {
-    hasPending: () => tapped.size() > 0,
-    isModern: () => client.getProtocolEra() === 'modern',
-  })
+  const isModern = () => client.getProtocolEra() === 'modern'
+  const { transport, stdio, http } = createTransport(spec, context, isModern)
   const pages = createPages()
   const tapped = tap(transport, {
     answersInResponse: () => http !== null && !wire.hasChannel,
     onResult: (request, result) => {
       if (request.method === 'initialize') return repairGreeting(result)
       if (request.method === 'server/discover') return repairDiscovery(result)
-      if (request.method === 'tools/call') return parcel(result, client.getProtocolEra() === 'modern')
+      if (request.method === 'tools/call') return parcel(result, isModern())
       if (request.method !== 'tools/list') return result
       return pages.read(result, request.params?.cursor === undefined)
     },

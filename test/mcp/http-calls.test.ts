@@ -138,6 +138,24 @@ t.test(
   },
 )
 
+t.test('calls whose streams are cut together do not wait for each other to be resumed', async (t) => {
+  const rig = await startRig(t)
+  const CALLS = 12
+  rig.on('tools/call', async ({ rpc, stream, response }) => {
+    stream().raw(`id: e${rpc.id}\nretry: 20\ndata: \n\n`)
+    await rig.arrival('tools/call', CALLS)
+    response.end()
+  })
+  rig.on('GET', ({ request, stream, response }) => {
+    const id = Number(String(request.headers['last-event-id']).slice(1))
+    stream().send({ id, result: { content: [{ type: 'text', text: 'resumed' }] } }, 'last')
+    response.end()
+  })
+  const mcp = door(t)
+  const calls = Array.from({ length: CALLS }, () => call(mcp, specOf(rig), 'tool', {}, { timeoutMs: 5_000 }))
+  for (const answer of await Promise.all(calls)) t.match(answer, { content: [{ text: 'resumed' }] })
+})
+
 t.test('a server that asks for a wait longer than a timer can hold is not asked at once', async (t) => {
   const rig = await startRig(t)
   rig.on('tools/call', ({ stream, response }) => {
