@@ -9,7 +9,7 @@ import type { Connector } from '../store/store.ts'
 import { within } from '../within.ts'
 import { connectorKey, openConnector, sealConnector } from './connector-secret.ts'
 import { type ConnectorRenewerDeps, createConnectorRenewer, loginNeeded } from './renew-connector.ts'
-import { PATIENCE_MS, shared, sleepFor, type Timing } from './renew-once.ts'
+import { CURE_MS, PATIENCE_MS, shared, sleepFor, type Timing } from './renew-once.ts'
 
 export interface ConnectorRenewals {
   /** The authorization that the MCP door uses, of connectors with `auth: oauth`. */
@@ -32,6 +32,8 @@ const MOST_KNOWN = 1000
 interface Known {
   login: McpLogin | null
   challenge: McpChallenge | null
+  /** The token that came in place of a refused one, and when */
+  cure?: { token: string; at: number }
 }
 
 type SignedIn = McpLogin & { tokens: McpTokens }
@@ -67,9 +69,12 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
   function renewed(connector: Connector, refused: string | null): Promise<SignedIn> {
     return shared(running, connectorKey(connector), async () => {
       const login = await renewer.renewed(connector, refused)
-      entry(connector).login = login
+      const found = entry(connector)
+      found.login = login
       const left = withTokens(connector, login)
-      if (left.tokens.access_token === refused) throw loginNeeded(connector, login.over ?? REFUSED)
+      const token = left.tokens.access_token
+      if (token === refused) throw loginNeeded(connector, login.over ?? REFUSED)
+      if (refused !== null) found.cure = { token, at: uptime() }
       return left
     })
   }
@@ -103,7 +108,12 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
       async onUnauthorized(refused) {
         const { tokens } = await signedIn(connector)
         // Another call that was refused may have brought a newer token.
-        if (tokens.access_token === refused) await renewed(connector, refused)
+        if (tokens.access_token !== refused) return
+        const found = entry(connector)
+        const isCured = found.cure?.token === refused && uptime() - found.cure.at < CURE_MS
+        // A sibling may have renewed it since.
+        if (isCured) found.login = await renewer.stored(connector)
+        else await renewed(connector, refused)
       },
       held: () => entries.get(connectorKey(connector))?.login?.tokens?.access_token,
       onChallenge(challenge) {

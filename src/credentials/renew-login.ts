@@ -10,7 +10,7 @@ import type { Credential, Store } from '../store/store.ts'
 import { within } from '../within.ts'
 import type { ConfiguredVendor, Vendors } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
-import { insist, PATIENCE_MS, SPARE_MS, shared, type Timing, underClaim } from './renew-once.ts'
+import { CURE_MS, insist, PATIENCE_MS, SPARE_MS, shared, type Timing, underClaim } from './renew-once.ts'
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
@@ -57,8 +57,6 @@ interface Occasion {
   wasTried: boolean
 }
 
-/** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
-const CURE_MS = 300_000
 /**
  * Most logins. Beyond that, a token that is refused in spite of its renewal may be renewed once too often, and a
  * failure logged again.

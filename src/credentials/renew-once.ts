@@ -53,6 +53,9 @@ export const SPARE_MS = 10_000
 /** How long somebody who has such a token waits for another. */
 export const PATIENCE_MS = 2_000
 
+/** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
+export const CURE_MS = 300_000
+
 interface Claimed<Row, T> {
   id: string
   /** How long the claim outlives its process: longer than the work takes */

@@ -643,6 +643,30 @@ t.test('a refused token costs the login only where the login service says so', a
   t.equal(openConnector(vault, await read()).oauth?.tokens, undefined, 'the refused token is not kept')
 })
 
+t.test('a server that refuses each new token costs its login service no rotation a request', async (t) => {
+  const { guarded, replica, logIn, time } = await bench(t, { expires_in: 3600 })
+  const connector = await logIn()
+  const [auth, sibling] = [replica().authFor(connector), replica().authFor(connector)]
+  /** Has the token refused that is held, and gives the one that is held then. */
+  const refused = async (by: typeof auth) => {
+    await by.onUnauthorized?.(await by.token())
+    return by.token()
+  }
+  const first = await auth.token()
+  const second = await refused(auth)
+  t.not(second, first)
+  t.equal(await refused(auth), second, 'a second refusal so soon is not cured by another renewal')
+  t.equal(guarded.grants.refresh_token, 1)
+  t.equal(await refused(sibling), second, 'it takes over the renewed token')
+  t.equal(await refused(sibling), second)
+  t.equal(guarded.grants.refresh_token, 1)
+  time.ahead = 300_001
+  const third = await refused(auth)
+  t.not(third, second)
+  t.equal(await refused(sibling), third)
+  t.equal(guarded.grants.refresh_token, 2)
+})
+
 t.test('a login whose refresh token was refused keeps that reason when its token ends', async (t) => {
   const { guarded, replica, logIn, read, time } = await bench(t, { expires_in: 600 })
   const auth = replica().authFor(await logIn())
