@@ -5,6 +5,7 @@
 import { BatonError, type ErrorCode } from '../errors.ts'
 import { retryAfterMs } from '../foreign.ts'
 import type { LoginSecret, OAuthAnswer, OAuthCall, TokenFailure } from '../oauth-vendor.ts'
+import { type Breaker, createBreaker } from './breaker.ts'
 import { endOf, merged, readTokens } from './logins/answer.ts'
 import type { ConfiguredVendor } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
@@ -50,7 +51,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
   const breakers = new Map<string, Breaker>()
 
   function breakerOf(provider: string): Breaker {
-    const breaker = breakers.get(provider) ?? createBreaker({ now: uptime })
+    const breaker = breakers.get(provider) ?? createBreaker(uptime)
     breakers.set(provider, breaker)
     return breaker
   }
@@ -61,7 +62,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     if (waitMs === 0) return
     throw new BatonError(
       'upstream_overloaded',
-      "The provider's login service failed several times in a row and is left alone for a while.",
+      "The provider's login service failed for several logins in a row and is left alone for a while.",
       { retryAfter: Math.ceil(waitMs / 1000) },
     )
   }
@@ -74,7 +75,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     const retryMs = wantedPauseMs(answer, now())
     // The refusal of one login must not keep others from a service that works.
     if (failure.isLasting || OF_THE_LOGIN.has(answer.status)) breaker.succeeded()
-    else breaker.failed(retryMs)
+    else breaker.failed(id, retryMs)
     if (failure.isLasting) return new LoginRefused(failure)
     return pauses.begin(id, passing(answer.status, failure, retryMs), retryMs)
   }
@@ -85,7 +86,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
       const breaker = breakerOf(configured.vendor.provider)
       assertFree(id, breaker)
       const answer = await http.send(call).catch((failure: BatonError) => {
-        breaker.failed(0)
+        breaker.failed(id, 0)
         throw pauses.begin(id, later(failure))
       })
       const tokens = readTokens(configured, answer)
@@ -140,45 +141,4 @@ const passing = (status: number, { code, message }: TokenFailure, retryMs: numbe
 function wantedPauseMs({ headers }: OAuthAnswer, now: number): number {
   const told = retryAfterMs(headers['retry-after'], now)
   return Math.min(told ?? 0, LONGEST_PAUSE_MS)
-}
-
-// ---------------------------------------------------------------- the breaker
-
-/**
- * Stands in front of one endpoint: after several failures in a row nobody asks for a while, then one caller asks first.
- * The clock is handed in, so that tests drive it.
- */
-interface Breaker {
-  /** Milliseconds until it is worth asking again; 0: ask now, and report what came of it. */
-  waitMs(): number
-  succeeded(): void
-  /** `retryMs`: how long the endpoint itself asked to be left alone */
-  failed(retryMs: number): void
-}
-
-/** Failures in a row that open the breaker. */
-const MOST_FAILURES = 5
-/** Nobody asks for this long then, or for longer if the endpoint says so. */
-const COOL_MS = 30_000
-
-export function createBreaker({ now }: { now(): number }): Breaker {
-  let inARow = 0
-  let openUntil = 0
-  return {
-    waitMs() {
-      if (inARow < MOST_FAILURES) return 0
-      const left = openUntil - now()
-      if (left > 0) return left
-      // This caller is the one that tries; others who come meanwhile wait.
-      openUntil = now() + COOL_MS
-      return 0
-    },
-    succeeded() {
-      inARow = 0
-    },
-    failed(retryMs) {
-      inARow++
-      openUntil = now() + Math.max(COOL_MS, retryMs)
-    },
-  }
 }

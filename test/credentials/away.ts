@@ -1,8 +1,8 @@
 /** What Baton does while a vendor or the store is away. */
 import t from 'tap'
 import { sha256 } from '../../src/chat/json.ts'
+import { createBreaker } from '../../src/credentials/breaker.ts'
 import { insist } from '../../src/credentials/renew-once.ts'
-import { createBreaker } from '../../src/credentials/token-endpoints.ts'
 import { BatonError } from '../../src/errors.ts'
 import { eventually } from '../waiting.ts'
 import { world } from './shared-world.ts'
@@ -11,25 +11,29 @@ import { begun, ME, sealedOf } from './world.ts'
 const { store, openai } = world
 const away = () => new BatonError('unavailable', 'The database is not available.')
 
-t.test('after five failures one caller asks at a time, and no sooner than the vendor wants', async (t) => {
-  let clock = 0
-  const breaker = createBreaker({ now: () => clock })
-  for (let i = 0; i < 5; i++) {
+t.test(
+  'after failures of five logins one caller asks at a time, and no sooner than the vendor wants',
+  async (t) => {
+    let clock = 0
+    const breaker = createBreaker(() => clock)
+    for (let i = 0; i < 9; i++) breaker.failed('odd', 0)
+    for (const login of ['one', 'two', 'three', 'four']) {
+      t.equal(breaker.waitMs(), 0)
+      breaker.failed(login, 0)
+    }
+    t.equal(breaker.waitMs(), 30_000)
+    clock = 30_000
+    t.equal(breaker.waitMs(), 0, 'one caller asks')
+    t.equal(breaker.waitMs(), 30_000, 'a caller that comes meanwhile waits')
+    breaker.failed('one', 120_000)
+    clock = 149_999
+    t.equal(breaker.waitMs(), 1)
+    clock = 150_000
     t.equal(breaker.waitMs(), 0)
-    breaker.failed(0)
-  }
-  t.equal(breaker.waitMs(), 30_000)
-  clock = 30_000
-  t.equal(breaker.waitMs(), 0, 'one caller asks')
-  t.equal(breaker.waitMs(), 30_000, 'a caller that comes meanwhile waits')
-  breaker.failed(120_000)
-  clock = 149_999
-  t.equal(breaker.waitMs(), 1)
-  clock = 150_000
-  t.equal(breaker.waitMs(), 0)
-  breaker.succeeded()
-  for (const _ of [1, 2]) t.equal(breaker.waitMs(), 0)
-})
+    breaker.succeeded()
+    for (const _ of [1, 2]) t.equal(breaker.waitMs(), 0)
+  },
+)
 
 t.test('a write that fails for an unknown reason is tried four times', async (t) => {
   for (const [failures, outcome] of [
