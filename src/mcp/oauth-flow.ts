@@ -24,7 +24,15 @@ import {
 } from './oauth.ts'
 import { leniently, metadataUrl, namedMetadata, TokenlessError, tokenFetch } from './oauth-answers.ts'
 import { away, bounded, errorCodeIn, MOST_ADDRESS, rejected, step } from './oauth-failures.ts'
-import { assertIssuer, authMethodAt, deskOf, isSame, providerOver, withTokens } from './oauth-provider.ts'
+import {
+  assertIssuer,
+  authMethodAt,
+  deskOf,
+  isMicrosofts,
+  isSame,
+  providerOver,
+  withTokens,
+} from './oauth-provider.ts'
 
 /** The first step, as in McpOAuth: throws the BatonErrors that are named there. */
 export async function begin(
@@ -96,10 +104,10 @@ export async function finish(
     has_resource: found?.resourceMetadata !== undefined,
     has_issuer: found?.authorizationServerMetadata !== undefined,
   }
+  const { scope: asked } = pending
   // A service that names no scope has granted what was asked for (RFC 6749 5.1).
-  const { scope } = pending
-  const granted = { ...(scope !== undefined && { scope }), ...tokens }
-  return bounded(target, { ...desk.login, tokens: granted, metadata })
+  const granted = { ...(asked !== undefined && { scope: asked }), ...tokens }
+  return bounded(target, { ...desk.login, ...(asked !== undefined && { asked }), tokens: granted, metadata })
 }
 
 /** Codes after which only a person can help (RFC 6749 5.2). */
@@ -133,11 +141,13 @@ export async function renew(
       throw away(target, new Error('metadata that the login was made by is not there'))
     const provider = providerOver(deskOf(login, { discovery: found }), context)
     const resource = await selectResourceURL(target.url, provider, found.resourceMetadata)
+    const scope = isMicrosofts(found) ? (login.asked ?? login.scope) : undefined
     try {
       const next = await refreshAuthorization(authorizationServerUrl, {
         ...(metadata && { metadata }),
         clientInformation: client,
         refreshToken: refresh_token,
+        ...(scope !== undefined && { scope }),
         ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
         fetchFn: tokenFetch(context),
       })

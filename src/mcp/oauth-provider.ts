@@ -39,7 +39,7 @@ export function providerOver(desk: Desk, context: StepContext): OAuthClientProvi
     },
     get validateResourceURL() {
       // The SDK takes a provider without this function to name the resource.
-      return (takesNoResource(desk.discovery) ? unnamed : undefined) as typeof unnamed
+      return (isMicrosofts(desk.discovery) ? unnamed : undefined) as typeof unnamed
     },
     clientMetadata: clientMetadata(desk.redirect_url),
     state: () => desk.state,
@@ -93,12 +93,13 @@ const methodsAt = (found: OAuthDiscoveryState | undefined) =>
   found?.authorizationServerMetadata?.token_endpoint_auth_methods_supported
 
 /**
- * Microsoft's v2.0 endpoints learn the resource from the scope, and refuse most requests that name it, too
- * (AADSTS9010010; mcp-remote#217).
+ * Microsoft's v2.0 endpoints learn the resource from the scope. They refuse most requests that name it, too
+ * (AADSTS9010010; mcp-remote#217), and many renewals that do not name the scope as it was asked for (AADSTS90009;
+ * typescript-sdk#2718); what they call granted may be more than they take back (github/copilot-cli#4464).
  */
-const takesNoResource = (found: OAuthDiscoveryState | undefined): boolean => {
-  const at = found?.authorizationServerMetadata?.authorization_endpoint
-  return at !== undefined && ENTRA.test(at)
+export function isMicrosofts(found: OAuthDiscoveryState | undefined): boolean {
+  const { authorization_endpoint = '', token_endpoint = '' } = found?.authorizationServerMetadata ?? {}
+  return ENTRA.test(authorization_endpoint) || ENTRA.test(token_endpoint)
 }
 const ENTRA = /^https:\/\/login\.(?:partner\.)?microsoftonline\.(?:com|us|cn)\/.*\/v2\.0\//
 

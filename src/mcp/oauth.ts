@@ -19,6 +19,8 @@ export interface McpLogin {
   issuer?: string
   /** The scope that the login's owner wants, whatever the server says */
   scope?: string
+  /** The scope that the tokens were asked for with; missing in logins that former versions made */
+  asked?: string
   /** The scope for lack of which the server refused the tokens: the next login asks for it */
   lacking?: string
   /** Why nothing renews the login any more, for its owner to read */

@@ -196,11 +196,13 @@ t.test('Google is asked for a refresh token with the parameters of its own', asy
   t.match(Object.fromEntries(await asked()), { access_type: 'offline', prompt: 'consent', scope: 'tools' })
 })
 
-t.test('Microsoft is named no resource beside the scope, in no request', async (t) => {
+t.test('Microsoft is named the scope in each request, and no resource beside it', async (t) => {
   const { guarded, replica, read, time, tokenNow } = await bench(t, { expires_in: 600 })
   const authorize = 'https://login.microsoftonline.com/common/oauth2/v2.0/authorize'
   await retell(guarded, SERVICE, { authorization_endpoint: authorize })
-  guarded.takesNoResource()
+  guarded.beMicrosofts()
+  // It adds what it would not take back (github/copilot-cli#4464).
+  guarded.told((answer) => ({ ...answer, scope: 'tools https://mcp.test/.default' }))
   const logins = replica()
   const { authorization_url } = await logins.begin(ANN, await read())
   const asked = new URL(authorization_url)
@@ -210,7 +212,10 @@ t.test('Microsoft is named no resource beside the scope, in no request', async (
   await logins.finish(Object.fromEntries(back.searchParams))
   const first = await tokenNow()
   time.ahead = 601_000
-  t.not(await tokenNow(), first, 'the token is renewed')
+  const second = await tokenNow()
+  t.not(second, first, 'the token is renewed')
+  time.ahead += 601_000
+  t.not(await tokenNow(), second, 'and renewed again')
   guarded.metadata({ resource: 'https://other.test/mcp', authorization_servers: [guarded.origin] })
   await t.rejects(logins.begin(ANN, await read()), { message: /metadata is for another server/ })
 })

@@ -30,8 +30,11 @@ export interface McpLogins {
   revoke(options?: { refresh: boolean }): void
   /** From now on clients that registered themselves are unknown, and their tokens cannot be renewed. */
   forget(): void
-  /** From now on requests that name a resource are refused, as by Microsoft's service. */
-  takesNoResource(): void
+  /**
+   * From now on it refuses what Microsoft's service does: requests that name a resource, and renewals that do not name
+   * the scope that was asked for.
+   */
+  beMicrosofts(): void
   /** Token requests are answered with this status from now on; null: as usual. */
   outage(status: number | null): void
   /** Replaces the protected resource's metadata. */
@@ -56,6 +59,8 @@ interface Instead {
 interface Grant {
   user: string
   client_id: string
+  /** As it was asked for */
+  scope: string
 }
 
 export interface McpLoginsOptions {
@@ -98,7 +103,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   }
   let users = 0
   let outage: number | null = null
-  let isResourceNamed = true
+  let isMicrosofts = false
   let metadata: Record<string, unknown> | null = null
   let told = (answer: Record<string, unknown>) => answer
   const instead = new Map<string, Instead>()
@@ -130,8 +135,8 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
       known.clear()
       refresh.clear()
     },
-    takesNoResource() {
-      isResourceNamed = false
+    beMicrosofts() {
+      isMicrosofts = true
     },
     outage(status) {
       outage = status
@@ -254,7 +259,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
       back.searchParams.set('error', 'invalid_request')
     } else {
       const code = randomUUID()
-      const grant = { user: `user-${++users}`, client_id: asked('client_id') }
+      const grant = { user: `user-${++users}`, client_id: asked('client_id'), scope: asked('scope') }
       const resource = url.searchParams.get('resource')
       codes.set(code, { ...grant, challenge: asked('code_challenge'), redirect_uri, resource })
       back.searchParams.set('code', code)
@@ -296,17 +301,18 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
       found.redirect_uri === form.get('redirect_uri') &&
       found.resource === named &&
       form.get('resource') === named
-    return fits ? { user: found.user, client_id: found.client_id } : null
+    return fits ? { user: found.user, client_id: found.client_id, scope: found.scope } : null
   }
 
   /** The resource that token requests must name; none while its metadata are not there. */
   const nameable = () =>
-    !isResourceNamed || instead.get(resource)?.status === 404 ? null : (metadata?.resource ?? made.url)
+    isMicrosofts || instead.get(resource)?.status === 404 ? null : (metadata?.resource ?? made.url)
 
   function renewed(form: URLSearchParams): Grant | null {
     if (form.get('resource') !== nameable()) return null
     const old = form.get('refresh_token') ?? ''
     const grant = refresh.get(old) ?? null
+    if (isMicrosofts && form.get('scope') !== grant?.scope) return null
     refresh.delete(old)
     return grant
   }
