@@ -51,6 +51,8 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
   return async (url, init = {}) => {
     const headers = new Headers(init.headers)
     if (!headers.has('user-agent')) headers.set('user-agent', USER_AGENT)
+    // A server that compresses its event streams keeps messages back until much has come together (tower-http#419).
+    if (!headers.has('accept-encoding')) headers.set('accept-encoding', 'identity')
     // After `initialize` the SDK opens a GET stream and reopens it without end (555 times in 5 s against
     // a server that sends `retry: 0`). A server may refuse it with 405, so that is what the SDK gets;
     // channel.ts opens one when somebody listens. A GET that resumes a call's broken stream passes.

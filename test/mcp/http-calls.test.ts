@@ -2,6 +2,7 @@
 import { getEventListeners, once } from 'node:events'
 import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { createGzip } from 'node:zlib'
 import t from 'tap'
 import { call, door, fails, RAN, specOf } from './door.ts'
 import { startRig } from './servers/rig.ts'
@@ -200,6 +201,32 @@ t.test('an answer that is not valid JSON-RPC is reported in few words', async (t
     const message = 'rig: the answer is not valid JSON-RPC.'
     await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: true, message })
   }
+})
+
+t.test('progress is heard while a call runs, also of a server that compresses what it may', async (t) => {
+  const rig = await startRig(t)
+  let heard = () => {}
+  const isHeard = new Promise<void>((resolve) => {
+    heard = resolve
+  })
+  rig.on('tools/call', async ({ rpc, request, response }) => {
+    const isPacked = /gzip/.test(String(request.headers['accept-encoding']))
+    response.writeHead(200, {
+      'content-type': 'text/event-stream',
+      ...(isPacked && { 'content-encoding': 'gzip' }),
+    })
+    response.flushHeaders()
+    const packed = createGzip()
+    packed.pipe(response)
+    const out = isPacked ? packed : response
+    const send = (message: object) => out.write(`data: ${JSON.stringify({ jsonrpc: '2.0', ...message })}\n\n`)
+    const { progressToken } = rpc.params._meta
+    send({ method: 'notifications/progress', params: { progressToken, progress: 1 } })
+    await isHeard
+    send({ id: rpc.id, result: { content: RAN.content } })
+    out.end()
+  })
+  t.match(await call(door(t), specOf(rig), 'tool', {}, { onProgress: heard, timeoutMs: 2_000 }), RAN)
 })
 
 t.test('an event stream is recognised in whatever case its media type is written', async (t) => {
