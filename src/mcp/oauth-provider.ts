@@ -71,6 +71,9 @@ export function providerOver(desk: Desk, context: StepContext): OAuthClientProvi
         url.searchParams.set('scope', desk.login.scope)
         url.searchParams.delete('prompt')
       }
+      // Microsoft asks for a consent that it lacks. Told to ask, it turns those away whose administrator has consented
+      // for them (opencode#46361).
+      if (isMicrosofts(desk.discovery)) url.searchParams.delete('prompt')
       if (url.hostname !== 'accounts.google.com') return
       // Google knows no `offline_access`: it gives a refresh token for `access_type`, and another one only after a new
       // consent.

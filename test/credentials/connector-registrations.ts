@@ -199,7 +199,7 @@ t.test('Google is asked for a refresh token with the parameters of its own', asy
 t.test('Microsoft is named the scope in each request, and no resource beside it', async (t) => {
   const { guarded, replica, read, time, tokenNow } = await bench(t, { expires_in: 600 })
   const authorize = 'https://login.microsoftonline.com/common/oauth2/v2.0/authorize'
-  await retell(guarded, SERVICE, { authorization_endpoint: authorize })
+  await retell(guarded, SERVICE, { authorization_endpoint: authorize, scopes_supported: ['offline_access'] })
   guarded.beMicrosofts()
   // It adds what it would not take back (github/copilot-cli#4464).
   guarded.told((answer) => ({ ...answer, scope: 'tools https://mcp.test/.default' }))
@@ -207,7 +207,9 @@ t.test('Microsoft is named the scope in each request, and no resource beside it'
   const { authorization_url } = await logins.begin(ANN, await read())
   const asked = new URL(authorization_url)
   t.equal(`${asked.origin}${asked.pathname}`, authorize)
-  t.match(Object.fromEntries(asked.searchParams), { scope: 'tools', resource: undefined })
+  const { scope, resource, prompt } = Object.fromEntries(asked.searchParams)
+  t.strictSame({ scope, resource }, { scope: 'tools offline_access', resource: undefined })
+  t.equal(prompt, undefined, 'nobody is asked for a consent that an administrator has given')
   const back = await visit(`${guarded.origin}/authorize${asked.search}`)
   await logins.finish(Object.fromEntries(back.searchParams))
   const first = await tokenNow()
