@@ -44,8 +44,9 @@ export async function begin(
   const first = challenge?.resource_metadata === undefined ? await challengeOf(target, context) : null
   const known = (first || challenge) && { ...first, ...challenge }
   const desk = deskOf(givenIn(login), { redirect_url, client_metadata_url, state })
-  // A step up also asks for the scope that was granted before: else that would be lost.
-  const scope = login?.scope ?? computeScopeUnion(scopeIn(login), login?.lacking, known?.scope)
+  // A step up also asks for the scope of the login before: else that would be lost.
+  const scope =
+    login?.scope ?? computeScopeUnion(login?.asked ?? scopeIn(login), login?.lacking, known?.scope)
   await step(target, context, async () =>
     auth(providerOver(desk, context), {
       serverUrl: target.url,

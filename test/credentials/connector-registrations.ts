@@ -218,6 +218,8 @@ t.test('Microsoft is named the scope in each request, and no resource beside it'
   t.not(second, first, 'the token is renewed')
   time.ahead += 601_000
   t.not(await tokenNow(), second, 'and renewed again')
+  const again = new URL((await logins.begin(ANN, await read())).authorization_url)
+  t.equal(again.searchParams.get('scope'), scope, 'the next login asks for the same')
   guarded.metadata({ resource: 'https://other.test/mcp', authorization_servers: [guarded.origin] })
   await t.rejects(logins.begin(ANN, await read()), { message: /metadata is for another server/ })
 })
