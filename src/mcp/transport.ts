@@ -109,10 +109,10 @@ const STEADY_MS = 10_000
 const resumptionPacer =
   (isModern: () => boolean): NonNullable<StreamableHTTPClientTransportOptions['reconnectionScheduler']> =>
   (reconnect, delay) => {
-    // From 2026-07-28 on there is nothing to resume; the SDK takes an error thrown here for the stream's end.
-    if (isModern()) throw new Error('the revision has no resumption')
     const exchange = exchanges.getStore()
-    if (!exchange || exchange.signal.aborted) return
+    // From 2026-07-28 on there is nothing to resume; the SDK takes an error thrown here for the stream's end.
+    if (isModern() || !exchange) throw new Error('there is nothing to resume')
+    if (exchange.signal.aborted) return
     const now = performance.now()
     const { pauseMs, until } = exchange.resumption ?? { pauseMs: 0, until: now }
     const grown = now - until > STEADY_MS ? 0 : pauseMs * 2
