@@ -224,6 +224,14 @@ t.test('Microsoft is named the scope in each request, and no resource beside it'
   await t.rejects(logins.begin(ANN, await read()), { message: /metadata is for another server/ })
 })
 
+t.test('Microsoft is known by its token endpoint, too, behind a page of the server’s own', async (t) => {
+  const { guarded, replica, read } = await bench(t)
+  const token_endpoint = 'https://login.microsoftonline.com/common/oauth2/v2.0/token'
+  await retell(guarded, SERVICE, { token_endpoint })
+  const { authorization_url } = await replica().begin(ANN, await read())
+  t.equal(new URL(authorization_url).searchParams.get('resource'), null)
+})
+
 t.test(
   'metadata are looked for further where a service shows a page for what it does not know',
   async (t) => {
