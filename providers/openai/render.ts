@@ -123,10 +123,10 @@ export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
   const { settings, tools } = request
   const notes: string[] = []
   const body = commonBody(request, notes, 'minimal')
-  if (allInstructions(request) === '') {
-    body.instructions = DEFAULT_INSTRUCTIONS
+  // Required, too, of models that have theirs as a message: nothing shows that the path takes that in its place.
+  body.instructions ??= DEFAULT_INSTRUCTIONS
+  if (allInstructions(request) === '')
     notes.push(`instructions: this path requires some; "${DEFAULT_INSTRUCTIONS}" stands in`)
-  }
   if (tools.length > 0 && takes('parallel_tool_calls', request, notes)) {
     body.parallel_tool_calls = settings.parallel_tool_calls ?? !request.follow_up
   }

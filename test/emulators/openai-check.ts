@@ -41,16 +41,11 @@ export function checkBody(body: unknown, asked: Asked): void {
   checkVision(text(body.model), body.input)
 }
 
-/**
- * From GPT-6.2 on, instructions follow the input (developers.openai.com, "Using GPT-6.2"); a developer's message at its
- * head may take their place.
- */
+/** From GPT-6.2 on, instructions follow the input (developers.openai.com, "Using GPT-6.2"). */
 export const appendsInstructions = (model: string): boolean => /^gpt-6\.2/.test(model)
 
 function checkChatgptEnvelope(body: Json): void {
-  const [lead] = Array.isArray(body.input) ? body.input : []
-  const isLed = appendsInstructions(text(body.model)) && isObject(lead) && lead.role === 'developer'
-  if (text(body.instructions) === '' && !isLed) refuseDetail('Instructions are required')
+  if (text(body.instructions) === '') refuseDetail('Instructions are required')
   if (!Array.isArray(body.input)) refuseDetail('Input must be a list')
   if (body.store !== false) refuseDetail('Store must be set to false')
   if (body.stream !== true) refuseDetail('Stream must be set to true')

@@ -128,7 +128,8 @@ t.test('whole turns against the emulator', async (t) => {
           const first: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'say one' }] }
           const { input_tokens } = await asked(first)
           const { cached_tokens } = await asked(first, { ...first, role: 'assistant' }, first)
-          t.ok(cached_tokens >= input_tokens - 1, `${model}: ${cached_tokens} of ${input_tokens}`)
+          // A login's path gets a few words behind the input all the same.
+          t.ok(cached_tokens >= input_tokens - 10, `${model}: ${cached_tokens} of ${input_tokens}`)
         }
       },
     )

@@ -95,7 +95,10 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   })
 
   await t.test('models that put instructions after the input get them as its first message', async (t) => {
-    for (const made of [publicBody, chatgptBody])
+    for (const [made, field] of [
+      [publicBody, undefined],
+      [chatgptBody, 'You are a helpful assistant.'],
+    ] as const)
       for (const model of [
         'gpt-6.2-sol',
         'gpt-6.2-astra-law',
@@ -104,7 +107,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         'ft:gpt-6.2-sol:o::1',
       ]) {
         const { body, notes } = made(requestFor({ model }))
-        t.notOk('instructions' in body)
+        t.equal(body.instructions, field, 'only a login’s path wants some there')
         const words = {
           type: 'message',
           role: 'developer',
@@ -112,8 +115,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         }
         t.match(body.input, [words, { role: 'user' }])
         const silent = made(requestFor({ model, instructions: '' }))
-        t.match([silent.body.input.length, notes], [1, NONE])
-        t.equal('instructions' in silent.body, made === chatgptBody, 'only a login’s path wants some')
+        t.match([silent.body.input.length, silent.body.instructions, notes], [1, field, NONE])
       }
     for (const model of ['gpt-6', 'gpt-6.1-sol', 'gpt-5.2', 'o3', 'other'])
       t.equal(publicBody(requestFor({ model })).body.instructions, 'Be brief.')
