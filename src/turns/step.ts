@@ -139,7 +139,7 @@ async function streamStep(
   return 'retry'
 }
 
-const SILENT = 'Your last answer had no words and no tool call. Answer now, or call a tool.'
+const SILENT = 'Your last answer had no words and no tool call. Please continue.'
 
 /** Whether a silent answer is asked for once more: an empty one after tool results may be meant. */
 function isAskedAgain({ index, active }: Run, silent: Finish['silent']): boolean {

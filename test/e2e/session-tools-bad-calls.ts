@@ -209,7 +209,7 @@ export async function badCalls(t: Test, world: World) {
       t.match(answer, { ...completed, requests: 2, discarded: 1, said: 'Here.' }, path)
       t.match(
         JSON.stringify(world.sent(path).at(-1)?.body),
-        /no words and no tool call/,
+        /no words and no tool call\. Please continue\./,
         'the model is told so',
       )
       const silent = await play(path, first, first)
