@@ -20,7 +20,7 @@ interface State {
   vendor: string
   headers: UpstreamFailure['headers']
   items: Items
-  /** There is reasoning */
+  /** There is reasoning, shown or not */
   thought: boolean
   /** There is text to read, or an image */
   said: boolean
@@ -228,9 +228,9 @@ function nameCall(state: State, item: Item, wire: Json): void {
 }
 
 function settle(state: State, item: Item, wire: Json): ModelEvent[] {
+  state.thought ||= item.kind === 'reasoning'
   const part = SETTLERS[item.kind](state, item, wire)
   if (!part) return []
-  state.thought ||= part.type === 'reasoning'
   state.said ||= part.type === 'image' || (part.type === 'text' && !isBlank(part.text))
   const shown = unshown(item, part)
   item.isShown = true

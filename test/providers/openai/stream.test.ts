@@ -351,8 +351,16 @@ t.test('quirks of the stream are read', async (t) => {
   })
 
   await t.test('an empty item becomes no part', async (t) => {
-    for (const value of [message(''), { type: 'message' }, { type: 'reasoning', summary: [] }])
-      t.strictSame(parse(framed(item(0, value), completed())), [{ type: 'finish', reason: 'stop' }])
+    const stop = { type: 'finish', reason: 'stop' }
+    for (const [value, finish] of [
+      [message(''), stop],
+      [{ type: 'message' }, stop],
+      [
+        { type: 'reasoning', summary: [] },
+        { ...stop, silent: 'thoughts' },
+      ],
+    ] as const)
+      t.strictSame(parse(framed(item(0, value), completed())), [finish])
   })
 
   await t.test('a missing count is 0', async (t) => {
