@@ -135,7 +135,7 @@ const commonTo = (model: string) => ({
 
 /**
  * From GPT-6.2 on, `instructions` follow the input. There no cache holds them, and the model reads them as words on this
- * one request (developers.openai.com, "Using GPT-6.2"; a login's path: earendil-works/pi#12273).
+ * one request (developers.openai.com, "Using GPT-6.2").
  */
 export const appendsInstructions = (model: string): boolean => versionOf(model) >= 6.2
 
