@@ -163,5 +163,16 @@ export const stepsOf = (pointer: string): string[] =>
 /** A key as a JSON Pointer writes it. */
 export const stepOf = (key: string): string => key.replaceAll('~', '~0').replaceAll('/', '~1')
 
+/** What a JSON Pointer leads to in a JSON value; undefined: there is nothing. */
+export function valueAt(root: unknown, pointer: string): unknown {
+  let value = root
+  for (const key of stepsOf(pointer)) {
+    const holds = typeof value === 'object' && value !== null && Object.hasOwn(value, key)
+    if (!holds || (Array.isArray(value) && !/^(0|[1-9]\d*)$/.test(key))) return undefined
+    value = (value as Record<string, unknown>)[key]
+  }
+  return value
+}
+
 /** In hexadecimal. */
 export const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex')

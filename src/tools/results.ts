@@ -2,7 +2,7 @@
  * A tool's answer as the model gets it and as it is kept. An answer that is too long for a model is stored whole; the
  * model gets its head and tail with a notice that says how to read on (outputSlice). Nothing is cut in silence.
  */
-import { BEARABLE, excessIn, isJsonOf, isRecord, isWithin, stepsOf } from '../chat/json.ts'
+import { BEARABLE, excessIn, isJsonOf, isRecord, isWithin, valueAt } from '../chat/json.ts'
 import { asItIs, fileAsText } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart, ToolResultPart } from '../chat/message.ts'
 import { invalid } from '../errors.ts'
@@ -267,19 +267,10 @@ function textAt({ output, structured }: StoredOutput, path: string): string {
   const document: unknown = structured ? JSON.parse(output) : readJson(output)
   if (document === undefined) throw refused('This output is text; read it by offset, without a path.')
   // shapeResult keeps {text, structured} for a long text with a structure; who knows the structure does not know that.
-  const found = valueAt(document, path) ?? (structured ? valueAt(document, `/structured${path}`) : null)
-  if (!found) throw refused(`There is nothing at ${path}.`)
-  return typeof found.value === 'string' ? found.value : JSON.stringify(found.value)
-}
-
-function valueAt(root: unknown, path: string): { value: unknown } | null {
-  let value = root
-  for (const key of stepsOf(path)) {
-    const holds = typeof value === 'object' && value !== null && Object.hasOwn(value, key)
-    if (!holds || (Array.isArray(value) && !/^(0|[1-9]\d*)$/.test(key))) return null
-    value = (value as Record<string, unknown>)[key]
-  }
-  return { value }
+  const outer = valueAt(document, path)
+  const found = outer === undefined && structured ? valueAt(document, `/structured${path}`) : outer
+  if (found === undefined) throw refused(`There is nothing at ${path}.`)
+  return typeof found === 'string' ? found : JSON.stringify(found)
 }
 
 function readJson(text: string): unknown {

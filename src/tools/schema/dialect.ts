@@ -2,10 +2,11 @@
  * JSON Schema of any draft, one node at a time: what an older draft's form means in 2020-12, which types a node has if
  * they are misspelt, left out or known only from its values, and where a local reference leads.
  */
-import { isRecord, stepOf, stepsOf } from '../../chat/json.ts'
+import { isRecord, valueAt } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
 import {
   asType,
+  DEFINITION,
   inAnyScript,
   isAnnotation,
   isFit,
@@ -13,7 +14,7 @@ import {
   isTexts,
   mapSubschemas,
   patternOf,
-  placeOf,
+  subschemasOf,
   TYPES,
   typesOf,
 } from './keywords.ts'
@@ -144,7 +145,6 @@ const UNCHECKED = ['format', 'contentEncoding', 'contentMediaType']
 
 /** Drafts in which what stands beside a reference says nothing */
 const OLDER = /json-schema\.org\/draft-0[3-7]\//
-const ALONE = new Set(['$ref', '$defs'])
 
 /** Most subschemas that a validator is given */
 const MOST_NODES = 20_000
@@ -155,13 +155,16 @@ const MOST_NODES = 20_000
  * MOST_NODES.
  */
 export function modernised(raw: unknown): JsonSchema | boolean {
-  const resolve = createResolver(raw, MOST_NODES)
+  const targetOf = createResolver(raw, MOST_NODES)
   const made = new Map<unknown, JsonSchema>()
-  const targets = new Map<JsonSchema, unknown>()
+  /** All that references lead to becomes definitions: its place may have another name in this form, or none. */
+  const definitions = new Map<JsonSchema, string>()
   const relaxed = new Set<JsonSchema>()
   const isOlder = isRecord(raw) && OLDER.test(String(raw.$schema))
   const visit = (sub: unknown): JsonSchema | boolean => {
     if (!isRecord(sub)) return sub !== false
+    const known = made.get(sub)
+    if (known) return known
     if (made.size >= MOST_NODES) throw new RangeError(`more than ${MOST_NODES} subschemas`)
     const node = modernNode(sub)
     const types = [node.get('type') ?? []].flat() as string[]
@@ -169,30 +172,25 @@ export function modernised(raw: unknown): JsonSchema | boolean {
     if (!types.every((type) => TYPES.has(type))) node.delete('type')
     withReadable(node)
     const ref = node.get('$ref')
-    const found = typeof ref === 'string' ? resolve(ref) : null
-    if (found && found.node !== true) node.set('$ref', `#${encodeURI(found.pointer)}`)
-    else node.delete('$ref')
-    if (isOlder && typeof ref === 'string')
-      for (const key of node.keys()) if (!ALONE.has(key)) node.delete(key)
+    if (isOlder && ref !== undefined) node.clear()
+    for (const keyword of ['$defs', '$ref']) node.delete(keyword)
+    const target = typeof ref === 'string' ? targetOf(ref) : undefined
+    if (isRecord(target)) {
+      const name = definitions.get(target) ?? String(definitions.size)
+      definitions.set(target, name)
+      node.set('$ref', DEFINITION + name)
+    }
     const modern = mapSubschemas(Object.fromEntries(node), visit)
     made.set(sub, modern)
-    targets.set(modern, found?.node)
     if (!isWhole(sub, modern) || UNCHECKED.some((keyword) => keyword in modern)) relaxed.add(modern)
     return modern
   }
   const schema = visit(raw)
   if (!isRecord(schema)) return schema
-  // A place that holds no schemas, as `components` does not, or one beside a draft-07 reference, is not in this form.
-  for (const [node, target] of targets) {
-    if (target === undefined || typeof target === 'boolean' || made.has(target)) continue
-    delete node.$ref
-    relaxed.add(node)
-  }
-  return withWholeTests(
-    schema,
-    (node) => relaxed.has(node),
-    (node) => made.get(targets.get(node)),
-  )
+  const $defs: JsonSchema = {}
+  // The map grows while it is read.
+  for (const [target, name] of definitions) $defs[name] = visit(target)
+  return withWholeTests({ ...schema, $defs }, (node) => relaxed.has(node))
 }
 
 /** Leaves of expressions what can be checked. */
@@ -290,30 +288,27 @@ export function tidyValues(schema: JsonSchema): void {
 
 // ---------------------------------------------------------------- references
 
-export interface Resolved {
-  node: unknown
-  /** The node's place once every node on the way has its 2020-12 form */
-  pointer: string
-}
-
-/** Resolves references within one schema; a remote reference is never fetched: it leads nowhere. */
-export function createResolver(root: unknown, maxNodes: number): (ref: string) => Resolved | null {
-  let named: Map<string, Resolved> | null = null
+/**
+ * Finds what a reference leads to within one schema; undefined if that is nothing. A remote reference is never fetched:
+ * it leads nowhere.
+ */
+export function createResolver(root: unknown, maxNodes: number): (ref: string) => unknown {
+  let named: Map<string, JsonSchema> | null = null
   /** A node with a reference may be read thousands of times, and its reference may have thousands of steps. */
-  const known = new Map<string, Resolved | null>()
-  const find = (ref: string): Resolved | null => {
-    const hash = ref.indexOf('#')
-    const base = hash < 0 ? ref : ref.slice(0, hash)
-    const fragment = hash < 0 ? '' : decode(ref.slice(hash + 1))
-    if (base === '' && (fragment === '' || fragment.startsWith('/'))) return follow(root, '', fragment)
+  const known = new Map<string, unknown>()
+  const find = (ref: string): unknown => {
+    const hash = `${ref}#`.indexOf('#')
+    const base = ref.slice(0, hash)
+    const fragment = decode(ref.slice(hash + 1))
+    const isPointer = fragment === '' || fragment.startsWith('/')
+    if (base === '' && isPointer) return valueAt(root, fragment)
     named ??= findNamed(root, maxNodes)
-    const start = base === '' ? named.get(`#${fragment}`) : named.get(base)
-    if (!start || base === '' || fragment === '') return start ?? null
-    return fragment.startsWith('/') ? follow(start.node, start.pointer, fragment) : null
+    if (base === '') return named.get(`#${fragment}`)
+    return isPointer ? valueAt(named.get(base), fragment) : undefined
   }
   return (ref) => {
     if (!known.has(ref)) known.set(ref, find(ref))
-    return known.get(ref) ?? null
+    return known.get(ref)
   }
 }
 
@@ -325,56 +320,21 @@ function decode(fragment: string): string {
   }
 }
 
-function follow(from: unknown, base: string, path: string): Resolved | null {
-  let node = from
-  // What the current node is: a schema, a list or map of schemas, or mere data.
-  let place: ReturnType<typeof placeOf> = 'schema'
-  let pointer = base
-  for (const key of stepsOf(path)) {
-    if (typeof node !== 'object' || node === null || !Object.hasOwn(node, key)) return null
-    const child: unknown = (node as JsonSchema)[key]
-    const keyword: string | null = place === 'schema' ? modernKeyword(key, child) : null
-    if (keyword !== null && isOrNull(node as JsonSchema) && !isOutside(key)) pointer += '/anyOf/0'
-    pointer += `/${keyword ?? stepOf(key)}`
-    place = keyword === null ? place && 'schema' : placeOf(keyword)
-    node = child
-  }
-  return { node, pointer }
-}
-
-function modernKeyword(key: string, value: unknown): string {
-  if (key === 'items' && Array.isArray(value)) return 'prefixItems'
-  if (key === 'definitions') return '$defs'
-  return key === 'additionalItems' ? 'items' : key
-}
-
 /** Subschemas that can be referred to by a name: `$anchor`, `$id`, and draft-04's `id`. */
-function findNamed(root: unknown, maxNodes: number): Map<string, Resolved> {
-  const named = new Map<string, Resolved>()
-  const open: Resolved[] = [{ node: root, pointer: '' }]
+function findNamed(root: unknown, maxNodes: number): Map<string, JsonSchema> {
+  const named = new Map<string, JsonSchema>()
+  const open = [root].filter(isRecord)
   for (let seen = 0; seen < maxNodes; seen++) {
-    const next = open.pop()
-    if (!next) break
-    const { node, pointer } = next
-    if (!isRecord(node)) continue
+    const node = open.pop()
+    if (!node) break
     for (const key of ['$anchor', '$dynamicAnchor']) {
-      if (typeof node[key] === 'string') named.set(`#${node[key]}`, next)
+      if (typeof node[key] === 'string') named.set(`#${node[key]}`, node)
     }
     for (const key of ['$id', 'id']) {
       const id = node[key]
-      if (typeof id === 'string') named.set(id.startsWith('#') ? id : id.replace(/#$/, ''), next)
+      if (typeof id === 'string') named.set(id.startsWith('#') ? id : id.replace(/#$/, ''), node)
     }
-    for (const [keyword, value] of modernNode(node)) {
-      for (const [path, sub] of children(keyword, value)) open.push({ node: sub, pointer: pointer + path })
-    }
+    for (const sub of subschemasOf(Object.fromEntries(modernNode(node)))) open.push(sub)
   }
   return named
-}
-
-function children(keyword: string, value: unknown): [string, unknown][] {
-  const place = placeOf(keyword)
-  if (place === 'schema') return [[`/${keyword}`, value]]
-  if (place === 'list') return (value as unknown[]).map((sub, i) => [`/${keyword}/${i}`, sub])
-  if (place !== 'map') return []
-  return Object.entries(value as JsonSchema).map(([key, sub]) => [`/${keyword}/${stepOf(key)}`, sub])
 }

@@ -14,7 +14,7 @@
  */
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
-import { createResolver, knownTypes, modernNode, type Resolved, tidyValues } from './dialect.ts'
+import { createResolver, knownTypes, modernNode, tidyValues } from './dialect.ts'
 import {
   annotationsOf,
   asType,
@@ -69,7 +69,7 @@ interface Definition {
 /** Brings one schema to its clean form; holds its definitions and the work spent. */
 class Cleaner {
   readonly #raw: unknown
-  readonly #resolve: (ref: string) => Resolved | null
+  readonly #targetOf: (ref: string) => unknown
   readonly #definitions = new Map<JsonSchema, Definition>()
   readonly #named = new Map<string, Definition>()
   /** How often a name was wanted */
@@ -87,7 +87,7 @@ class Cleaner {
 
   constructor(raw: unknown) {
     this.#raw = raw
-    this.#resolve = createResolver(raw, MAX_NODES)
+    this.#targetOf = createResolver(raw, MAX_NODES)
   }
 
   root(): JsonSchema {
@@ -181,7 +181,7 @@ class Cleaner {
     const ref = isWrapped ? only.$ref : node.get('$ref')
     if (typeof ref !== 'string') return undefined
     if (isWrapped) node.delete('allOf')
-    const found = this.#resolve(ref)?.node
+    const found = this.#targetOf(ref)
     return isRecord(found) ? { raw: found, ref } : undefined
   }
 

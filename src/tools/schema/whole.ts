@@ -67,18 +67,12 @@ export function withTests(node: JsonSchema, isKept: (test: JsonSchema) => boolea
   return ordered({ ...(lost.includes('oneOf') ? { anyOf: node.oneOf } : {}), ...Object.fromEntries(rest) })
 }
 
-/**
- * A schema without tests that have a relaxed part, or a reference to one. `targetOf` finds a reference's target; by
- * default that is a definition of the clean schema.
- */
-export function withWholeTests(
-  schema: JsonSchema,
-  isRelaxed: (node: JsonSchema) => boolean,
-  targetOf: (node: JsonSchema) => JsonSchema | undefined = definitionOf(schema),
-): JsonSchema {
+/** A schema without tests that have a relaxed part, or a reference to one. Its references are a clean schema's. */
+export function withWholeTests(schema: JsonSchema, isRelaxed: (node: JsonSchema) => boolean): JsonSchema {
   const nodes = nodesOf(schema)
   // Few schemas have any.
   if (!nodes.some((node) => TESTS.some((test) => test in node))) return schema
+  const definitions = definitionsOf(schema)
   const users = new Map<unknown, JsonSchema[]>()
   for (const node of nodes) {
     const use = (sub: unknown) => {
@@ -86,7 +80,8 @@ export function withWholeTests(
       if (known) known.push(node)
       else users.set(sub, [node])
     }
-    for (const sub of [...subschemasOf(node), targetOf(node)]) use(sub)
+    for (const sub of subschemasOf(node)) use(sub)
+    if (node.$ref !== undefined) use(definitions.get(definitionIn(node.$ref)))
   }
   const relaxed = new Set(nodes.filter(isRelaxed))
   // The set grows while it is read.
@@ -97,9 +92,4 @@ export function withWholeTests(
       (sub) => (isRecord(sub) ? visit(sub) : sub),
     )
   return visit(schema)
-}
-
-function definitionOf(schema: JsonSchema) {
-  const definitions = definitionsOf(schema)
-  return ({ $ref }: JsonSchema) => ($ref === undefined ? undefined : definitions.get(definitionIn($ref)))
 }
