@@ -132,6 +132,9 @@ t.test('arguments are checked against the server’s schema, whatever its draft'
     '|must have the property|constructor',
   ])
   t.strictSame(await check({ type: 'object', required: 'nonsense', properties: [] }, {}), [])
+  const contrary = { type: 'object', properties: { a: { type: 'string', enum: [1, 2] } } }
+  t.strictSame(await check(contrary, { a: 1 }), [], 'values that are all of other types than the named ones')
+  t.strictSame(await check(contrary, { a: 3 }), ['a|must be one of [1,2]|'])
   t.strictSame(await check(null, { a: 1 }), [])
 })
 
@@ -166,6 +169,12 @@ t.test('a `not`, `if` or `oneOf` with a part that cannot be checked refuses noth
     'x|must be string|',
     'x|must match a schema in anyOf|',
   ])
+  const into = { x: { oneOf: [{ type: 'string' }, unread[0]] }, y: { $ref: '#/properties/x/oneOf/0' } }
+  t.strictSame(
+    said(await validator.problems({ type: 'object', properties: into }, { x: 1, y: 1 })).at(-1),
+    'y|must be string|',
+    'a reference into a relaxed one still leads there',
+  )
   const whole = { not: { $ref: '#/definitions/D' } }
   t.strictSame(await check(whole, 'a', { D: { type: 'string' } }), ['x|must NOT be valid|'])
   t.strictSame(await check({ oneOf: [{ type: 'string' }, { minLength: 1 }] }, 'a'), [

@@ -181,6 +181,8 @@ export function modernised(raw: unknown): JsonSchema | boolean {
       node.set('$ref', DEFINITION + name)
     }
     const modern = mapSubschemas(Object.fromEntries(node), visit)
+    // Values that the declared schema offers must not be refused.
+    if (modern.type !== undefined) tidyValues(modern)
     made.set(sub, modern)
     if (!isWhole(sub, modern) || UNCHECKED.some((keyword) => keyword in modern)) relaxed.add(modern)
     return modern
