@@ -2,8 +2,8 @@
  * The tools of sessions as they change: by callers, by servers' announcements, and how a turn takes over both. Below
  * it:
  * - discovery.ts: what servers list; watch.ts is one of them
- * - registry.ts: what that makes of a registry (pure); registries.ts keeps and writes them, announced-revisions.ts has
- *   their order
+ * - registry.ts: what that makes of a registry (pure); offered.ts has the connectors' globs, registries.ts keeps and
+ *   writes registries, announced-revisions.ts has their order
  * - upkeep.ts: bringing registries up to date, many at a time (batches.ts); first-use.ts accepts what is seen first
  * - caller-changes.ts: binding and unbinding servers, switching tools; change-queue.ts makes that one after the other
  * - shown-registry.ts, overlay.ts: what callers see, and what a deployment's model sees

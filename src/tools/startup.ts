@@ -9,8 +9,8 @@ import { ATTEMPT_MS, type Mcp, McpError, type McpServerSpec } from '../mcp/contr
 import { openSandbox, type Sandbox } from '../mcp/sandbox.ts'
 import type { Connector } from '../store/store.ts'
 import { oneLine } from '../text.ts'
+import { isOffered, offered } from './offered.ts'
 import { redactText } from './redact.ts'
-import { isOffered, offered } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** From sysexits.h */
