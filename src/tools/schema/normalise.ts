@@ -45,6 +45,8 @@ const MAX_NODES = 5_000
  * again and again: without this bound a schema of 135 kB took seconds.
  */
 const MAX_WORK = 100_000
+/** Most required names of an object for which a name without a property gets the schema of all other names. */
+const MOST_LIKE_OTHERS = 50
 /** Most references in a chain, each with more keywords beside it: the stack holds no more. */
 const MAX_CHAIN = 100
 
@@ -342,7 +344,10 @@ class Cleaner {
     }
     const known = new Set(entries.map(([key]) => key))
     // Gemini refuses a required name without a property (wire/gemini.md 5.1), and a model must see the name anyway.
-    for (const key of required) if (!known.has(key)) entries.push([key, this.#schema({}, depth)])
+    const additional = node.get('additionalProperties') ?? true
+    const isPlain = !node.has('patternProperties') && required.size <= MOST_LIKE_OTHERS
+    const other = isPlain ? additional : additional === true
+    for (const key of required) if (!known.has(key)) entries.push([key, this.#some(other, depth)])
     return Object.fromEntries(entries)
   }
 

@@ -46,17 +46,10 @@ export function isWhole(raw: JsonSchema, node: JsonSchema): boolean {
           isRecord(said) && isRecord(value) && Object.keys(value).every((key) => Object.hasOwn(said, key))
         )
       default:
-        return (
-          said !== undefined &&
-          (keyword !== 'additionalProperties' || value === true || !listsMore(node, raw))
-        )
+        return said !== undefined
     }
   })
 }
-
-/** A name that only the clean node lists, since it is required, was an additional one. */
-const listsMore = (node: JsonSchema, raw: JsonSchema): boolean =>
-  Object.keys(node.properties ?? {}).some((name) => !Object.hasOwn(raw.properties ?? {}, name))
 
 /** A node without the tests that are not to be kept; of a dropped `oneOf`, any member may then fit. */
 export function withTests(node: JsonSchema, isKept: (test: JsonSchema) => boolean): JsonSchema {

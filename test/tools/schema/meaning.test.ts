@@ -5,6 +5,7 @@ import type { JsonSchema } from '../../../src/provider.ts'
 import { adapt, ownNames } from '../../../src/tools/schema/adapt.ts'
 import { KEYWORD_ORDER } from '../../../src/tools/schema/keywords.ts'
 import { normalise } from '../../../src/tools/schema/normalise.ts'
+import { EMPTY } from '../../patterns.ts'
 import { clean, faultsIn, fitted, narrowFaults, PROFILES, profile, sentForm } from './targets.ts'
 
 const free = { type: 'object', properties: {} }
@@ -75,6 +76,19 @@ t.test('older drafts and odd shapes keep their meaning', async (t) => {
     { type: 'object', properties: { a: { type: 'string' }, b: {} }, required: ['b', 'a'] },
     'draft-03 says on the property that it is required',
   )
+  const record = { type: 'object', additionalProperties: { type: 'number' }, required: ['a'] }
+  t.strictSame(
+    property(record),
+    { ...record, properties: { a: { type: 'number' } } },
+    'a required name is of the type of all others, as in a record of zod',
+  )
+  const many = Array.from({ length: 51 }, (_, i) => `a${i}`)
+  t.match(property({ ...record, required: many }), { properties: { a50: EMPTY } })
+  t.strictSame(property({ ...record, patternProperties: { '^b': { type: 'string' } } }), {
+    ...record,
+    properties: { a: {} },
+    patternProperties: { '^b': { type: 'string' } },
+  })
   t.strictSame(clean({ type: 'object', properties: {}, required: ['b'] }), {
     type: 'object',
     properties: { b: {} },
@@ -714,8 +728,9 @@ t.test('a test with a part that was relaxed anywhere is left out', async (t) => 
   t.strictSame(lost({ not: unknown }, 'anthropic'), {})
   t.strictSame(lost({ not: { $ref: '#/$defs/D' } }, 'anthropic', unknown), {})
   const required = { type: 'object', required: ['b'] }
-  t.strictSame(lost({ not: { ...required, additionalProperties: { type: 'number' } } }, 'anthropic'), {})
-  t.hasProps(lost({ not: { ...required, additionalProperties: true } }, 'anthropic') ?? {}, ['not'])
+  t.strictSame(lost({ not: { ...required, additionalProperties: false } }, 'anthropic'), {})
+  for (const additionalProperties of [{ type: 'number' }, true])
+    t.hasProps(lost({ not: { ...required, additionalProperties } }, 'anthropic') ?? {}, ['not'])
   const choice = (key: string) => ({
     anyOf: [{ properties: { [key]: {} }, required: [key] }, { required: ['z'] }],
   })
