@@ -121,5 +121,7 @@ const resumptionPacer =
     const wait = Math.min(Math.max(delay, next), LONGEST_MS)
     exchange.resumption = { pauseMs: next, until: now + wait }
     const timer = setTimeout(reconnect, wait).unref()
-    return () => clearTimeout(timer)
+    const cancel = () => clearTimeout(timer)
+    exchange.signal.addEventListener('abort', cancel, { once: true })
+    return cancel
   }

@@ -139,6 +139,17 @@ t.test(
   },
 )
 
+t.test('a stream that was to be resumed later is left alone once its call is over', async (t) => {
+  const rig = await startRig(t)
+  rig.on('tools/call', ({ stream, response }) => {
+    stream().raw('id: e1\nretry: 400\ndata: \n\n')
+    response.end()
+  })
+  await fails(t, call(door(t), specOf(rig), 'tool', {}, { timeoutMs: 200 }), { kind: 'timeout', sent: true })
+  await sleep(600)
+  t.equal(rig.count('GET'), 0)
+})
+
 t.test('calls whose streams are cut together do not wait for each other to be resumed', async (t) => {
   const rig = await startRig(t)
   const CALLS = 12
