@@ -45,8 +45,7 @@ export async function begin(
   const known = (first || challenge) && { ...first, ...challenge }
   const desk = deskOf(givenIn(login), { redirect_url, client_metadata_url, state })
   // A step up also asks for the scope of the login before: else that would be lost.
-  const scope =
-    login?.scope ?? computeScopeUnion(login?.asked ?? scopeIn(login), login?.lacking, known?.scope)
+  const scope = login?.scope ?? computeScopeUnion(scopeIn(login), login?.lacking, known?.scope)
   await step(target, context, async () =>
     auth(providerOver(desk, context), {
       serverUrl: target.url,
@@ -203,8 +202,10 @@ const isLess = (
   metadata !== undefined &&
   ((metadata.has_resource && !resourceMetadata) || (metadata.has_issuer && !authorizationServerMetadata))
 
-const scopeIn = (login: McpLogin | null): string | undefined => {
-  const scope = login?.tokens?.scope
+/** What a login asked for, as long as it lasts: the server may trust a service by now that knows no such scope. */
+function scopeIn(login: McpLogin | null): string | undefined {
+  if (!login?.tokens) return undefined
+  const scope = login.asked ?? login.tokens.scope
   return typeof scope === 'string' ? scope : undefined
 }
 

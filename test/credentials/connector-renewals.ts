@@ -335,6 +335,22 @@ t.test('the scope that was asked for counts as granted where the service does no
   )
 })
 
+t.test(
+  'the scope of a login that has ended is not asked for again: its service may know it no more',
+  async (t) => {
+    const { guarded, replica, logIn, read } = await bench(t)
+    const auth = replica().authFor(await logIn())
+    const token = await auth.token()
+    guarded.revoke({ refresh: true })
+    await t.rejects(async () => auth.onUnauthorized?.(token), NEEDED)
+    const where = `${guarded.origin}/.well-known/oauth-protected-resource/mcp`
+    const challenge = `Bearer resource_metadata="${where}", scope="files"`
+    guarded.instead('/mcp', { status: 401, headers: { 'www-authenticate': challenge } })
+    const { authorization_url } = await replica().begin(ANN, await read())
+    t.equal(new URL(authorization_url).searchParams.get('scope'), 'files')
+  },
+)
+
 t.test('a token that another replica has renewed already is not renewed again', async (t) => {
   const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
