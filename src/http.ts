@@ -22,6 +22,7 @@ import { toolExecutionRoutes } from '../routes/tool-executions.ts'
 import { turnRoutes } from '../routes/turns.ts'
 import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
+import { keepConnections } from './http/connections.ts'
 import { onClientError, requestId, sendError, useErrors } from './http/errors.ts'
 import { useOpenApi } from './http/openapi.ts'
 import { createRateLimit } from './http/rate.ts'
@@ -96,9 +97,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
-  closeConnections(app, streams.closing)
-  closeQueued(app)
-  giveUpUnread(app, STUCK_PINGS * (deps.pingMs ?? PING_MS))
+  keepConnections(app.server, streams.closing, STUCK_PINGS * (deps.pingMs ?? PING_MS))
   // A header `Expect` with an unknown value is ignored: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())
@@ -121,84 +120,6 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     { prefix: '/v1' },
   )
   return app
-}
-
-/** What was sent right before the server closes is read within this time. */
-const READ_MS = 100
-/** How long a request that has begun may take to arrive whole once the server closes, … */
-const ARRIVE_MS = 1000
-/** … and how long its client may take to read the answer. */
-const TAKE_MS = 5000
-
-/**
- * When Node's server closes, it closes idle connections: also one whose answer is still being sent, or whose next
- * request has not been read yet. For every other connection it waits, whether or not its client does anything, so that
- * one client could keep it from closing. So all of them are closed here.
- */
-function closeConnections(app: App, closing: AbortSignal): void {
-  const connections = new Set<Socket>()
-  const answers = new Set<ServerResponse>()
-  /** Bytes that a connection had sent when its last answer was over */
-  const idleAt = new WeakMap<Socket, number>()
-  const isIdle = (socket: Socket) => socket.bytesRead === (idleAt.get(socket) ?? 0)
-  app.server.on('connection', (socket) => keepOpen(connections, socket))
-  app.server.on('request', ({ socket }, response) => {
-    keepOpen(answers, response)
-    response.once('close', () => {
-      idleAt.set(socket, socket.bytesRead)
-      if (closing.aborted) socket.end()
-    })
-  })
-  const closeUnless = (isOwed: (answer: ServerResponse) => boolean, isOver = (_: Socket) => true) => {
-    const owed = new Set([...answers].filter(isOwed).map(({ req }) => req.socket))
-    for (const socket of connections) if (isOver(socket) && !owed.has(socket)) socket.destroy()
-  }
-  app.server.closeIdleConnections = () => {}
-  closing.addEventListener('abort', () => {
-    // What has come by then is read first, also if the event loop is late.
-    setTimeout(() => setImmediate(() => closeUnless(() => true, isIdle)), READ_MS)
-    setTimeout(() => closeUnless(({ req }) => req.complete), ARRIVE_MS).unref()
-    setTimeout(() => closeUnless(({ writableEnded }) => !writableEnded), TAKE_MS).unref()
-  })
-}
-
-/** Keeps the one in the set until it is closed. */
-function keepOpen<T extends Socket | ServerResponse>(all: Set<T>, one: T): void {
-  all.add(one)
-  one.once('close', () => all.delete(one))
-}
-
-/**
- * When a connection closes, Node tells only the response whose turn it is. Responses to requests that were sent ahead
- * would wait for ever, and their streams be written to.
- */
-function closeQueued(app: App): void {
-  const queues = new WeakMap<Socket, Set<ServerResponse>>()
-  app.server.on('connection', (socket) => {
-    const queue = new Set<ServerResponse>()
-    queues.set(socket, queue)
-    socket.once('close', () => {
-      for (const response of queue) response.destroy().emit('close')
-    })
-  })
-  app.server.on('request', ({ socket }, response) => {
-    if (response.socket) return
-    const queue = queues.get(socket)
-    queue?.add(response)
-    response.once('socket', () => queue?.delete(response))
-  })
-}
-
-/**
- * What a client does not take of its answer is held in memory: a client that takes nothing for `ms` is dropped, as on a
- * stream. The server's own limit will not do, since it counts the silence before an answer, too, which may be long.
- */
-function giveUpUnread(app: App, ms: number): void {
-  app.server.on('request', ({ socket }, response) => {
-    response.once('prefinish', () => socket.setTimeout(ms))
-    // An idle connection has Node's own limit by now. One that still has ours owes an answer to a request sent ahead.
-    response.once('finish', () => socket.timeout === ms && socket.setTimeout(0))
-  })
 }
 
 async function harden(

@@ -1,0 +1,84 @@
+/** The server's connections: clients that take nothing are let go, and all are once the server closes. */
+import type { Server, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+
+/** What was sent right before the server closes is read within this time. */
+const READ_MS = 100
+/** How long a request that has begun may take to arrive whole once the server closes, … */
+const ARRIVE_MS = 1000
+/** … and how long its client may take to read the answer. */
+const TAKE_MS = 5000
+
+interface Connection {
+  readonly socket: Socket
+  /** Answers that are not over: several if requests were sent ahead */
+  readonly answers: Set<ServerResponse>
+  /** Bytes that it had sent when its last answer was over */
+  idleAt: number
+}
+
+/**
+ * What a client does not take of its answer is held in memory: a client that takes nothing for `stuckMs` is dropped, as on
+ * a stream. The server's own limit will not do, since it counts the silence before an answer, too, which may be long.
+ */
+export function keepConnections(server: Server, closing: AbortSignal, stuckMs: number): void {
+  const connections = new Map<Socket, Connection>()
+  server.on('connection', (socket) => {
+    const answers = new Set<ServerResponse>()
+    connections.set(socket, { socket, answers, idleAt: 0 })
+    socket.once('close', () => {
+      connections.delete(socket)
+      // Node tells only the response whose turn it is. Those to requests that were sent ahead would wait for ever, and
+      // their streams be written to.
+      for (const answer of answers) if (!answer.socket) answer.destroy().emit('close')
+    })
+  })
+  server.on('request', ({ socket }, answer) => {
+    const connection = connections.get(socket)
+    if (!connection) return
+    connection.answers.add(answer)
+    answer.once('close', () => {
+      connection.answers.delete(answer)
+      connection.idleAt = socket.bytesRead
+      if (closing.aborted) socket.end()
+    })
+    answer.once('prefinish', () => socket.setTimeout(stuckMs))
+    // An idle connection has Node's own limit by now. One that still has ours owes an answer to a request sent ahead.
+    answer.once('finish', () => socket.timeout === stuckMs && socket.setTimeout(0))
+  })
+  closeAll(server, connections, closing)
+}
+
+/**
+ * When Node's server closes, it closes idle connections: also one whose answer is still being sent, or whose next
+ * request has not been read yet. For every other connection it waits, whether or not its client does anything, so that
+ * one client could keep it from closing. So all of them are closed here.
+ */
+function closeAll(server: Server, connections: ReadonlyMap<Socket, Connection>, closing: AbortSignal): void {
+  const closeIf = (isOver: (connection: Connection) => boolean) => {
+    for (const connection of connections.values()) if (isOver(connection)) connection.socket.destroy()
+  }
+  server.closeIdleConnections = () => {}
+  closing.addEventListener('abort', () => {
+    // What has come by then is read first, also if the event loop is late.
+    setTimeout(() => setImmediate(closeIf, isIdle), READ_MS)
+    setTimeout(
+      closeIf,
+      ARRIVE_MS,
+      owesNone(({ req }) => req.complete),
+    ).unref()
+    setTimeout(
+      closeIf,
+      TAKE_MS,
+      owesNone(({ writableEnded }) => !writableEnded),
+    ).unref()
+  })
+}
+
+const isIdle = ({ socket, answers, idleAt }: Connection): boolean =>
+  answers.size === 0 && socket.bytesRead === idleAt
+
+const owesNone =
+  (isOwed: (answer: ServerResponse) => boolean) =>
+  ({ answers }: Connection): boolean =>
+    ![...answers].some(isOwed)
