@@ -7,18 +7,18 @@ import { gapId, positionOf, type ResumePoint, readId, type SnapshotExtent } from
 import type { Message } from '../src/chat/message.ts'
 import { BatonError, refuseAt } from '../src/errors.ts'
 import type { StreamSource } from '../src/http/sse.ts'
-import type { Scope, Turn } from '../src/store/store.ts'
+import type { Scope, Standing, Turn } from '../src/store/store.ts'
 import type { RouteDeps } from './app.ts'
 import { turnView } from './turn-view.ts'
 
 /** A turn that was cancelled in the queue has ended without having started. */
-export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null
+export const hasBegun = (turn: Standing): boolean => turn.started_at !== null || turn.ended_at !== null
 
 /**
  * The turn's first event may still be on its way: its owner publishes it a moment after the store knows that the turn
  * began. The steps tell how old the turn is, since clocks differ.
  */
-const isYoung = ({ started_at, steps }: Turn): boolean => started_at !== null && steps.length === 0
+const isYoung = ({ started_at, steps }: Standing): boolean => started_at !== null && steps.length === 0
 
 type Deps = Pick<RouteDeps, 'store' | 'bus'>
 
@@ -50,7 +50,7 @@ export function resumeAt(
 export function turnEvents(
   { store, bus }: Deps,
   scope: Scope,
-  turn: Turn,
+  turn: Standing,
   place: ResumePoint | null,
   begun: boolean,
 ): StreamSource {
@@ -67,10 +67,9 @@ export function turnEvents(
         isYoung: isYoung(turn),
       }),
     async gap(cursor) {
-      const found = await store.turns.get(scope, turn.id)
-      const now = found ?? turn
+      const now = await store.turns.get(scope, turn.id)
       // A turn that was deleted with its session has no more events.
-      const last = found === null || now.ended_at !== null
+      const last = now === null || now.ended_at !== null
       return { ...gapAt(cursor, turn.session_id, now, await messages()), last }
     },
   }
@@ -145,7 +144,7 @@ const SOON_MS = 250
 /** Whether nothing of the turn follows this place. */
 export async function isOver(
   { bus }: Pick<Deps, 'bus'>,
-  turn: Turn,
+  turn: Standing,
   place: ResumePoint | null,
 ): Promise<boolean> {
   if (place === null || place.after === 'start' || place.after === 'now') return false

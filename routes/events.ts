@@ -1,6 +1,6 @@
 /** The events of a turn and of a session, from the beginning or after a cursor. */
 import { Type } from 'typebox'
-import { findTurn } from '../src/turns/wait.ts'
+import { noTurn } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import { hasBegun, isOver, resumeAt, sessionEvents, turnEvents } from './event-source.ts'
 import { closed, IdParam } from './schemas.ts'
@@ -39,7 +39,9 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       },
     },
     async (request, reply) => {
-      const turn = await findTurn(store, request.caller, request.params.id)
+      const { id } = request.params
+      const turn = await store.turns.standing(request.caller, id)
+      if (!turn) throw noTurn(id)
       const place = resumeAt(turn.session_id, request.headers['last-event-id'], request.query.after)
       if (await isOver(deps, turn, place)) return reply.code(204).send()
       return streams.send(reply, turnEvents(deps, request.caller, turn, place, hasBegun(turn)))

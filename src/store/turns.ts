@@ -98,8 +98,10 @@ function publicVerbs(db: Db, parts: Parts) {
     standing: (scope, id) =>
       value(
         db,
-        `select json_build_object('state', state, 'ended_at', rfc3339(ended_at)) from turn
-          where id = $1 and ($2::text is null or owner = $2)`,
+        `select json_build_object(
+                  'id', id, 'session_id', session_id, 'state', state, 'started_at', rfc3339(started_at),
+                  'ended_at', rfc3339(ended_at), 'steps', array(select index from step where turn_id = turn.id))
+           from turn where id = $1 and ($2::text is null or owner = $2)`,
         [id, visibleTo(scope)],
       ),
     async ofKey(session, key) {

@@ -1,7 +1,7 @@
 /** A caller that waits for a turn: for its end, or until it needs input. */
 import type { Bus } from '../bus/bus.ts'
 import { TERMINAL } from '../chat/event.ts'
-import { BatonError, isUnavailable } from '../errors.ts'
+import { isUnavailable, noTurn } from '../errors.ts'
 import type { Caller } from '../ports.ts'
 import type { Scope, Store, Turn } from '../store/store.ts'
 import { pause } from '../within.ts'
@@ -17,7 +17,7 @@ const isSettled = (turn: Pick<Turn, 'state' | 'ended_at'>) =>
 export async function findTurn(store: Pick<Store, 'turns'>, scope: Scope, id: string): Promise<Turn> {
   const turn = await store.turns.get(scope, id)
   if (turn) return turn
-  throw new BatonError('turn_not_found', `No turn ${id} exists.`)
+  throw noTurn(id)
 }
 
 export type Wait = ReturnType<typeof createWait>

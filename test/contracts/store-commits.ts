@@ -123,7 +123,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
       error,
       ended_at: /Z$/,
     })
-    t.match(await store.turns.standing(scope, turn.id), { state: 'failed', ended_at: /Z$/ })
+    t.match(await store.turns.standing(scope, turn.id), { state: 'failed', ended_at: /Z$/, steps: [0] })
     t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, null)
   })
 

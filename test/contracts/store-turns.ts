@@ -83,7 +83,15 @@ async function openingContract(t: Test, store: Store): Promise<void> {
       parts: given.input,
     })
     t.strictSame(await store.turns.get(scope, given.id), opened.turn)
-    t.strictSame(await store.turns.standing(scope, given.id), { state: 'running', ended_at: null })
+    const { id, session_id, state, started_at, ended_at, steps } = opened.turn
+    t.strictSame(await store.turns.standing(scope, given.id), {
+      id,
+      session_id,
+      state,
+      started_at,
+      ended_at,
+      steps,
+    })
     t.equal((await store.sessions.get(scope, session))?.active_turn_id, given.id)
   })
 

@@ -53,14 +53,16 @@ export const messageRow = (fields: Partial<Message> = {}): Message => ({
 function rows(turn: Turn, active: Turn): Store {
   const session = { id: SESSION, owner: 'local', active_turn_id: active.id } as Session
   const message = messageRow({ turn_id: turn.id })
+  const turnOf = async (_: unknown, id: string) => {
+    const found = [turn, active].find((one) => one.id === id)
+    return found ? { ...found } : null
+  }
   return {
     kind: 'embedded',
     sessions: { get: async (_: unknown, id: string) => (id === SESSION ? session : null) },
     turns: {
-      async get(_: unknown, id: string) {
-        const found = [turn, active].find((one) => one.id === id)
-        return found ? { ...found } : null
-      },
+      get: turnOf,
+      standing: turnOf,
       list: async () => ({ data: [turn], next_cursor: null }),
     },
     messages: {

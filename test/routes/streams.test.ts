@@ -34,6 +34,14 @@ t.test('the head is sent before there is any event', async (t) => {
   await eventually(async () => (await opened()) === 0)
 })
 
+t.test('a stream is opened without a look at what its turn holds, which may be megabytes', async (t) => {
+  const { open, say, store } = await serve(t, turnRow())
+  Object.assign(store.turns, { get: async () => t.fail('the whole turn is read') })
+  const reading = open('/v1/turns/turn_1/events').then(all)
+  await say('turn.completed')
+  t.same(typesIn(await reading), ['turn.completed'])
+})
+
 t.test("a turn's stream has its events alone, from the first, and ends with the terminal one", async (t) => {
   const { open, say } = await serve(t, turnRow())
   await say('turn.created')

@@ -60,6 +60,11 @@ export interface Turn extends Omit<NewTurn, 'body_hash'> {
   ended_at: string | null
 }
 
+/** How far a turn is, without what it holds, which may be megabytes. `steps`: one for each attempt at a step. */
+export type Standing = Pick<Turn, 'id' | 'session_id' | 'state' | 'started_at' | 'ended_at'> & {
+  steps: readonly unknown[]
+}
+
 /** The right to write for a session: a lease's owner and epoch. A write with a stale one throws StaleOwner. */
 export interface Fence {
   session_id: string
@@ -231,8 +236,7 @@ export interface Turns {
   ): Promise<Opened | { kind: 'unsure'; ground: TurnGround } | null>
   /** For people, as are `ofKey` and `list`: a text replaces a part that cannot be opened. */
   get(scope: Scope, id: string): Promise<Turn | null>
-  /** How far the turn is, without what it holds, which may be megabytes. */
-  standing(scope: Scope, id: string): Promise<Pick<Turn, 'state' | 'ended_at'> | null>
+  standing(scope: Scope, id: string): Promise<Standing | null>
   /** The session's turn of this Idempotency-Key, while the key is kept. */
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
   /** Newest first; null as `ground`. */
