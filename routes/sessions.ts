@@ -114,7 +114,7 @@ export function sessionRoutes(app: App, { sessions, store, turns, refusals }: Ro
         operationId: 'createSession',
         summary: 'Start a conversation',
         body: NewSession,
-        errors: ['not_available', 'name_taken'],
+        errors: ['not_available', 'name_taken', 'session_not_found'],
         response: { 201: SessionView },
       },
     },

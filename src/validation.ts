@@ -82,13 +82,14 @@ export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): 
   return ajv
 }
 
-/** `/input/0/text` → `input[0].text` */
+/** `/input/0/text` → `input[0].text`; an empty name, as in `?=1`, is written as `""` */
 function fieldPath(pointer: string, field?: string): string {
   const steps = stepsOf(pointer)
   if (field !== undefined) steps.push(field)
   return steps.reduce((path, step) => {
     if (/^\d+$/.test(step)) return `${path}[${step}]`
-    return path === '' ? step : `${path}.${step}`
+    const name = step || '""'
+    return path === '' ? name : `${path}.${name}`
   }, '')
 }
 

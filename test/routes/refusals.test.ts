@@ -91,6 +91,7 @@ t.test('a query that a call does not know is refused, also where the call takes 
   const misplaced = await call('PUT', '/v1/sessions/ses_0/connectors/docs?apply=now')
   t.match(misplaced, refused('invalid_request', 400, 'apply'))
   t.match(misplaced.body.error.message, /nothing in the query/)
+  t.match(await call('GET', '/v1/sessions?=1'), refused('invalid_request', 400, '""'))
   const unasked = await call('POST', '/v1/sessions/ses_0/turns?stream=false', { input: 'x' })
   t.match(unasked, refused('invalid_request', 400, 'stream'))
   t.equal((await call('GET', '/healthz?odd=1')).status, 200, 'probes are not refused')

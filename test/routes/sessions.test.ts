@@ -105,6 +105,7 @@ t.test('a new session with a bad field is refused, and the error names field and
       'modle',
       /not a known field.*Known fields here: provider, model/,
     ],
+    [{ provider: 'openai', model: 'm', '': 1 }, '""', /^"" is not a known field/],
     [{ provider: 'openai', model: 'm', settings: { temperature: '1' } }, 'settings.temperature', /number/],
     [{ provider: 'openai', model: 'm', settings: { temperature: 3 } }, 'settings.temperature', /2 or less/],
     [
@@ -157,6 +158,16 @@ t.test('a connector that is deleted as a session begins is unknown, and no sessi
     body: { error: { code: 'invalid_request', param: 'connectors[0]' } },
   })
   t.equal((await call('GET', '/v1/sessions?limit=1')).body.data[0]?.id, before)
+})
+
+t.test('a session that is deleted as it begins is answered as an unknown one', async (t) => {
+  const { open } = g.tools.tools
+  g.tools.tools.open = async ({ id }) => {
+    g.tools.tools.open = open
+    await call('DELETE', `/v1/sessions/${id}`)
+  }
+  const answer = await call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
+  t.match(answer, { status: 404, body: { error: { code: 'session_not_found' } } })
 })
 
 t.test('the tools of a session are bound, listed and switched as the caller says', async (t) => {
