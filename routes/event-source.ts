@@ -75,12 +75,12 @@ export function turnEvents(
   }
 }
 
-/** All events of a session from a place, or from now on (null). */
+/** All events of a session from a place on. */
 export function sessionEvents(
   { store, bus }: Deps,
   scope: Scope,
   session: string,
-  place: ResumePoint | null,
+  place: ResumePoint,
 ): StreamSource {
   // If there are more messages than can be read at once, only the turn's: without a snapshot the reader would never get
   // on.
@@ -92,7 +92,7 @@ export function sessionEvents(
   return {
     endsWithTurn: false,
     known: snapshotAt(place, messages),
-    read: (signal) => bus.read(session, { after: place?.after ?? 'now', signal }),
+    read: (signal) => bus.read(session, { after: place.after, signal }),
     async gap(cursor) {
       // Turns may be queued behind one that runs or waits for a person: then the newest turn is not the one that goes
       // on.
@@ -147,7 +147,7 @@ export async function isOver(
   turn: Standing,
   place: ResumePoint | null,
 ): Promise<boolean> {
-  if (place === null || place.after === 'start' || place.after === 'now') return false
+  if (place === null || place.after === 'start') return false
   const { after, ended } = place
   const hasEnded = turn.ended_at !== null
   // The place itself says so, even if the log is gone.

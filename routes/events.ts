@@ -22,7 +22,7 @@ const ResumeHeaders = Type.Object({
 })
 
 export function eventRoutes(app: App, deps: RouteDeps): void {
-  const { store, sessions, streams } = deps
+  const { store, bus, sessions, streams } = deps
   app.get(
     '/turns/:id/events',
     {
@@ -65,7 +65,9 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const session = await sessions.get(request.caller, request.params.id)
-      const place = resumeAt(session.id, request.headers['last-event-id'], request.query.after)
+      const given = resumeAt(session.id, request.headers['last-event-id'], request.query.after)
+      // Known before the headers leave: from then on the client expects to hear what is said.
+      const place = given ?? { after: await bus.present(session.id) }
       return streams.send(reply, sessionEvents(deps, request.caller, session.id, place))
     },
   )

@@ -7,12 +7,6 @@
 
 import type { Slots } from './slots.ts'
 
-/**
- * Milliseconds that a stream's headers wait for a first event, to leave with it. From then on its client expects to hear
- * what is said, though its reader may still wait for the log.
- */
-export const GREETING_MS = 10
-
 /** An event on its way into the log. `data` is its JSON, encoded once for every reader. */
 export interface BusEvent {
   type: string
@@ -55,7 +49,7 @@ export interface LoggedEvent {
 export interface ReadOptions {
   /** Only this turn's events; a turn's stream starts at its first one */
   turn?: string
-  /** A cursor, `start` (oldest kept, or the turn's first event), or `now` */
+  /** A cursor, or `start`: the oldest kept, or the turn's first event */
   after: string
   signal: AbortSignal
   /** The store says that the turn had events before this read: a log that knows none of them has lost them */
@@ -83,6 +77,11 @@ export interface Bus {
    * most, then it throws `unavailable`.
    */
   read(session: string, options: ReadOptions): AsyncIterable<ReadItem>
+  /**
+   * The cursor of the newest event: a reader from there on hears all that is said from now on. If the bus is away, one of
+   * a place that is lost. Never rejects.
+   */
+  present(session: string): Promise<string>
   /**
    * Whether the cursor is at or after the turn's terminal event; false if the log no longer knows. `hasEnded`: the
    * store says that the turn is over. If the log keeps the cursor's place and knows nothing of the turn any more, its

@@ -61,9 +61,12 @@ export function parseCursor(cursor: string, session: string): Position {
   return { generation, id: `${Number(ms)}-${Number(n)}` }
 }
 
-/** The position that a read's `after` names; null for `start` and `now`. Throws `invalid_cursor`. */
+/** The position that a read's `after` names; null for `start`. Throws `invalid_cursor`. */
 export const positionOf = (session: string, after: string): Position | null =>
-  after === 'start' || after === 'now' ? null : parseCursor(after, session)
+  after === 'start' ? null : parseCursor(after, session)
+
+/** A place in no log. */
+export const NOWHERE: Position = { generation: '000000', id: '0-0' }
 
 /**
  * The id of a turn's last event. A log that was lost does not know the turn's end, so the id must state it; and it
@@ -86,7 +89,7 @@ export const gapId = (cursor: string, { seq, turn }: SnapshotExtent): string =>
 
 /** Where a client goes on. */
 export interface ResumePoint {
-  /** A cursor, `start` or `now` */
+  /** A cursor, or `start` */
   after: string
   /** The turn that had ended there */
   ended?: string | undefined

@@ -79,6 +79,11 @@ export class Log {
     return formatCursor(this.#tag, { generation: this.#generation, id: `${ms}-${n}` })
   }
 
+  /** The cursor of the newest event. */
+  get present(): string {
+    return this.#cursorAt(this.last)
+  }
+
   append(given: BusEvent): void {
     const event = this.#placed(given)
     const isKnown = event.once !== undefined && this.#once.has(event.once)
@@ -146,12 +151,11 @@ export class Log {
   }
 
   /** The number of the first event to read; null when it, or one after it, is lost. */
-  startOf(from: Position | null, { after, turn, begun }: ReadOptions): number | null {
+  startOf(from: Position | null, { turn, begun }: ReadOptions): number | null {
     if (from) {
       const n = this.#keptNumber(from)
       return n === null ? null : n + 1
     }
-    if (after === 'now') return this.last + 1
     if (turn === undefined) return this.base
     const marks = this.#turns.get(turn)
     return marks ? marks.first : begun ? null : this.last + 1

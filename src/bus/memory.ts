@@ -187,6 +187,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       const from = positionOf(session, options.after)
       return { [Symbol.asyncIterator]: () => new Following(() => logOf(session), from, options) }
     },
+    present: async (session) => logOf(session).present,
     async pastEnd(session, turn, cursor, hasEnded) {
       const position = parseCursor(cursor, session)
       return logs.get(session)?.pastEnd(turn, position, hasEnded) ?? false

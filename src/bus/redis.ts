@@ -7,7 +7,7 @@ import { randomBytes } from 'node:crypto'
 import type { Logger } from 'pino'
 import type { Metrics } from '../telemetry.ts'
 import { type Bus, LOG_LIMITS, type LogLimits, type Topic } from './bus.ts'
-import { parseCursor, positionOf } from './cursor.ts'
+import { formatCursor, NOWHERE, parseCursor, positionOf, sessionTag } from './cursor.ts'
 import { createAppends } from './redis/appends.ts'
 import { createInboxes } from './redis/inboxes.ts'
 import { createLink } from './redis/link.ts'
@@ -66,6 +66,10 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
   return {
     append: appends.append,
     read: (session, options) => read(session, positionOf(session, options.after), options),
+    async present(session) {
+      const newest = await link.persist(() => scripts.read(session, 'now', {})).catch(() => null)
+      return formatCursor(sessionTag(session), newest?.position ?? NOWHERE)
+    },
     pastEnd: async (session, turn, cursor, hasEnded) => {
       const position = parseCursor(cursor, session)
       return link.persist(() => scripts.pastEnd(session, turn, position, hasEnded))

@@ -6,7 +6,7 @@
 import type { IncomingHttpHeaders, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
-import { GREETING_MS, type ReadItem } from '../bus/bus.ts'
+import type { ReadItem } from '../bus/bus.ts'
 import { endId } from '../bus/cursor.ts'
 import { isTerminal } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
@@ -50,6 +50,8 @@ interface StreamOptions {
 export const PING_MS = 15_000
 /** Pings in a row that found the client not reading: then it is stuck, not slow. */
 export const STUCK_PINGS = 4
+/** Milliseconds that a stream's headers wait for a first event, to leave with it. */
+const GREETING_MS = 10
 const OVER = Symbol('the stream is over')
 /** How old the last look at a stream's key may be when an event goes out: revoking a key works within a second. */
 const KEY_CHECK_MS = 1000

@@ -13,7 +13,6 @@ export async function proxied(t: Test, direct: string) {
   let hasLost = false
   let delaying: string | null = null
   let deliver: (() => Promise<void>) | null = null
-  let holding: { words: string; held(release: () => void): void } | null = null
   let keeping: { from: string; until: string; begun(): void } | null = null
   const server = createServer((near) => {
     if (state === 'cut') return near.destroy()
@@ -42,11 +41,6 @@ export async function proxied(t: Test, direct: string) {
             far.write(chunk)
           })
         near.destroy()
-        return
-      }
-      if (holding && chunk.includes(holding.words)) {
-        holding.held(() => far.write(chunk))
-        holding = null
         return
       }
       if (state !== 'frozen' && !silent.has(near)) far.write(chunk)
@@ -107,11 +101,6 @@ export async function proxied(t: Test, direct: string) {
       if (!deliver) throw new Error('no command was delayed')
       await deliver()
     },
-    /** Resolves once the next command with these words is on its way, which ends when what it resolves with is called. */
-    holdNext: (words: string) =>
-      new Promise<() => void>((held) => {
-        holding = { words, held }
-      }),
     /** Holds back one connection's answers from the words `from` on; with the words `until` all go in one piece. */
     keepBack: (from: string, until: string) =>
       new Promise<void>((begun) => {

@@ -48,10 +48,9 @@ export function fakeBus() {
       for (const once of [...waiting]) once()
     },
     read(session, options) {
-      const { after, turn } = options
-      const from = after === 'now' ? logOf(session).length : after === 'start' ? 0 : place(session, after)
-      return follow(session, options, turn === undefined || after !== 'now' ? from : logOf(session).length)
+      return follow(session, options, options.after === 'start' ? 0 : place(session, options.after))
     },
+    present: async (session) => cursorAt(session, logOf(session).length),
     async pastEnd(session, turn, cursor) {
       const at = place(session, cursor)
       const end = logOf(session).findIndex(

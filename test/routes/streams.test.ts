@@ -135,6 +135,18 @@ t.test("a session's stream starts at the present and goes on over turns", async 
   t.equal(typesIn(await until(kept, 'event: tools.changed\ndata')).at(0), 'turn.created')
 })
 
+t.test("a session's stream knows its place before its head leaves", async (t) => {
+  const { open, say, bus } = await serve(t, turnRow())
+  const { present } = bus.bus
+  bus.bus.present = async (session) => {
+    const place = await present(session)
+    await say('turn.created')
+    return place
+  }
+  const live = await open('/v1/sessions/ses_1/events')
+  t.same(typesIn(await until(live, '\n\n')), ['turn.created'])
+})
+
 t.test('a new turn is answered with its stream', async (t) => {
   const turn = turnRow()
   let outcome: 'created' | 'replayed' = 'created'

@@ -6,7 +6,7 @@
 import { isTerminal } from '../../chat/event.ts'
 import { BatonError, isUnavailable } from '../../errors.ts'
 import { pause } from '../../within.ts'
-import { GREETING_MS, type LoggedEvent, type ReadItem, type ReadOptions } from '../bus.ts'
+import type { LoggedEvent, ReadItem, ReadOptions } from '../bus.ts'
 import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
 import { clear, type Inbox, type Inboxes } from './inboxes.ts'
 import type { Link } from './link.ts'
@@ -25,39 +25,19 @@ const SOON_MS = [10, 40, 200, 750]
 
 /** Reads as Bus.read does; `from`: where `options.after` is. */
 export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
-  function ask(session: string, from: ReadFrom, options: ReadOptions, asked: number | null = null) {
-    const waited = () => {
-      const ms = asked === null ? 0 : Math.floor(performance.now() - asked)
-      return ms > GREETING_MS ? ms : 0
-    }
-    return link.persist(() => scripts.read(session, from, options, waited))
-  }
+  const ask = (session: string, from: ReadFrom, options: ReadOptions) =>
+    link.persist(() => scripts.read(session, from, options))
 
-  /**
-   * The first page. What is lost stays lost, but a turn's first event may be on its way into the log. `asked`: when the
-   * reader came; null if Redis was away since: what was said meanwhile may be lost, or in the log already.
-   */
-  async function askFirst(
-    session: string,
-    place: Position | null,
-    options: ReadOptions,
-    asked: number | null,
-  ) {
-    const { isYoung = false, signal, after } = options
-    const from = place ?? (after === 'now' ? 'now' : 'start')
-    const began = performance.now()
-    let page = await ask(session, from, options, asked)
-    // A question that came so late may have reached Redis after events that its client was to hear. It tells how long
-    // ago the reader came only if the client had its headers by then.
-    const since = asked !== null && began - asked <= GREETING_MS ? asked : began
-    if (from === 'now' && performance.now() - since > GREETING_MS)
-      page = await ask(session, from, options, asked)
+  /** The first page. What is lost stays lost, but a turn's first event may be on its way into the log. */
+  async function askFirst(session: string, from: ReadFrom, options: ReadOptions) {
+    const { isYoung = false, signal } = options
+    let page = await ask(session, from, options)
     for (const ms of isYoung && from === 'start' ? SOON_MS : []) {
       if (!page.isGap || signal.aborted) break
       await pause(ms, signal)
       page = await ask(session, from, options)
     }
-    return asked === null && from === 'now' ? { ...page, isGap: true } : page
+    return page
   }
 
   /** A page for a reader that has begun; null if it was aborted before Redis was back. */
@@ -78,7 +58,6 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     session: string,
     from: Position | null,
     options: ReadOptions,
-    asked: number | null,
   ): AsyncGenerator<ReadItem> {
     const { signal, turn } = options
     const { inbox, begun, leave } = inboxes.join(session)
@@ -88,7 +67,7 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
       if (signal.aborted || inboxes.isClosed()) return
       // What was heard up to now is in the log already.
       clear(inbox)
-      let page: Page | null = await askFirst(session, from, options, asked)
+      let page: Page | null = await askFirst(session, from ?? 'start', options)
       while (page && !signal.aborted) {
         const { isGap, isComplete, isOver, position } = page
         if (isGap) yield { gap: true, cursor: formatCursor(sessionTag(session), position) }
@@ -112,13 +91,12 @@ export function createRead(link: Link, scripts: Scripts, inboxes: Inboxes) {
     from: Position | null,
     options: ReadOptions,
   ): AsyncGenerator<ReadItem> {
-    const asked = performance.now()
-    const until = asked + FIRST_MS
+    const until = performance.now() + FIRST_MS
     for (let hasWaited = false; !options.signal.aborted && !inboxes.isClosed(); hasWaited = true) {
       try {
         // A turn that had not begun when the reader came may be over by now.
         const now = hasWaited ? { ...options, begun: true } : options
-        return yield* readOn(session, from, now, hasWaited ? null : asked)
+        return yield* readOn(session, from, now)
       } catch (thrown) {
         if (!isUnavailable(thrown) || performance.now() >= until) throw thrown
         await pause(AWAY_MS, options.signal)

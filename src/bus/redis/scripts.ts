@@ -224,9 +224,9 @@ return answers
 `)
 
 /**
- * ARGV: idle ms, `at` | `start` | `now`, generation and id to continue after (for `now`: how many ms ago that was), turn,
- * begun (1 or 0), most events, most bytes. Returns generation, whether there is a gap, the id reached, whether that is the
- * newest, whether the turn's end is reached (each 1 or 0), and id, type, turn, data of each event.
+ * ARGV: idle ms, `at` | `start` | `now`, generation and id to continue after, turn, begun (1 or 0), most events, most
+ * bytes. Returns generation, whether there is a gap, the id reached, whether that is the newest, whether the turn's end is
+ * reached (each 1 or 0), and id, type, turn, data of each event.
  */
 const READ = script(`${COMMON}
 local s = open(KEYS[1], KEYS[2], 'w:')
@@ -236,9 +236,7 @@ if kind == 'at' then
   local id = ARGV[4]
   if ARGV[3] == s.gen and not before(id, s.floor) and not before(s.last, id) then from = id end
 elseif kind == 'now' then
-  local asked = ARGV[4] == '0' and s.last or join(now - tonumber(ARGV[4]), 0)
-  from = before(asked, s.last) and asked or s.last
-  if before(from, s.floor) then from = nil end
+  from = s.last
 elseif turn == '' then
   from = s.floor
 else
@@ -331,15 +329,13 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
         return words === '' ? null : new Error(`Redis refused events: ${words}`)
       })
     },
-    /** `waited`: how many ms ago a reader from `now` on asked. What was said since is told, too. */
     async read(
       session: string,
       from: ReadFrom,
       { turn = '', begun = false }: Pick<ReadOptions, 'turn' | 'begun'>,
-      waited: () => number,
     ): Promise<Page> {
       const era = await link.era()
-      const at = typeof from === 'string' ? [from, '', waited()] : ['at', from.generation, from.id]
+      const at = typeof from === 'string' ? [from, '', ''] : ['at', from.generation, from.id]
       const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, PAGE, PAGE_BYTES, era]
       const answer = (await link.run(READ, keysOf(session), args)) as string[]
       const [generation = '', gap, id = '', complete, over] = answer
