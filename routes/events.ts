@@ -1,6 +1,6 @@
 /** The events of a turn and of a session, from the beginning or after a cursor. */
 import { Type } from 'typebox'
-import { noTurn } from '../src/errors.ts'
+import { findStanding } from '../src/turns/wait.ts'
 import type { App, RouteDeps } from './app.ts'
 import { hasBegun, isOver, resumeAt, sessionEvents, turnEvents } from './event-source.ts'
 import { closed, IdParam } from './schemas.ts'
@@ -39,9 +39,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       },
     },
     async (request, reply) => {
-      const { id } = request.params
-      const turn = await store.turns.standing(request.caller, id)
-      if (!turn) throw noTurn(id)
+      const turn = await findStanding(store, request.caller, request.params.id)
       const place = resumeAt(turn.session_id, request.headers['last-event-id'], request.query.after)
       if (await isOver(deps, turn, place)) return reply.code(204).send()
       return streams.send(reply, turnEvents(deps, request.caller, turn, place, hasBegun(turn)))

@@ -168,9 +168,6 @@ export const refuseAt =
 export const noSession = (id: string): BatonError =>
   new BatonError('session_not_found', `No session ${id} exists.`)
 
-/** Likewise for a turn. */
-export const noTurn = (id: string): BatonError => new BatonError('turn_not_found', `No turn ${id} exists.`)
-
 /** Something that was needed is away, such as the store or the bus; it may come back. */
 export const isUnavailable = (thrown: unknown): boolean =>
   thrown instanceof BatonError && thrown.code === 'unavailable'

@@ -4,7 +4,7 @@
  */
 import { BatonError, invalid } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
-import { EVERYONE, type Execution, type Store, type Turn } from '../store/store.ts'
+import { EVERYONE, type Execution, type Store } from '../store/store.ts'
 import { redactJson, redactText } from '../tools/redact.ts'
 import type { EngineDeps } from './deps.ts'
 import { TOOL_GONE } from './fate.ts'
@@ -24,16 +24,16 @@ export async function findCall(
 export async function recordDecision(
   deps: EngineDeps,
   caller: Caller,
-  turn: Turn,
+  turn: string,
   call: string,
   given: Decision,
 ): Promise<void> {
   const { store, sealed } = deps
-  const row = await findCall(store, turn.id, call)
+  const row = await findCall(store, turn, call)
   const edited = given.arguments
   if (edited) await assertFitting(deps, row, edited)
   const { decision, reason = null } = given
-  const answer = await store.executions.decide(caller, turn.id, call, {
+  const answer = await store.executions.decide(caller, turn, call, {
     decision,
     // Redacted, since it goes into the ledger, and from there to the model.
     reason: reason === null ? null : await redactText(reason),
@@ -43,7 +43,7 @@ export async function recordDecision(
   })
   if (answer === 'decided') return
   // A caller who decided before and lost our answer reads here which decision counts. It may have been made just now.
-  const { approval } = await findCall(store, turn.id, call)
+  const { approval } = await findCall(store, turn, call)
   throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`, {
     ...(approval ? { details: { decision: approval.decision } } : {}),
   })

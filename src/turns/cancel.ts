@@ -2,14 +2,15 @@
  * Cancels a turn, wherever it runs, waits or is queued. The mark in the store comes first: the process that owns the
  * turn, or takes it later, sees the mark there even if no message reaches it.
  */
+import { NO_USAGE } from '../chat/message.ts'
 import type { Caller, Turns } from '../ports.ts'
-import type { Turn } from '../store/store.ts'
+import type { Standing, Turn } from '../store/store.ts'
 import { CANCELLED, requestStop } from './active.ts'
 import { tell } from './control.ts'
 import type { EngineDeps } from './deps.ts'
 import { announcedEnd, sayDirectly } from './events.ts'
 import type { Owned } from './owned.ts'
-import { findTurn, type Wait } from './wait.ts'
+import { findStanding, findTurn, type Wait } from './wait.ts'
 
 /** How long a waiting cancel gives the running turn to end. */
 const WAIT_SECONDS = 30
@@ -27,7 +28,7 @@ export function createCancel(
   const watched = new Set<string>()
 
   /** An owner that does not act on a cancel in time loses the turn; the process that takes it over only ends it. */
-  function breakLater({ id, session_id }: Turn, epoch: number): void {
+  function breakLater({ id, session_id }: Standing, epoch: number): void {
     if (watched.has(id)) return
     watched.add(id)
     const timer = setTimeout(() => {
@@ -42,9 +43,9 @@ export function createCancel(
     timer.unref()
   }
 
-  async function endQueued(turn: Turn): Promise<void> {
+  async function endQueued(turn: Standing): Promise<void> {
     const end = { state: 'cancelled' } as const
-    const announced = announcedEnd(turn, end)
+    const announced = announcedEnd({ ...turn, usage: NO_USAGE }, end)
     // It may have begun to run meanwhile: then its owner sees the request before its first step.
     if (!(await store.turns.endQueued(turn, end, [announced]))) return
     await sayDirectly(bus, announced).then(
@@ -55,7 +56,7 @@ export function createCancel(
 
   return async (caller: Caller, id: string, waits: AbortSignal | null): Promise<Turn> => {
     const epoch = await store.turns.requestCancel(caller, id)
-    const turn = await findTurn(store, caller, id)
+    const turn = await findStanding(store, caller, id)
     const mine = active.get(turn.session_id)
     if (mine?.turn.id === id) requestStop(mine, CANCELLED)
     else if (turn.state === 'queued') await endQueued(turn)

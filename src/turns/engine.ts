@@ -28,7 +28,7 @@ import { createOwned, type Owned } from './owned.ts'
 import { renderPreview } from './preview.ts'
 import { createRestarts, type Restarts } from './restart.ts'
 import { createRoom, createSlots, watchLateness } from './room.ts'
-import { createWait, findTurn } from './wait.ts'
+import { createWait, findStanding, findTurn } from './wait.ts'
 
 /**
  * Ends that were said within this time are noted together. An end that a crash left unnoted is said again; the bus
@@ -141,12 +141,13 @@ export function createEngine(deps: EngineDeps): Engine {
     restart: restarts.restart,
     takeEffect: restarts.takeEffect,
     async decide(caller, id, call, decision) {
-      await recordDecision(deps, caller, await findTurn(store, caller, id), call, decision)
+      await findStanding(store, caller, id)
+      await recordDecision(deps, caller, id, call, decision)
       await owned.resume(id)
       return findTurn(store, caller, id)
     },
     async answer(caller, id, call) {
-      await findTurn(store, caller, id)
+      await findStanding(store, caller, id)
       await findCall(store, id, call)
       throw new BatonError('not_awaiting', `Tool call ${call} is not asking for input.`)
     },

@@ -26,7 +26,12 @@ export const event = (
 ): TurnEvent => ({ ...body, session_id, turn_id: id, step, at: now() })
 
 /** An event that is said once, however often it is announced; `name`: its own within the turn. */
-export const announced = (turn: Turn, step: number | null, name: string, body: TurnEventBody) => ({
+export const announced = (
+  turn: Pick<Turn, 'id' | 'session_id'>,
+  step: number | null,
+  name: string,
+  body: TurnEventBody,
+) => ({
   key: `${turn.id}:${name}`,
   event: event(turn, step, body),
 })
@@ -89,7 +94,7 @@ export function announcedMessage(turn: Turn, step: number, { id, role }: NewMess
   return announced(turn, step, id, { type: 'message', message: stub })
 }
 
-export const announcedEnd = (turn: Turn, end: TurnEnd): AnnouncedEvent =>
+export const announcedEnd = (turn: Pick<Turn, 'id' | 'session_id' | 'usage'>, end: TurnEnd): AnnouncedEvent =>
   announced(turn, null, 'end', terminalEvent(end, turn.usage))
 
 function terminalEvent(end: TurnEnd, usage: Step['usage']): TurnEventBody {

@@ -1,7 +1,7 @@
 /** Restarts the model call in flight: because a caller asks, or because the session's tools changed. */
 import { BatonError } from '../errors.ts'
 import type { Apply, ToolsEffect, ToolsMove, Turns } from '../ports.ts'
-import { EVERYONE, type Session, type Turn } from '../store/store.ts'
+import { EVERYONE, type Session, type Standing, type Turn } from '../store/store.ts'
 import {
   type ActiveTurn,
   cancelRemoved,
@@ -13,7 +13,7 @@ import { expireRemoved } from './approvals.ts'
 import { createAsks, type OwnerCommand, type ToolsCommand, tell } from './control.ts'
 import type { EngineDeps } from './deps.ts'
 import type { Owned } from './owned.ts'
-import { findTurn } from './wait.ts'
+import { findStanding, findTurn } from './wait.ts'
 
 export interface Restarts {
   restart: Turns['restart']
@@ -44,15 +44,15 @@ export function createRestarts(
   }
 
   /** The session's turn that runs or waits for a person. */
-  async function begunTurn(session: string): Promise<Turn | null> {
+  async function begunTurn(session: string): Promise<Standing | null> {
     const id = (await store.sessions.get(EVERYONE, session))?.active_turn_id ?? null
-    const turn = id === null ? null : await store.turns.get(EVERYONE, id)
+    const turn = id === null ? null : await store.turns.standing(EVERYONE, id)
     return turn?.state === 'queued' ? null : turn
   }
 
   return {
     async restart(caller, id) {
-      const turn = await findTurn(store, caller, id)
+      const turn = await findStanding(store, caller, id)
       if (turn.state !== 'running') throw refusal('not_restartable')
       const mine = active.get(turn.session_id)
       const answer =

@@ -1,9 +1,9 @@
 /** A caller that waits for a turn: for its end, or until it needs input. */
 import type { Bus } from '../bus/bus.ts'
 import { TERMINAL } from '../chat/event.ts'
-import { isUnavailable, noTurn } from '../errors.ts'
+import { BatonError, isUnavailable } from '../errors.ts'
 import type { Caller } from '../ports.ts'
-import type { Scope, Store, Turn } from '../store/store.ts'
+import type { Scope, Standing, Store, Turn } from '../store/store.ts'
 import { pause } from '../within.ts'
 import { PATIENCE_MS } from './loop-deps.ts'
 
@@ -14,10 +14,18 @@ const isSettled = (turn: Pick<Turn, 'state' | 'ended_at'>) =>
   turn.ended_at !== null || turn.state === 'awaiting_input'
 
 /** Throws turn_not_found. */
-export async function findTurn(store: Pick<Store, 'turns'>, scope: Scope, id: string): Promise<Turn> {
-  const turn = await store.turns.get(scope, id)
-  if (turn) return turn
-  throw noTurn(id)
+export const findTurn = async (store: Pick<Store, 'turns'>, scope: Scope, id: string): Promise<Turn> =>
+  (await store.turns.get(scope, id)) ?? noTurn(id)
+
+/** Likewise, for those who only have to know how far the turn is. */
+export const findStanding = async (
+  store: Pick<Store, 'turns'>,
+  scope: Scope,
+  id: string,
+): Promise<Standing> => (await store.turns.standing(scope, id)) ?? noTurn(id)
+
+function noTurn(id: string): never {
+  throw new BatonError('turn_not_found', `No turn ${id} exists.`)
 }
 
 export type Wait = ReturnType<typeof createWait>

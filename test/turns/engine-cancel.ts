@@ -213,7 +213,7 @@ t.test('a restart or cancel that names another turn leaves the session’s runni
   // As the turn before was read a moment ago.
   const get: Store['turns']['get'] = async (scope, id) =>
     id === 'turn_before' ? { ...turn, id } : store.turns.get(scope, id)
-  const one = replica({ store: withTurns({ get }) })
+  const one = replica({ store: withTurns({ get, standing: get }) })
   const { turn, types } = await begin(one)
   await eventually(() => types.includes('step.started'))
   for (const op of ['restart', 'cancel']) {
