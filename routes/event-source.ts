@@ -43,15 +43,15 @@ export function resumeAt(
   return place
 }
 
-/**
- * A turn's events from a place, or from its first one (null). `begun`: the turn may have had events before this
- * request.
- */
+/** A turn's first event, or the oldest that is kept of a session's. */
+export const FROM_START: ResumePoint = { after: 'start' }
+
+/** A turn's events from a place on. `begun`: the turn may have had events before this request. */
 export function turnEvents(
   { store, bus }: Deps,
   scope: Scope,
   turn: Standing,
-  place: ResumePoint | null,
+  place: ResumePoint,
   begun: boolean,
 ): StreamSource {
   const messages = () => store.messages.ofTurn(turn.id, 'told')
@@ -61,7 +61,7 @@ export function turnEvents(
     read: (signal) =>
       bus.read(turn.session_id, {
         turn: turn.id,
-        after: place?.after ?? 'start',
+        after: place.after,
         signal,
         begun,
         isYoung: isYoung(turn),
@@ -127,10 +127,9 @@ function gapAt(cursor: string, session: string, turn: Turn | null, messages: Mes
 
 /** The snapshot of the gap right before the place, as far as its messages are still stored. */
 const snapshotAt = (
-  place: ResumePoint | null,
+  { snapshot: extent }: ResumePoint,
   messages: (turn: SnapshotExtent['turn']) => Promise<Message[]>,
 ) => {
-  const extent = place?.snapshot
   if (!extent) return
   return async () => ({
     turn: extent.turn,
@@ -145,10 +144,9 @@ const SOON_MS = 250
 export async function isOver(
   { bus }: Pick<Deps, 'bus'>,
   turn: Standing,
-  place: ResumePoint | null,
+  { after, ended }: ResumePoint,
 ): Promise<boolean> {
-  if (place === null || place.after === 'start') return false
-  const { after, ended } = place
+  if (after === 'start') return false
   const hasEnded = turn.ended_at !== null
   // The place itself says so, even if the log is gone.
   if (hasEnded && ended === turn.id) return true

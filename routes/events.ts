@@ -2,7 +2,7 @@
 import { Type } from 'typebox'
 import { findStanding } from '../src/turns/wait.ts'
 import type { App, RouteDeps } from './app.ts'
-import { hasBegun, isOver, resumeAt, sessionEvents, turnEvents } from './event-source.ts'
+import { FROM_START, hasBegun, isOver, resumeAt, sessionEvents, turnEvents } from './event-source.ts'
 import { closed, IdParam } from './schemas.ts'
 import { EventStream } from './turn-event.ts'
 
@@ -40,7 +40,8 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const turn = await findStanding(store, request.caller, request.params.id)
-      const place = resumeAt(turn.session_id, request.headers['last-event-id'], request.query.after)
+      const given = resumeAt(turn.session_id, request.headers['last-event-id'], request.query.after)
+      const place = given ?? FROM_START
       if (await isOver(deps, turn, place)) return reply.code(204).send()
       return streams.send(reply, turnEvents(deps, request.caller, turn, place, hasBegun(turn)))
     },

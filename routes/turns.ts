@@ -7,7 +7,7 @@ import { logLine } from '../src/log.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
-import { hasBegun, turnEvents } from './event-source.ts'
+import { FROM_START, hasBegun, turnEvents } from './event-source.ts'
 import { givenEdits, givenInput, reading } from './message-input.ts'
 import {
   ContextEdits,
@@ -143,7 +143,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       if (body.background) return reply.code(202).send(turnView(turn))
       if (body.stream === false) return finished(deps, caller, turn, reply)
       const begun = outcome === 'replayed' && hasBegun(turn)
-      return streams.send(reply, turnEvents(deps, caller, turn, null, begun))
+      return streams.send(reply, turnEvents(deps, caller, turn, FROM_START, begun))
     },
   )
   app.get(

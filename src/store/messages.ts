@@ -45,13 +45,13 @@ export function createMessages(db: Db, parts: Parts): Messages {
       const found = await value<StoredMessage[]>(db, 'select history($1, $2)', [session, seq])
       return (found ?? []).map(lost ? parts.shown : parts.message)
     },
-    async newest(session, seq, lost) {
+    async newest(session, seq) {
       const found = await value<StoredMessage>(
         db,
         'select body from message where session_id = $1 and seq > $2 order by seq desc limit 1',
         [session, seq],
       )
-      return found && (lost ? parts.shown : parts.message)(found)
+      return found && parts.shown(found)
     },
     ofTurn: async (turn, lost) => {
       const found = await values<StoredMessage>(

@@ -52,7 +52,7 @@ const STOP_GRACE_MS = 3_000
 const MOST_MEDIA = 32 << 20
 
 /** How many characters of media the calls of a step may still bring. */
-export interface MediaRoom {
+interface MediaRoom {
   left: number
 }
 

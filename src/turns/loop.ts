@@ -119,7 +119,7 @@ async function messagesSince({ store }: LoopDeps, { session_id, base_seq }: Turn
     return await after(session_id, base_seq, 'told')
   } catch (thrown) {
     if (!(thrown instanceof BatonError) || thrown.code !== 'context_too_long') throw thrown
-    const last = await newest(session_id, base_seq, 'told')
+    const last = await newest(session_id, base_seq)
     return last ? [last] : []
   }
 }

@@ -53,8 +53,8 @@ export interface Messages {
    * in its place.
    */
   after(session: string, seq: number, lost?: 'told'): Promise<Message[]>
-  /** The newest of what `after` gives, which may be too long to be read at once; null: there is nothing. */
-  newest(session: string, seq: number, lost?: 'told'): Promise<Message | null>
+  /** The newest of what `after` gives with `told`, all of which may be too long to be read; null: there is nothing. */
+  newest(session: string, seq: number): Promise<Message | null>
   /** As `after`. */
   ofTurn(turn: string, lost?: 'told'): Promise<Message[]>
   append(scope: Scope, session: string, messages: NewMessage[]): Promise<Message[] | 'busy' | null>
