@@ -34,9 +34,12 @@ export type Wait = ReturnType<typeof createWait>
  * Throws turn_not_found, and `unavailable` if the store is away at the beginning or the end. The wait resolves with the
  * turn as it is then. `seconds` null: no limit.
  */
-export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) {
-  async function watch(turn: Turn, signal: AbortSignal, wake: () => void): Promise<void> {
-    for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal })) {
+export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read' | 'present'>) {
+  async function watch({ id, session_id }: Turn, signal: AbortSignal, wake: () => void): Promise<void> {
+    const after = await bus.present(session_id)
+    // What was said before, the store has by now.
+    wake()
+    for await (const item of bus.read(session_id, { turn: id, after, signal })) {
       if (!('events' in item) || item.events.some(({ type }) => SETTLING.has(type))) wake()
     }
   }
@@ -69,17 +72,20 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) 
       return seen.turn
     }
     let wake = () => {}
+    const news = () =>
+      new Promise<void>((resolve) => {
+        wake = resolve
+      })
+    let signalled = news()
     watch(turn, over, () => wake()).catch(() => {})
     try {
       while (true) {
-        const signalled = new Promise<void>((resolve) => {
-          wake = resolve
-        })
+        const left = Math.max(0, until - performance.now())
+        await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
+        signalled = news()
         const isLast = signal.aborted || performance.now() >= until
         const now = await look(isLast)
         if (isLast || isDone(now)) return now
-        const left = Math.max(0, until - performance.now())
-        await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
       }
     } finally {
       stop.abort()

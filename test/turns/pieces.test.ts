@@ -256,6 +256,7 @@ t.test('all waits of a turn for servers together take no longer than its share o
 })
 
 const CALLER = { owner: 'local', admin: true, key_id: null }
+const present = async () => 'place'
 const logged = (type: string): LoggedEvent => ({ cursor: 'c', type, turn_id: turn.id, data: '{}' })
 
 t.test('a wait for a turn ends with the turn although the bus is away or silent', async (t) => {
@@ -266,7 +267,8 @@ t.test('a wait for a turn ends with the turn although the bus is away or silent'
   for (const read of [away, silent]) {
     let isOver = false
     const get = async () => ({ ...turn, ended_at: isOver ? NOW : null })
-    const wait = createWait({ turns: { get, standing: get } } as unknown as Store, { read } as unknown as Bus)
+    const bus = { read, present } as unknown as Bus
+    const wait = createWait({ turns: { get, standing: get } } as unknown as Store, bus)
     const waited = wait(CALLER, turn.id, 600, never)
     await new Promise(setImmediate)
     isOver = true
@@ -298,13 +300,13 @@ t.test('a wait for a turn ends as soon as the bus tells of its end, and then rea
       reads++
       return standing()
     }
-    const wait = createWait({ turns: { get, standing } } as unknown as Store, { read })
+    const wait = createWait({ turns: { get, standing } } as unknown as Store, { read, present })
     let waited: Turn | undefined
     void wait(CALLER, turn.id, null, never).then((seen) => {
       waited = seen
     })
     await new Promise(setImmediate)
-    t.match(asked, { turn: turn.id, after: 'start' })
+    t.match(asked, { turn: turn.id, after: 'place' }, 'what was said before is not read')
     t.equal(looks, 2, 'another event is no reason to ask the store')
     t.equal(reads, 1, 'and a turn that goes on is not read as a whole')
     isOver = true
@@ -318,7 +320,8 @@ t.test('a wait for a turn ends as soon as the bus tells of its end, and then rea
 t.test('a wait for a turn ends when its time is over, or its caller leaves', async (t) => {
   const get = async () => ({ ...turn, state: 'running', ended_at: null })
   const read = () => ({ [Symbol.asyncIterator]: () => ({ next: () => new Promise(() => {}) }) })
-  const wait = createWait({ turns: { get, standing: get } } as unknown as Store, { read } as unknown as Bus)
+  const bus = { read, present } as unknown as Bus
+  const wait = createWait({ turns: { get, standing: get } } as unknown as Store, bus)
   const begun = performance.now()
   t.match(await wait(CALLER, turn.id, 0.02, never), { state: 'running' })
   t.ok(performance.now() - begun >= 20)
