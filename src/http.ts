@@ -22,7 +22,7 @@ import { toolExecutionRoutes } from '../routes/tool-executions.ts'
 import { turnRoutes } from '../routes/turns.ts'
 import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
-import { keepConnections } from './http/connections.ts'
+import { watchConnections } from './http/connections.ts'
 import { onClientError, requestId, sendError, useErrors } from './http/errors.ts'
 import { useOpenApi } from './http/openapi.ts'
 import { createRateLimit } from './http/rate.ts'
@@ -97,7 +97,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
-  keepConnections(app.server, streams.closing, STUCK_PINGS * (deps.pingMs ?? PING_MS))
+  watchConnections(app.server, streams.closing, STUCK_PINGS * (deps.pingMs ?? PING_MS))
   // A header `Expect` with an unknown value is ignored: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())

@@ -21,7 +21,7 @@ interface Connection {
  * What a client does not take of its answer is held in memory: a client that takes nothing for `stuckMs` is dropped, as on
  * a stream. The server's own limit will not do, since it counts the silence before an answer, too, which may be long.
  */
-export function keepConnections(server: Server, closing: AbortSignal, stuckMs: number): void {
+export function watchConnections(server: Server, closing: AbortSignal, stuckMs: number): void {
   const connections = new Map<Socket, Connection>()
   server.on('connection', (socket) => {
     const answers = new Set<ServerResponse>()
@@ -58,27 +58,16 @@ function closeAll(server: Server, connections: ReadonlyMap<Socket, Connection>, 
   const closeIf = (isOver: (connection: Connection) => boolean) => {
     for (const connection of connections.values()) if (isOver(connection)) connection.socket.destroy()
   }
+  const closeAfter = (ms: number, isOwed: (answer: ServerResponse) => boolean) =>
+    setTimeout(closeIf, ms, ({ answers }: Connection) => ![...answers].some(isOwed)).unref()
   server.closeIdleConnections = () => {}
   closing.addEventListener('abort', () => {
     // What has come by then is read first, also if the event loop is late.
     setTimeout(() => setImmediate(closeIf, isIdle), READ_MS)
-    setTimeout(
-      closeIf,
-      ARRIVE_MS,
-      owesNone(({ req }) => req.complete),
-    ).unref()
-    setTimeout(
-      closeIf,
-      TAKE_MS,
-      owesNone(({ writableEnded }) => !writableEnded),
-    ).unref()
+    closeAfter(ARRIVE_MS, ({ req }) => req.complete)
+    closeAfter(TAKE_MS, ({ writableEnded }) => !writableEnded)
   })
 }
 
 const isIdle = ({ socket, answers, idleAt }: Connection): boolean =>
   answers.size === 0 && socket.bytesRead === idleAt
-
-const owesNone =
-  (isOwed: (answer: ServerResponse) => boolean) =>
-  ({ answers }: Connection): boolean =>
-    ![...answers].some(isOwed)
