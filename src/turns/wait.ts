@@ -35,7 +35,7 @@ export type Wait = ReturnType<typeof createWait>
  * turn as it is then. `seconds` null: no limit.
  */
 export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read' | 'present'>) {
-  async function watch({ id, session_id }: Turn, signal: AbortSignal, wake: () => void): Promise<void> {
+  async function watch({ id, session_id }: Standing, signal: AbortSignal, wake: () => void): Promise<void> {
     const after = await bus.present(session_id)
     // What was said before, the store has by now.
     wake()
@@ -51,26 +51,25 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read' | 
     signal: AbortSignal,
     isDone = isSettled,
   ): Promise<Turn> => {
-    const turn = await findTurn(store, caller, id)
-    if (isDone(turn) || seconds === 0) return turn
-    const until = seconds === null ? Number.POSITIVE_INFINITY : performance.now() + seconds * 1000
+    // The turn may be megabytes: it is read as a whole only when it is given out.
+    const turn = seconds === 0 ? null : await findStanding(store, caller, id)
+    if (!turn || isDone(turn)) return findTurn(store, caller, id)
+    let seenAt = performance.now()
+    const until = seconds === null ? Number.POSITIVE_INFINITY : seenAt + seconds * 1000
+    /** Null while the turn goes on. A store that is away costs the caller what it costs the turn: time. */
+    const look = async (isLast: boolean): Promise<Turn | null> => {
+      try {
+        const isOver = isLast || isDone(await findStanding(store, caller, id))
+        const now = isOver ? await findTurn(store, caller, id) : null
+        seenAt = performance.now()
+        return now && (isLast || isDone(now)) ? now : null
+      } catch (thrown) {
+        if (isLast || !isUnavailable(thrown) || performance.now() > seenAt + PATIENCE_MS) throw thrown
+        return null
+      }
+    }
     const stop = new AbortController()
     const over = AbortSignal.any([signal, stop.signal])
-    let seen = { turn, at: performance.now() }
-    /**
-     * The turn may be megabytes: it is read as a whole only when it is given out. A store that is away costs the caller
-     * what it costs the turn: time.
-     */
-    const look = async (isLast: boolean) => {
-      try {
-        const now = isLast ? null : await store.turns.standing(caller, id)
-        const isOpen = now !== null && !isDone(now)
-        seen = { turn: isOpen ? seen.turn : await findTurn(store, caller, id), at: performance.now() }
-      } catch (thrown) {
-        if (!isUnavailable(thrown) || performance.now() > Math.min(until, seen.at + PATIENCE_MS)) throw thrown
-      }
-      return seen.turn
-    }
     let wake = () => {}
     const news = () =>
       new Promise<void>((resolve) => {
@@ -83,9 +82,8 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read' | 
         const left = Math.max(0, until - performance.now())
         await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
         signalled = news()
-        const isLast = signal.aborted || performance.now() >= until
-        const now = await look(isLast)
-        if (isLast || isDone(now)) return now
+        const now = await look(signal.aborted || performance.now() >= until)
+        if (now) return now
       }
     } finally {
       stop.abort()
