@@ -13,6 +13,8 @@ mkdir -p dist/src dist/demo
 echo compiled
 for file in src/server demo/demo; do echo 'console.log("serving")' >dist/$file.js; done
 `
+/** In place of the runner of the tests. */
+const RUNNER = 'await import("../dist/src/server.js")'
 
 function checkout(t: Test): string {
   const folder = scratch(t)
@@ -21,6 +23,7 @@ function checkout(t: Test): string {
     copyFileSync(join(root, file), join(folder, file))
   }
   writeFileSync(join(folder, 'scripts/template.mjs'), '')
+  writeFileSync(join(folder, 'scripts/test.mjs'), RUNNER)
   return folder
 }
 
@@ -31,18 +34,23 @@ const npm = (cwd: string, command: string) =>
     env: { ...process.env, npm_config_ignore_scripts: 'true' },
   })
 
+function withCompiler(folder: string): string {
+  for (const name of ['typescript', '.bin'])
+    mkdirSync(join(folder, 'node_modules', name), { recursive: true })
+  writeFileSync(join(folder, 'node_modules/typescript/package.json'), '{}')
+  writeFileSync(join(folder, 'node_modules/.bin/tsc'), COMPILER, { mode: 0o755 })
+  return folder
+}
+
 t.test('the first commands of the README build what npm ci was kept from building', async (t) => {
   for (const command of ['start', 'demo']) {
-    const folder = checkout(t)
-    for (const name of ['typescript', '.bin'])
-      mkdirSync(join(folder, 'node_modules', name), { recursive: true })
-    writeFileSync(join(folder, 'node_modules/typescript/package.json'), '{}')
-    writeFileSync(join(folder, 'node_modules/.bin/tsc'), COMPILER, { mode: 0o755 })
+    const folder = withCompiler(checkout(t))
     const { status, stdout, stderr } = npm(folder, command)
     t.match({ status, stdout }, { status: 0, stdout: /^serving\n$/ }, command)
     t.match(stderr, 'compiled', 'the words of the build are not among those of the command')
     t.match(npm(folder, command), { status: 0, stdout: 'serving\n', stderr: '' }, 'once')
   }
+  t.match(npm(withCompiler(checkout(t)), 'test'), { status: 0, stdout: 'compiled\nserving\n' })
 })
 
 t.test('without a compiler they say why it is not there, and what to do', async (t) => {
