@@ -6,7 +6,6 @@
 import { randomBytes } from 'node:crypto'
 import { closeSync, existsSync, mkdirSync, openSync, readdirSync, realpathSync, rmSync } from 'node:fs'
 import { connect, createServer, type Server } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { sha256 } from '../chat/json.ts'
@@ -59,7 +58,7 @@ interface Place {
 /**
  * Always the folder itself if possible: others may know it by another path, as through a link or in a container, or
  * have another temporary folder. Linux has a short path to every open file. Elsewhere, if the folder's own path is too
- * long for a socket, a folder in the temporary folder takes its place.
+ * long for a socket, a folder in /tmp takes its place: TMPDIR may be another one for each process, and too long itself.
  */
 function placeFor(folder: string): Place {
   if (Buffer.byteLength(folder) + 1 + NAME_LENGTH <= LONGEST_PATH) return { path: folder, leave() {} }
@@ -68,7 +67,7 @@ function placeFor(folder: string): Place {
   if (existsSync(path)) return { path, leave: () => closeSync(file) }
   closeSync(file)
   const hash = sha256(realpathSync(folder)).slice(0, 16)
-  const place = join(tmpdir(), `baton-${hash}`)
+  const place = `/tmp/baton-${hash}`
   mkdirSync(place, { recursive: true, mode: 0o700 })
   return { path: place, leave() {} }
 }
