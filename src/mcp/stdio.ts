@@ -133,12 +133,17 @@ function spawned(child: Child, { name, command = '', isConfigured }: McpServerSp
     child.on('error', (error: NodeJS.ErrnoException) => {
       // The error's words name the program, which is not for all owners.
       const said = isConfigured ? ` (${error.code})` : `: ${error.message}`
-      const isLine = error.code === 'ENOENT' && /\s/.test(command)
-      const why = isLine ? `${said} [Its command is the program alone; arguments go into args.]` : said
+      const why = error.code === 'ENOENT' ? said + whyMissing(command) : said
       const facts = { sent: false, lastWords: isConfigured ? error.message : undefined, cause: error }
       reject(new McpError('unavailable', `${name} cannot be started${why}`, facts))
     })
   })
+}
+
+function whyMissing(command: string): string {
+  if (/\s/.test(command)) return ' [Its command is the program alone; arguments go into args.]'
+  if (command.includes('/')) return ''
+  return " [Baton does not search your shell's PATH: write the program's whole path, or set PATH in env.]"
 }
 
 /** `exit`, not `close`: a grandchild may hold the pipes open for ever. */

@@ -87,6 +87,15 @@ t.test('a command with its arguments in it is told to have them in args', async 
   t.match(error.message, /ENOENT \[Its command is the program alone; arguments go into args\.\]$/)
 })
 
+t.test('a program that is not in the PATH of servers is told where Baton looks', async (t) => {
+  for (const isConfigured of [false, true]) {
+    const { error } = await failure(t, shell('', { command: 'no-such-uvx', isConfigured }))
+    t.match(error.message, /ENOENT\)? \[Baton does not search your shell's PATH: .*whole path.*env\.\]$/)
+  }
+  const { error } = await failure(t, shell('', { command: '/no/such/uvx' }))
+  t.match(error.message, /ENOENT$/)
+})
+
 t.test("the owner of a connector reads its program's last words in the error", async (t) => {
   const { error, told } = await failure(t, shell(`echo '${WORDS}' >&2; exit 7`))
   t.match(error.message, /exited with code 7; stderr: cannot open .*notes\.db with \*\*\*\]$/)
