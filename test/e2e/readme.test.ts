@@ -21,9 +21,10 @@ const DEMO = fileURLToPath(new URL('../../demo/demo.js', import.meta.url))
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
 const README = join(ROOT, 'README.md')
 
-const hasCurl = spawnSync('curl', ['--version']).status === 0 || process.env.CI === 'true'
+const missing = ['curl', 'bash'].find((program) => spawnSync(program, ['--version']).status !== 0)
+const skip = process.env.CI !== 'true' && missing ? `${missing} is not there` : false
 
-t.test('the walk does what the README says', { skip: hasCurl ? false : 'curl is not there' }, async (t) => {
+t.test('the walk does what the README says', { skip }, async (t) => {
   t.teardown(stopAll)
   const tools = (await startEverything()).replace(/\/mcp$/, '')
   const world = await openWorld(t, 'embedded')
