@@ -11,8 +11,9 @@ const root = resolve(dirname(fileURLToPath(import.meta.url)), '../../..')
 const COMPILER = `#!/bin/sh
 mkdir -p dist/src dist/demo
 echo compiled
-for file in src/server demo/demo; do echo 'console.log("serving")' >dist/$file.js; done
+for file in src/server demo/demo demo/emulators; do echo 'console.log("serving")' >dist/$file.js; done
 `
+const COMMANDS = ['start', 'demo', 'emulators']
 /** In place of the runner of the tests. */
 const RUNNER = 'await import("../dist/src/server.js")'
 
@@ -43,7 +44,7 @@ function withCompiler(folder: string): string {
 }
 
 t.test('the first commands of the README build what npm ci was kept from building', async (t) => {
-  for (const command of ['start', 'demo']) {
+  for (const command of COMMANDS) {
     const folder = withCompiler(checkout(t))
     const { status, stdout, stderr } = npm(folder, command)
     t.match({ status, stdout }, { status: 0, stdout: /^serving\n$/ }, command)
@@ -54,7 +55,7 @@ t.test('the first commands of the README build what npm ci was kept from buildin
 })
 
 t.test('without a compiler they say why it is not there, and what to do', async (t) => {
-  for (const command of ['start', 'demo']) {
+  for (const command of COMMANDS) {
     const { status, stderr } = npm(checkout(t), command)
     t.equal(status, 1, command)
     t.match(stderr, /^no compiler and no dist.*NODE_ENV=production.*npm ci --include=dev.*\n$/)
