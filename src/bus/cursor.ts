@@ -44,10 +44,17 @@ export function sessionTag(session: string): string {
 /** Names a log until it is lost. */
 export const newGeneration = (): string => randomBytes(DIGITS / 2).toString('hex')
 
-export const formatCursor = (tag: string, { generation, id }: Position): string => `${id}.${tag}${generation}`
+/** A new log in Redis counts from up to a million on. Only beyond ten million events does the order as texts end. */
+const COUNTER_DIGITS = 7
+
+/** Padded: cursors are opaque to clients, so whether they are in order is seen by comparing them as texts. */
+export function formatCursor(tag: string, { generation, id }: Position): string {
+  const n = id.indexOf('-') + 1
+  return `${id.slice(0, n)}${id.slice(n).padStart(COUNTER_DIGITS, '0')}.${tag}${generation}`
+}
 
 /** The id in a cursor that this process made. */
-export const idOf = (cursor: string): string => cursor.slice(0, cursor.indexOf('.'))
+export const idOf = (cursor: string): string => numbersOf(cursor.slice(0, cursor.indexOf('.'))).join('-')
 
 const FORM = /^(\d{1,15})-(\d{1,15})\.([0-9a-f]{6})([0-9a-f]{6})$/
 
