@@ -31,7 +31,8 @@ const LONGEST = 1_000
 export function repairDiscovery(result: unknown): unknown {
   if (!isRecord(result)) return result
   const { resultType, supportedVersions: versions, capabilities, _meta } = result
-  const info = isRecord(_meta) ? _meta[SERVER_INFO] : undefined
+  // Drafts of the revision had it beside the rest, as `initialize` does.
+  const info = (isRecord(_meta) && _meta[SERVER_INFO]) || result.serverInfo
   const { name, version } = isRecord(info) ? info : {}
   const isShort = (text: unknown) => typeof text !== 'string' || text.length <= LONGEST
   return {
