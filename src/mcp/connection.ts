@@ -19,15 +19,7 @@ import { isForgotten } from './forgotten.ts'
 import { createMcpFetch } from './http.ts'
 import { type RepairedTools, repairTools } from './repair.ts'
 import { scrubbedFailure } from './scrub.ts'
-import {
-  type ConnectionContext,
-  explain,
-  negotiate,
-  PARCEL,
-  type Patience,
-  type Verdict,
-  type Wire,
-} from './wire.ts'
+import { type ConnectionContext, explain, negotiate, PARCEL, type Verdict, type Wire } from './wire.ts'
 
 /** One call of one tool. */
 interface CallRequest {
@@ -66,15 +58,15 @@ export interface Connection {
 const END_SESSION_MS = 1_000
 const STREAM_END_MS = 2_000
 
-/** Connects within the patience. With a `verdict` there is no probe. Rejects with an McpError whose `sent` is false. */
+/** Connects within `ms`. With a `verdict` there is no probe. Rejects with an McpError whose `sent` is false. */
 export async function openConnection(
   spec: McpServerSpec,
   context: ConnectionContext,
   verdict: Verdict | null,
-  patience: Patience,
+  ms: number,
 ): Promise<Connection> {
   try {
-    const wire = await negotiate(spec, context, verdict, patience)
+    const wire = await negotiate(spec, context, verdict, ms)
     // The transport may have gone in the moment after the handshake.
     if (!wire.client.transport)
       throw new McpError('disconnected', `${spec.name} closed the connection at once.`, { sent: false })

@@ -19,8 +19,6 @@ export interface Health {
   skipPause(): void
   /** How long an attempt may take now: longer after each that was too slow, so that a slow server connects in the end. */
   patienceMs(): number
-  /** An attempt took too long, and no later one was quick */
-  isLate(): boolean
   /** Too many requests in a row had no answer */
   isStuck(): boolean
   /** The last failure; null after a success */
@@ -66,7 +64,6 @@ export function createHealth({
       pausedUntil = 0
     },
     patienceMs: () => Math.min(connectMs * 2 ** late, attemptMs),
-    isLate: () => late > 0,
     isStuck: () => timeouts >= MAX_TIMEOUTS,
     last: () => last,
     succeeded() {

@@ -169,11 +169,7 @@ export class Link {
       closing: (work) => this.#track(work),
       ending: this.ending,
     }
-    const ms = this.health.patienceMs()
-    // A server that was late may have been silent only to the probe, as some of 2025 are: an attempt without it gets
-    // half the time.
-    const patience = this.health.isLate() ? { ms, probeMs: ms / 2 } : { ms }
-    const connection = await openConnection(spec, context, known, patience)
+    const connection = await openConnection(spec, context, known, this.health.patienceMs())
     if (this.ending.aborted) {
       this.#track(connection.close())
       throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false })

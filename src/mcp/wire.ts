@@ -49,24 +49,21 @@ const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
 
-/** How long an attempt to connect may take; `probeMs`: the part of a probe that the server may not answer. */
-export interface Patience {
-  ms: number
-  probeMs?: number
-}
+/** The part of an attempt's time that the probe gets: some servers of 2025 never answer it, and are asked without it then. */
+const PROBE_SHARE = 0.6
 
-/** Connects within the patience. With a `verdict` there is no probe. Rejects with McpError or an error of the SDK. */
+/** Connects within `ms`. With a `verdict` there is no probe. Rejects with McpError or an error of the SDK. */
 export async function negotiate(
   spec: McpServerSpec,
   context: ConnectionContext,
   verdict: Verdict | null,
-  { ms, probeMs }: Patience,
+  ms: number,
 ): Promise<Wire> {
   const until = performance.now() + ms
   const attempt: MakeAttempt = (options) => openWire(spec, context, options, { ms, until })
   if (verdict) return attempt({ mode: 'legacy', prior: verdict })
   if (spec.transport === 'sse') return attempt({ mode: 'legacy' })
-  return spec.transport === 'stdio' ? legacyFirst(spec, attempt) : probeFirst(spec, attempt, probeMs)
+  return spec.transport === 'stdio' ? legacyFirst(spec, attempt) : probeFirst(spec, attempt, ms * PROBE_SHARE)
 }
 
 type MakeAttempt = (options: Negotiation) => Promise<Wire>
@@ -88,9 +85,9 @@ const isEraFailure = ({ cause }: Error): boolean =>
   cause instanceof SdkError && cause.code === SdkErrorCode.EraNegotiationFailed
 
 /** Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence, 401) instead of refusing it. */
-async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: number): Promise<Wire> {
+async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs: number): Promise<Wire> {
   try {
-    return await attempt({ mode: 'auto', ...(probeMs && { probeMs }) })
+    return await attempt({ mode: 'auto', probeMs })
   } catch (probed) {
     if (!(probed instanceof ProbeFailedError)) throw probed
     return attempt({ mode: 'legacy' }).catch((error) => {

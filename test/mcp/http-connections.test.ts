@@ -147,9 +147,9 @@ t.test('a session that is lost twice is reported, and not opened a third time', 
   t.equal(rig.count('tools/call'), 2)
 })
 
-t.test('a server that never answers the first request is given up after the connect time', async (t) => {
+t.test('a server that never answers the first requests is given up after the connect time', async (t) => {
   const rig = await startRig(t)
-  rig.on('server/discover', () => {})
+  for (const method of ['server/discover', 'initialize']) rig.on(method, () => {})
   const mcp = door(t, { connectMs: { http: 150, stdio: 150 } })
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout', sent: false, message: /150 ms/ })
   t.match(mcp.status('server:1'), { state: 'down', error: /150 ms/ })
