@@ -291,6 +291,7 @@ function httpOf(
     tools,
     connectors: createConnectors({
       store,
+      bus,
       vault,
       config,
       assertUrl,

@@ -2,6 +2,7 @@
  * What callers may do with connectors. Connecting is the MCP door's work, a session's tools are src/tools/'s; both are
  * told what changed here.
  */
+import type { Bus } from './bus/bus.ts'
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
 import type { ConnectorInput } from './config/connector-shape.ts'
@@ -61,6 +62,7 @@ export interface Connectors {
 }
 
 interface ConnectorDeps {
+  bus: Pick<Bus, 'publish' | 'subscribe'>
   store: Pick<Store, 'connectors'>
   vault: Pick<Vault, 'seal' | 'open'>
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
@@ -73,8 +75,17 @@ interface ConnectorDeps {
 }
 
 export function createConnectors(deps: ConnectorDeps): Connectors {
-  const { store, vault, tools } = deps
+  const { store, bus, vault, tools } = deps
   const { view, boundTo } = createConnectorViews(deps)
+  const release = (key: string): void => deps.mcp.release(key)
+  bus.subscribe('connectors', release)
+
+  /** On every replica. One that the message does not reach keeps the connection for some minutes after its last use. */
+  function letGo(connector: Connector): void {
+    const key = connectorKey(connector)
+    release(key)
+    void bus.publish('connectors', key)
+  }
 
   async function row(scope: Scope, id: string): Promise<Connector> {
     const found = await store.connectors.get(scope, id)
@@ -132,7 +143,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     if (!connector) return update(caller, id, patch)
     if (connector === 'name_taken') throw taken(input.name)
     if (connector === 'name_beside') throw beside(input.name)
-    deps.mcp.release(connectorKey(before))
+    letGo(before)
     await tools.connectorChanged(connector)
     return view(caller, connector)
   }
@@ -142,7 +153,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const sessions = await store.connectors.sessionsOf(id, FOLLOWERS)
     const entry = entryOf(caller, 'connector.delete', connector)
     if (!(await store.connectors.delete(caller, id, entry))) throw notFound(id)
-    deps.mcp.release(connectorKey(connector))
+    letGo(connector)
     await tools.connectorChanged(connector, sessions)
   }
 

@@ -9,6 +9,7 @@ import { createVault } from '../src/credentials/vault.ts'
 import { BatonError } from '../src/errors.ts'
 import { McpError } from '../src/mcp/contract.ts'
 import { AVAILABLE, NONE } from './patterns.ts'
+import { fakeBus } from './routes/fake-bus.ts'
 import { gateway, vault } from './routes/gateway.ts'
 import { ADMIN, gatewayOnStore, KEYS } from './routes/gateway-on-store.ts'
 
@@ -88,6 +89,14 @@ t.test(
       { verb: 'released', args: [latter] },
       { verb: 'changed', args: ['own', [session]] },
     ])
+    const told = g.bus.published.filter(([topic]) => topic === 'connectors')
+    t.same(
+      told,
+      [former, latter].map((key) => ['connectors', key]),
+      'the other replicas are told',
+    )
+    await g.bus.bus.publish('connectors', 'con_1@1')
+    t.match(g.tools.calls.at(-1), { verb: 'released', args: ['con_1@1'] }, 'this one hears them, too')
   },
 )
 
@@ -138,6 +147,7 @@ t.test('a test that fails within Baton is answered with 503, not as a fault of t
   }
   const connectors = createConnectors({
     store,
+    bus: fakeBus().bus,
     vault,
     config: { allowStdioConnectors: false, toolbox: g.config.toolbox },
     assertUrl: never,

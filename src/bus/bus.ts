@@ -107,9 +107,9 @@ export interface Bus {
 }
 /**
  * control: what an owner of turns, or all replicas, must hear (`Control`, turns/control.ts) · queue: a session has
- * work · keys: a key was revoked
+ * work · keys: a key was revoked · connectors: nobody needs the connection of this key any more
  */
-export type Topic = 'control' | 'queue' | 'keys'
+export type Topic = 'control' | 'queue' | 'keys' | 'connectors'
 
 /** How much of a session's events both buses keep. What is gone costs a reader a snapshot, no more. */
 export interface LogLimits {

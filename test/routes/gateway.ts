@@ -258,6 +258,7 @@ export async function gateway(
   const logins = createLogins({ store, vault, vendors, http, credentials, log, ownUrl: () => null })
   const connectors = createConnectors({
     store,
+    bus: bus.bus,
     vault,
     config,
     assertUrl,
