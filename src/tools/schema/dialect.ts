@@ -2,7 +2,7 @@
  * JSON Schema of any draft, one node at a time: what an older draft's form means in 2020-12, which types a node has if
  * they are misspelt, left out or known only from its values, and where a local reference leads.
  */
-import { isRecord, valueAt } from '../../chat/json.ts'
+import { isRecord, isWithin, valueAt } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
 import {
   asType,
@@ -138,6 +138,23 @@ export function modernNode(raw: JsonSchema): Map<string, unknown> {
     }
   }
   return node
+}
+
+/**
+ * The largest schema that is copied, and most bytes of all its copies: larger ones would push the words and details of
+ * other parts out of the tool's schema, or the tool out of the list.
+ */
+const MOST_COPIED = { depth: 4, bytes: 4_096 }
+
+/**
+ * What a node says of each of so many names that no property lists; false: nobody knows, or it is too long to be said
+ * of each. A reference may lead to something of any size.
+ */
+export function ofUnlisted(node: ReadonlyMap<string, unknown>, count: number): unknown {
+  const others = node.get('additionalProperties') ?? true
+  if (!isRecord(others) || count === 0) return others
+  const isShort = isWithin(others, { ...MOST_COPIED, bytes: MOST_COPIED.bytes / count })
+  return isShort && others.$ref === undefined && !node.has('patternProperties') && others
 }
 
 /** Keywords that the validator reads but does not check. */

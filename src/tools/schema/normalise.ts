@@ -14,7 +14,7 @@
  */
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
-import { createResolver, knownTypes, modernNode, tidyValues } from './dialect.ts'
+import { createResolver, knownTypes, modernNode, ofUnlisted, tidyValues } from './dialect.ts'
 import {
   annotationsOf,
   asType,
@@ -45,8 +45,6 @@ const MAX_NODES = 5_000
  * again and again: without this bound a schema of 135 kB took seconds.
  */
 const MAX_WORK = 100_000
-/** Most required names of an object for which a name without a property gets the schema of all other names. */
-const MOST_LIKE_OTHERS = 50
 /** Most references in a chain, each with more keywords beside it: the stack holds no more. */
 const MAX_CHAIN = 100
 
@@ -343,11 +341,10 @@ class Cleaner {
       else if (required.has(key) || !this.#unknown.has(clean)) entries.push([key, clean])
     }
     const known = new Set(entries.map(([key]) => key))
+    const unlisted = [...required].filter((key) => !known.has(key))
     // Gemini refuses a required name without a property (wire/gemini.md 5.1), and a model must see the name anyway.
-    const additional = node.get('additionalProperties') ?? true
-    const isPlain = !node.has('patternProperties') && required.size <= MOST_LIKE_OTHERS
-    const other = isPlain ? additional : additional === true
-    for (const key of required) if (!known.has(key)) entries.push([key, this.#some(other, depth)])
+    const said = ofUnlisted(node, unlisted.length)
+    for (const key of unlisted) entries.push([key, this.#some(said, depth)])
     return Object.fromEntries(entries)
   }
 

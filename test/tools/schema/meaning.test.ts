@@ -82,8 +82,18 @@ t.test('older drafts and odd shapes keep their meaning', async (t) => {
     { ...record, properties: { a: { type: 'number' } } },
     'a required name is of the type of all others, as in a record of zod',
   )
-  const many = Array.from({ length: 51 }, (_, i) => `a${i}`)
-  t.match(property({ ...record, required: many }), { properties: { a50: EMPTY } })
+  const names = Array.from({ length: 50 }, (_, i) => `a${i}`)
+  t.match(property({ ...record, required: names }), { properties: { a49: { type: 'number' } } })
+  const long = { type: 'object', properties: Object.fromEntries(names.map((name) => [name, record])) }
+  for (const additionalProperties of [long, { $ref: '#/$defs/Long' }]) {
+    const x = { type: 'object', additionalProperties, required: names }
+    const { properties } = clean({ type: 'object', properties: { x }, $defs: { Long: long } })
+    t.match(
+      properties,
+      { x: { properties: { a49: EMPTY } } },
+      'copies would take the room of all other parts',
+    )
+  }
   t.strictSame(property({ ...record, patternProperties: { '^b': { type: 'string' } } }), {
     ...record,
     properties: { a: {} },
