@@ -3,6 +3,7 @@
  * deployment's limit, and the map that leads a called name back. Unchanged tools keep their bytes.
  */
 import { BoundedMap } from '../bounded-map.ts'
+import { sha256 } from '../chat/json.ts'
 import type { AssistantPart, MessageInput, Part } from '../chat/message.ts'
 import { exposedName } from '../chat/names.ts'
 import { once } from '../chat/once.ts'
@@ -10,7 +11,7 @@ import type { Deployment, SchemaProfile, ToolDeclaration } from '../provider.ts'
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
 import { inSlices } from '../within.ts'
 import type { DeclaredTool } from './execute.ts'
-import { isDeclarable, isPlaceholder } from './registry.ts'
+import { isDeclarable } from './registry.ts'
 import { type Adapted, adapt, ownNames, sentNames } from './schema/adapt.ts'
 
 /** What one request declares, and how a called name leads back. */
@@ -29,7 +30,7 @@ const MOST_ADAPTED = 32 << 20
 /** What an adaptation takes besides its schema */
 const OVERHEAD = 500
 const sizeOf = (one: Adapted): number => OVERHEAD + ('schema' in one ? JSON.stringify(one.schema).length : 0)
-/** One adaptation for a definition and profile, however many sessions bind it and deployments share it. */
+/** One adaptation for a schema and profile, however many sessions bind it and deployments share it. */
 const adaptedFor = once((_: SchemaProfile) => new BoundedMap<Adapted>(MOST_ADAPTED, sizeOf))
 
 /** A row and deployment have one overlay: the same object each time. */
@@ -65,9 +66,8 @@ function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
     return { undeclarable: tool.reason ?? 'It cannot be declared.' }
   }
   const known = adaptedFor(deployment.schema)
-  // A row may hold the placeholder instead of its definition's schema: it must not be cached under the definition's
-  // hash.
-  const key = isPlaceholder(tool) ? '' : tool.hash
+  // Not by the definition's hash: a row may hold a placeholder for its schema, or what a build before this one made of it.
+  const key = sha256(JSON.stringify(tool.parameters))
   const found = known.get(key)
   if (found) return found
   const fresh = adapt(tool.parameters, deployment.schema)

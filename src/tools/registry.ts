@@ -169,7 +169,7 @@ const bytesOf = ({ description, parameters, input_schema, annotations }: Registr
 /** Stands in for a schema that was not worked out. A tool without properties may have it as its real one. */
 const ANY = { type: 'object', properties: {} }
 /** Whether the tool has ANY for its schema. */
-export const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>): boolean =>
+const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>): boolean =>
   // The cheaper check first: it is made for thousands of tools at each revision.
   Object.keys(parameters).length === 2 && isDeepStrictEqual(parameters, ANY)
 

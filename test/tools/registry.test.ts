@@ -90,6 +90,17 @@ t.test('all lists together get unique legal names, the same in any order and aft
   }
 })
 
+t.test('each session keeps the schema that its build made of a definition', async (t) => {
+  const [deployment] = deployments
+  if (!deployment) throw new Error('no deployment')
+  const { tools } = await next([], [server('s', [tool('kept')])])
+  const parameters = { type: 'object', properties: { before: {} } }
+  for (const made of [tools, tools.map((one) => ({ ...one, parameters }))]) {
+    const overlay = await overlayOf(rowOf(made), deployment)
+    t.match(overlay.tools.at(-1)?.parameters, found(made, 's.kept').parameters)
+  }
+})
+
 t.test('every tool of every list is declared to every deployment', async (t) => {
   const { tools } = await next(
     [],
@@ -534,7 +545,7 @@ t.test('a list at the limits is read, and declared, while others have the event 
   const known = Object.values(LISTS).flat()
   const tools = Array.from({ length: 800 }, (_, i): McpTool => {
     const { inputSchema } = structuredClone(known[i % known.length] as McpTool)
-    return tool(`t${i}`, { inputSchema })
+    return tool(`t${i}`, { inputSchema: { ...inputSchema, title: `Not declared before: ${i}` } })
   })
   let made: RegistryTool[] = []
   const reading = async () => {
