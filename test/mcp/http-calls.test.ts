@@ -403,7 +403,7 @@ t.test('progress is passed on and prolongs a slow call up to the limit for the w
       if (progress < steps) return
       clearInterval(timer)
       reply({ content: [{ type: 'text', text: 'done' }] })
-    }, 50)
+    }, 150)
     response.once('close', () => clearInterval(timer))
   })
   const seen: number[] = []
@@ -414,7 +414,7 @@ t.test('progress is passed on and prolongs a slow call up to the limit for the w
     'tool',
     {},
     {
-      timeoutMs: 300,
+      timeoutMs: 1_000,
       onProgress: ({ progress, total, message }) => {
         if (seen.push(progress) === 1) {
           const tomorrow = Date.now() + 86_400_000

@@ -317,7 +317,10 @@ t.test('an unused connection is closed although the clock was set back', async (
 t.test('a server that takes too long gets more time with each attempt', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t, { connectMs: { http: 400, stdio: 400 }, attemptMs: 1_000 })
-  rig.on('tools/list', ({ reply }) => void setTimeout(() => reply({ tools: [TOOL] }), 600))
+  // The second attempt, which has 800 ms, needs more than the first one has.
+  rig.on('tools/list', ({ reply }) => {
+    if (rig.count('tools/list') === 2) setTimeout(() => reply({ tools: [TOOL] }), 450)
+  })
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
   t.match(await list(mcp, specOf(rig)), { tools: [TOOL] })
   for (const method of ['server/discover', 'initialize']) rig.on(method, () => {})

@@ -583,7 +583,10 @@ t.test(
 t.test('a slow server that speaks only the newer revision gets more time with each attempt', async (t) => {
   const rig = await startRig(t, 'modern')
   const { 'server/discover': discover } = modernAnswers(rig)
-  rig.on('server/discover', (asked) => void setTimeout(() => discover?.(asked), 600))
+  // The third probe, which has 800 ms, needs more than the second one has.
+  rig.on('server/discover', (asked) => {
+    if (rig.count('server/discover') === 3) setTimeout(() => discover?.(asked), 450)
+  })
   rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
   const mcp = door(t, { connectMs: { http: 400, stdio: 400 }, attemptMs: 60_000 })
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })

@@ -473,7 +473,7 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
   })
 
   await t.test('a full pool and a server that hangs are told as unavailable in time', async (t) => {
-    const db = openPostgres(databaseUrl, 1, { connectMs: 200, answerMs: 400 })
+    const db = openPostgres(databaseUrl, 1, { connectMs: 1_000, answerMs: 1_500 })
     t.teardown(() => db.close())
     await db.transaction(async () => {
       t.ok(isUnavailable(await rejection(db.query('select 1'))), 'no connection came free')
