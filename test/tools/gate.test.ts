@@ -301,7 +301,7 @@ const ticket = (id: string) => ({ id, tool: 'read', most: 2 })
 
 t.test('metrics show the calls that run, wait and were refused', async (t) => {
   const metrics = createMetrics({ defaults: false })
-  const gate = gateOn(createMemorySlots(10), { queueMs: 200, metrics })
+  const gate = gateOn(createMemorySlots(10), { queueMs: 1_000, metrics })
   const leave = await gate.enter('key', 1, new AbortController().signal, 'srv.read')
   const waiting = gate.enter('key', 1, new AbortController().signal, 'srv.read')
   waiting.catch(() => {})
@@ -320,7 +320,7 @@ t.test('metrics show the calls that run, wait and were refused', async (t) => {
 
 t.test('a tool whose slots are all taken elsewhere has a busy count of 0 before it grows', async (t) => {
   const metrics = createMetrics({ defaults: false })
-  const gate = gateOn(createMemorySlots(0), { queueMs: 100, metrics })
+  const gate = gateOn(createMemorySlots(0), { queueMs: 500, metrics })
   const refused = t.rejects(gate.enter('key', 1, new AbortController().signal, 'srv.read'), {
     message: /busy/,
   })
