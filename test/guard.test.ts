@@ -391,7 +391,7 @@ t.test('the time limit covers the whole exchange', async (t) => {
   const server = await serve(t, (request, response) => {
     if (request.url === '/body') response.write('begun')
   })
-  const { fetch } = guard(t, { allowPrivate: true, timeoutMs: 200 })
+  const { fetch } = guard(t, { allowPrivate: true, timeoutMs: 500 })
   await t.rejects(fetch(server.origin), { name: 'TimeoutError' })
   await t.rejects((await fetch(`${server.origin}/body`)).text(), { name: 'TimeoutError' })
   const gone = new AbortController()

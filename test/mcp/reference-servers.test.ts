@@ -11,6 +11,7 @@ import type { Mcp, McpServerSpec } from '../../src/mcp/contract.ts'
 import { NONE } from '../patterns.ts'
 import { scratch } from '../scratch.ts'
 import { freePort } from '../servers.ts'
+import { gate } from '../waiting.ts'
 import { call, door, fails, list } from './door.ts'
 import { child } from './processes.ts'
 
@@ -86,8 +87,10 @@ for (const transport of ['streamable_http', 'sse'] as const)
     // The server announces its start before it listens.
     await listening(port)
     await checkEverything(t, mcp, spec)
-    const lost = call(mcp, spec, 'trigger-long-running-operation', { duration: 30, steps: 1 })
-    await sleep(100)
+    const { opened: runs, open: onProgress } = gate()
+    const asked = { duration: 30, steps: 300 }
+    const lost = call(mcp, spec, 'trigger-long-running-operation', asked, { onProgress })
+    await runs
     server.kill('SIGKILL')
     await fails(t, lost, { kind: 'disconnected', sent: true })
     await fails(t, call(mcp, spec, 'echo', { message: 'x' }), { kind: 'unavailable', sent: false })

@@ -73,7 +73,7 @@ t.test('a process that comes up after its callers have left ends when nobody use
   const hasty = { timeoutMs: 500, maxTotalMs: 500 }
   await fails(t, call(mcp, spec, 'pid', {}, hasty), { kind: 'timeout', sent: false })
   t.equal(mcp.status('late').state, 'connecting', 'the start goes on without its caller')
-  await ended(Number(readFileSync(file, 'utf8')))
+  await ended(await eventually(() => (existsSync(file) ? Number(readFileSync(file, 'utf8')) : 0)))
   t.equal(mcp.status('late').state, 'idle', 'the process came up and ended as idle')
 })
 
