@@ -25,7 +25,7 @@ async function followed(world: World, at: number, random: Random): Promise<Chaos
 const overAll = (turns: ChaosTurn[]): Promise<unknown> =>
   Promise.all(turns.flatMap(({ readings }) => readings.map(({ done }) => done)))
 
-/** PostgreSQL goes away in the middle of turns, and comes back. */
+/** PostgreSQL goes away in the middle of turns, and comes back once both questions have their answers. */
 export async function databaseAway(
   world: World,
   { ms, seed, count }: { ms: number; seed: number; count: number },
@@ -35,11 +35,12 @@ export async function databaseAway(
   const session = await newSession(world)
   await sleep(300)
   await world.servers.postgres.down('SIGINT')
-  const back = sleep(ms).then(() => world.servers.postgres.up())
+  const over = sleep(ms)
   const refusal = await askOnce(world, session, 0)
   const readiness = await fetch(`${urlOf(world, 1)}/readyz`)
   const ready = { status: readiness.status, reason: await readiness.text() }
-  await back
+  await over
+  await world.servers.postgres.up()
   await overAll(turns)
   return {
     findings: await checkAll(world, turns),
