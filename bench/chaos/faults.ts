@@ -93,9 +93,10 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<unknown>> = {
   async disk_full({ world, victim, random, report }) {
     const session = await newSession(world, victim)
     await world.database.query(FILL_DISK)
-    const back = sleep(random.between(300, 3000)).then(() => world.database.query(FREE_DISK))
+    const over = sleep(random.between(300, 3000))
     judge(await askOnce(world, session, victim), 'disk full', report)
-    await back
+    await over
+    await world.database.query(FREE_DISK)
   },
   /** A lock holds every connection that a replica has; a request that needs one more waits until it gives up. */
   async pool_exhausted({ world, victim, report }) {
