@@ -32,7 +32,7 @@ export async function cancelling(t: Test, world: World) {
           ],
         }))
         const stream = await api.turn(session, 'go')
-        await stream.until('content.delta')
+        await stream.until(({ type, data }) => type === 'content.delta' && data.text.endsWith('see. '))
         const { turn } = stream
         const { status, body } = await api.call('POST', `/v1/turns/${turn}/cancel?wait=true`)
         t.equal(status, 200)
