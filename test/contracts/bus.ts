@@ -130,15 +130,15 @@ export function busContract(t: Test, bed: BusBed): void {
       await bus.publish('control', 'ready')
       return heard.includes('a:ready') && heard.includes('b:ready')
     })
-    await new Promise((resolve) => setTimeout(resolve, 20))
-    heard.length = 0
+    // The last of the repetitions may still be on its way.
+    const since = () => heard.filter((message) => !message.endsWith('ready'))
     const publishing = other.publish('control', 'one')
-    t.same(heard, [], 'no subscriber is called within `publish`')
+    t.same(since(), [], 'no subscriber is called within `publish`')
     await publishing
-    await eventually(() => heard.length >= 2)
+    await eventually(() => since().length >= 2)
     await bus.publish('queue', 'ses_1')
-    await eventually(() => heard.length >= 3)
-    t.same(heard.sort(), ['a:one', 'b:one', 'queue:ses_1'])
+    await eventually(() => since().length >= 3)
+    t.same(since().sort(), ['a:one', 'b:one', 'queue:ses_1'])
   })
 
   t.test('replicas share the count of each name, and forget it after its time', async (t) => {
