@@ -15,7 +15,7 @@ const apart = (command: string) =>
     [...UNSHARE, 'sh', '-c', `mount -t tmpfs -o size=300m none "${folder}" && ${command}`],
     {
       encoding: 'utf8',
-      timeout: 60_000,
+      timeout: 300_000,
     },
   )
 const cannot = apart('true').status === 0 ? false : 'unshare --mount is not allowed here'

@@ -256,14 +256,14 @@ t.test('a gate keeps its contract on two replicas that share a Redis', ON_REDIS,
 
   await t.test('a slot is kept for as long as its call runs', async (t) => {
     const scope = scopeOf('long')
-    const [one, two] = [await replica(t, scope, 600), await replica(t, scope, 600)]
+    const [one, two] = [await replica(t, scope, 1_000), await replica(t, scope, 1_000)]
     const leave = await gateOn(one.slots).enter('read', 1, new AbortController().signal)
     let isIn = false
     const waiting = gateOn(two.slots).enter('read', 1, new AbortController().signal)
     void waiting.then(() => {
       isIn = true
     })
-    await sleep(1_500)
+    await sleep(2_200)
     t.notOk(isIn, 'the slot is still taken after more than two leases')
     leave()
     ;(await waiting)()
