@@ -348,7 +348,7 @@ t.test('a turn that no owner can load is given up when it loses the fourth', asy
     throw new BatonError('unavailable', 'The history takes too long.')
   }
   const one = replica({ store: { ...store, messages: { ...store.messages, after } } })
-  const over = await one.wait(CALLER, turn.id, null, AbortSignal.timeout(5_000))
+  const over = await one.wait(CALLER, turn.id, null, AbortSignal.timeout(30_000))
   t.match(over, { state: 'failed', recoveries: 4, error: { code: 'unavailable' } })
 })
 
