@@ -52,8 +52,11 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read' | 
     isDone = isSettled,
   ): Promise<Turn> => {
     // The turn may be megabytes: it is read as a whole only when it is given out.
-    const turn = seconds === 0 ? null : await findStanding(store, caller, id)
-    if (!turn || isDone(turn)) return findTurn(store, caller, id)
+    if (seconds === 0) return findTurn(store, caller, id)
+    const turn = await findStanding(store, caller, id)
+    const settled = isDone(turn) ? await findTurn(store, caller, id) : null
+    // A person may have decided in between: then the turn goes on.
+    if (settled && isDone(settled)) return settled
     let seenAt = performance.now()
     const until = seconds === null ? Number.POSITIVE_INFINITY : seenAt + seconds * 1000
     /** Null while the turn goes on. A store that is away costs the caller what it costs the turn: time. */

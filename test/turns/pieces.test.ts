@@ -317,6 +317,27 @@ t.test('a wait for a turn ends as soon as the bus tells of its end, and then rea
   }
 })
 
+t.test('a wait for a turn that is resumed between its two reads goes on', async (t) => {
+  let decided = false
+  const standing = async () => ({ ...turn, state: decided ? 'running' : 'awaiting_input', ended_at: null })
+  const get = async () => {
+    decided = true
+    return standing()
+  }
+  const read = () => ({ [Symbol.asyncIterator]: () => ({ next: () => new Promise(() => {}) }) })
+  const bus = { read, present } as unknown as Bus
+  const wait = createWait({ turns: { get, standing } } as unknown as Store, bus)
+  let isBack = false
+  const leave = new AbortController()
+  const waited = wait(CALLER, turn.id, null, leave.signal).finally(() => {
+    isBack = true
+  })
+  await new Promise(setImmediate)
+  t.notOk(isBack)
+  leave.abort()
+  await waited
+})
+
 t.test('a wait for a turn ends when its time is over, or its caller leaves', async (t) => {
   const get = async () => ({ ...turn, state: 'running', ended_at: null })
   const read = () => ({ [Symbol.asyncIterator]: () => ({ next: () => new Promise(() => {}) }) })
