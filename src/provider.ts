@@ -63,6 +63,8 @@ export interface ReportedModel {
   reasoning_summary?: false
   /** OpenAI. False: it gives out no encrypted reasoning to keep. */
   encrypted_reasoning?: false
+  /** OpenAI. False: earlier answers go as plain strings, since the server takes a list only with an id and a status. */
+  answer_lists?: false
   /** Gemini. False: calls and results go without ids, since the backend may know none. */
   call_ids?: false
   /** Gemini. False: what a user says after tool results goes into one content with them. */

@@ -18,14 +18,15 @@ import { type Facts, factsOf, STALE } from './classify.ts'
  * model, items that were never stored or lack their pair, media that cannot be read or are too large, readable
  * summaries for an unverified organisation (param `reasoning.summary`), encrypted reasoning of a model that has none,
  * or has it elsewhere (`include`; pydantic/pydantic-ai#6289), more output than the model gives, an effort that it
- * lacks, a setting that it does not know. All but the first three are facts about the model. Null if that would change
- * nothing.
+ * lacks, a setting that it does not know; or with earlier answers as plain strings. All but the first three are facts
+ * about the model. Null if that would change nothing.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
   const { status, code, message, error } = facts
   if (code === 'invalid_encrypted_content' || STALE.test(message)) return withoutReasoning(request)
   if (status === 413) return withoutMedia(request)
+  if ((status === 400 || status === 422) && LISTED.test(failure.body)) return withPlainAnswers(request)
   if (status !== 400) return null
   if (error.param === 'reasoning.summary') return taught(request, { reasoning_summary: false })
   if (error.param === 'include') return taught(request, { encrypted_reasoning: false })
@@ -35,6 +36,20 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   const plain = code.startsWith('unsupported_') ? withoutSetting(request, facts) : null
   return plain ?? withoutUnread(request, `${code} ${error.param} ${message}`, UNREAD)
 }
+
+/**
+ * Of servers that check the input against the SDK's types, in which a list of `output_text` needs an id and a status:
+ * vLLM before mid-2026, gateways (openai/codex#12669, anomalyco/opencode#42613). They name the type, vLLM
+ * after it has quoted the whole input, of which only the beginning is read.
+ */
+const LISTED = /ResponseOutputMessage|'body', 'input', 'str'/
+
+const withPlainAnswers = (request: ModelRequest): ModelRequest | null =>
+  request.messages.some(
+    ({ role, parts }) => role === 'assistant' && parts.some(({ type }) => type === 'text'),
+  )
+    ? taught(request, { answer_lists: false })
+    : null
 
 /**
  * Matched against code, parameter and message: any of them may name the fault (openai/codex#23829). A refusal of files

@@ -15,13 +15,22 @@ import { wellFormedValue } from '../../src/chat/well-formed.ts'
 import { phaseOf, reasoningItem } from './opaque.ts'
 import type { InputContent, InputItem, TextInput } from './wire.ts'
 
-/** A message that was rendered before gives the same items, with the same bytes. */
-export function inputItems(messages: readonly MessageInput[]): InputItem[] {
+/**
+ * A message that was rendered before gives the same items, with the same bytes. Earlier answers are lists of texts, or
+ * plain strings: the API takes both, llama.cpp and its forks long took only lists, and vLLM and others only strings.
+ */
+export function inputItems(messages: readonly MessageInput[], answers: 'lists' | 'strings'): InputItem[] {
   const items: InputItem[] = []
   // One by one: a hundred thousand arguments overflow the stack.
-  for (const message of messages) for (const item of itemsOf(message)) items.push(item)
+  for (const message of messages)
+    for (const item of itemsOf(message)) items.push(answers === 'lists' ? item : plain(item))
   return items
 }
+
+const plain = once((item: InputItem): InputItem => {
+  if (item.type !== 'message' || item.role !== 'assistant' || typeof item.content === 'string') return item
+  return kept({ ...item, content: item.content.map(({ text }) => text).join('') })
+})
 
 /** Instructions as the first message; none if there are none. */
 export const instructionItems = (text: string): InputItem[] =>

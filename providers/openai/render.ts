@@ -145,12 +145,12 @@ const allInstructions = ({ options, instructions }: ModelRequest): string =>
     .toWellFormed()
 
 function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effort): ResponsesBody {
-  const { model, messages, tools } = request
+  const { model, messages, tools, reported } = request
   const choice = toolChoice(request, notes)
   const reasoning = reasoningField(request, notes, refusedEffort)
   const instructions = allInstructions(request)
   const isLead = appendsInstructions(model)
-  const items = inputItems(messages)
+  const items = inputItems(messages, reported?.answer_lists === false ? 'strings' : 'lists')
   return {
     model,
     ...(isLead || instructions === '' ? {} : { instructions }),

@@ -15,6 +15,7 @@ type AssistantContent = { type: 'output_text'; text: string; annotations: [] }
 export type InputItem =
   | { type: 'message'; role: 'user' | 'developer'; content: InputContent[] }
   | { type: 'message'; role: 'assistant'; content: AssistantContent[]; phase?: Phase }
+  | { type: 'message'; role: 'assistant'; content: string; phase?: Phase }
   | { type: 'reasoning'; summary: { type: 'summary_text'; text: string }[]; encrypted_content: string }
   | { type: 'function_call'; call_id: string; name: string; arguments: string }
   | { type: 'function_call_output'; call_id: string; output: string | InputContent[] }

@@ -108,6 +108,11 @@ function checkMessage(item: Json, at: string, asked: Asked): void {
     refuse(`Unknown parameter: '${at}.content'.`, `${at}.content`, 'unknown_parameter')
   }
   checkContent(item.content, `${at}.content`, CONTENTS[role] ?? givenTypes(asked))
+  if (asked.typed && role === 'assistant' && !(item.id && item.status)) {
+    refuse(
+      `2 validation errors:\n  {'type': 'string_type', 'loc': ('body', 'input', 'str'), 'msg': 'Input should be a valid string'}\n  {'type': 'missing', 'loc': ('body', 'input', 'list[union[EasyInputMessageParam,Message,ResponseOutputMessageParam]]', 1, 'ResponseOutputMessageParam', 'id'), 'msg': 'Field required'}`,
+    )
+  }
 }
 
 /** A developer's messages hold only texts (can1357/oh-my-pi#3443). */

@@ -270,6 +270,19 @@ t.test('the emulator refuses what the services refuse', async (t) => {
       t.equal(response.status, 200, JSON.stringify(extra).slice(0, 60))
       await response.text()
     }
+    const listed = [{ type: 'output_text', text: 'x', annotations: [] }]
+    const whole = { id: 'msg_1', status: 'completed' }
+    for (const [typed, statuses] of [
+      [false, [200, 200, 200]],
+      [true, [200, 200, 400]],
+    ] as const) {
+      if (typed) emulator.typed()
+      for (const [i, said] of [answer('x'), answer(listed, whole), answer(listed)].entries()) {
+        const response = await onKey(emulator, { ...PUBLIC, ...input(said) })
+        t.equal(response.status, statuses[i])
+        await response.text()
+      }
+    }
     const tools = await onLogin(emulator, { ...CHATGPT, tools: many })
     t.equal(tools.status, 200, 'with a login no limit of tools is known')
     await tools.text()

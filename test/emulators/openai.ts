@@ -18,11 +18,14 @@ export interface OpenAiEmulator extends Emulator {
   script(play: Script | null): void
   /** From now on this token or key is answered with a 401. */
   revoke(token: string): void
+  /** From now on the path with a key is as strict as a server that checks the input against the SDK's types. */
+  typed(): void
 }
 
 interface World {
   script: Script | null
   revoked: Set<string>
+  typed: boolean
   ids: number
   /** Last prompt of every cache key. What the next prompt has in common with it counts as cached. */
   prompts: Map<string, string>
@@ -35,7 +38,7 @@ interface Caller {
 }
 
 export async function createOpenAiEmulator(port = 0): Promise<OpenAiEmulator> {
-  const world: World = { script: null, revoked: new Set(), ids: 0, prompts: new Map() }
+  const world: World = { script: null, revoked: new Set(), typed: false, ids: 0, prompts: new Map() }
   const server = await serve(async (request) => {
     try {
       return await route(world, request)
@@ -53,6 +56,9 @@ export async function createOpenAiEmulator(port = 0): Promise<OpenAiEmulator> {
     },
     revoke: (token) => {
       world.revoked.add(token)
+    },
+    typed: () => {
+      world.typed = true
     },
   }
 }
@@ -100,6 +106,7 @@ async function respond(world: World, request: Recorded, caller: Caller): Promise
   const seal = (segments: string[]) => sealed(caller, text(body.model), segments)
   checkBody(request.body, {
     chatgpt: caller.chatgpt,
+    typed: world.typed && !caller.chatgpt,
     verify: (token, segments) => token === seal(segments),
   })
   const input = sceneInput(body)

@@ -226,6 +226,19 @@ t.test('whole turns against the emulator', async (t) => {
     t.same(models?.parse('nonsense'), [])
   })
 
+  await t.test('a server that takes earlier answers only as strings goes on after a refusal', async (t) => {
+    const typed = await emulate(t)
+    typed.typed()
+    const path = { deployment: openai, base: typed.keyBaseUrl, secret: { api_key: 'sk-1' } }
+    const history: MessageInput[] = []
+    const words = 'think\nsay Looking.\ncall files__read with {"path":"a"}\nthen\nsay Read.'
+    t.match(await turn(path, history, words), [{ text: 'Read.' }])
+    const reported = { id: MODEL, answer_lists: false } as const
+    const before = typed.requests.length
+    t.match(await turn(path, history, 'say more', { reported }), [{ text: 'more' }])
+    t.equal(typed.requests.length, before + 1, 'once that is known, nothing is refused')
+  })
+
   await t.test('a revoked credential fails with upstream_auth', async (t) => {
     emulator.revoke('at-1')
     await t.rejects(call(login, requestFor()), { code: 'upstream_auth' })

@@ -413,6 +413,16 @@ t.test('a refused request is amended once, without what was refused', async (t) 
     notes: ['include: gpt-6-sol gives out no encrypted reasoning'],
   })
   t.equal(fleeting && openai.amend(unkept, fleeting), null, 'the request is amended only once')
+  for (const [status, body] of TYPED) {
+    const failure = { status, headers: {}, body }
+    const strings = openai.amend(failure, request)
+    t.match(strings && publicBody(strings).body.input.find((item) => 'role' in item), {
+      role: 'assistant',
+      content: 'So.',
+    })
+    t.equal(strings && openai.amend(failure, strings), null, 'the request is amended only once')
+    t.equal(openai.amend(failure, requestFor({ messages: [asked] })), null, 'no answer has been given yet')
+  }
   t.equal(openai.amend(failed({ param: 'max_output_tokens' }), request), null)
   t.equal(openai.amend(failed({ code: 'invalid_value' }), request), null)
   t.equal(openai.amend(failed({ code: 'server_error' }, 500), request), null)
@@ -452,3 +462,27 @@ t.test('media that the vendor cannot read become text', (t) => {
   )
   t.end()
 })
+
+/** Servers that check the input against the SDK's types: vLLM, FastAPI as it comes, a gateway in .NET. */
+const TYPED: readonly [status: number, body: string][] = [
+  [
+    400,
+    JSON.stringify({
+      error: {
+        message: `240 validation errors:\n  {'type': 'string_type', 'loc': ('body', 'input', 'str'), 'msg': 'Input should be a valid string', 'input': [${'x'.repeat(2000)}`,
+        type: 'Bad Request',
+      },
+    }),
+  ],
+  [
+    422,
+    JSON.stringify({ detail: [{ loc: ['body', 'input', 1, 'ResponseOutputMessageParam', 'id'], msg: 'x' }] }),
+  ],
+  [
+    400,
+    JSON.stringify({
+      title: 'One or more validation errors occurred.',
+      errors: { $: ["type 'Input.ResponseOutputMessage' was missing required properties including: 'id'"] },
+    }),
+  ],
+]

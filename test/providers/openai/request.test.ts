@@ -277,7 +277,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     ] as const) {
       const part: Part = { type: 'file', media_type, data: 'QUJD', ...(name ? { name } : {}) }
       const { body } = publicBody(requestFor({ messages: [{ role: 'user', parts: [part] }] }))
-      const [file] = body.input.flatMap((item): unknown[] => (item.type === 'message' ? item.content : []))
+      const [file] = body.input.flatMap((item) => (item.type === 'message' ? [item.content].flat() : []))
       t.hasStrict(file, { filename: expected }, media_type)
     }
   })
