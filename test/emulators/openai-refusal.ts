@@ -4,7 +4,7 @@ import type { JsonReply } from './http.ts'
 /** Which service is asked, and how it verifies a reasoning token for this caller. */
 export interface Asked {
   chatgpt: boolean
-  /** As a server of this API that checks the input against the SDK's types: vLLM before mid-2026, SGLang. */
+  /** As a server of this API that checks the input against the SDK's types: vLLM before mid-2026. */
   typed?: boolean
   verify(token: string, summary: string[]): boolean
 }
