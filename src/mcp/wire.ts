@@ -94,10 +94,13 @@ async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs: nu
       const refused = toMcpError(error, spec)
       // The server speaks only the new protocol, and denied access to that.
       if (isDenial(probed.cause) && refused.kind === 'protocol') throw toMcpError(probed.cause, spec)
-      // The server speaks only the new protocol, and was slow to say so: the next attempt has to give its probe longer.
       if (!isSilence(probed.cause) || refused.kind !== 'protocol') throw error
-      const message = `${spec.name} did not say in time which protocol revisions it speaks.`
-      throw refused.but({ kind: 'timeout', ...(refused.rpcCode === METHOD_NOT_FOUND && { message }) })
+      // The server speaks only the new protocol, and was slow to say so: what was just started is awake by now. One that
+      // is slower gets longer for its probe in the next attempt.
+      return attempt({ mode: { pin: MODERN } }).catch(() => {
+        const message = `${spec.name} did not say in time which protocol revisions it speaks.`
+        throw refused.but({ kind: 'timeout', ...(refused.rpcCode === METHOD_NOT_FOUND && { message }) })
+      })
     })
   }
 }

@@ -580,6 +580,17 @@ t.test(
   },
 )
 
+t.test('a server of the newer revision alone that was asleep at the probe is asked once more', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const { 'server/discover': discover } = modernAnswers(rig)
+  rig.on('server/discover', (asked) => {
+    if (rig.count('initialize') > 0) discover?.(asked)
+  })
+  rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
+  const mcp = door(t, { connectMs: { http: 1_000, stdio: 1_000 } })
+  t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2026-07-28' } })
+})
+
 t.test('a slow server that speaks only the newer revision gets more time with each attempt', async (t) => {
   const rig = await startRig(t, 'modern')
   const { 'server/discover': discover } = modernAnswers(rig)
