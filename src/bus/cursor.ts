@@ -44,7 +44,10 @@ export function sessionTag(session: string): string {
 /** Names a log until it is lost. */
 export const newGeneration = (): string => randomBytes(DIGITS / 2).toString('hex')
 
-/** A new log in Redis counts from up to a million on. Only beyond ten million events does the order as texts end. */
+/**
+ * A new log in Redis counts from up to a million on. In memory a session's ten-millionth event has an eighth digit: only
+ * in its millisecond are texts out of order.
+ */
 const COUNTER_DIGITS = 7
 
 /** Padded: cursors are opaque to clients, so whether they are in order is seen by comparing them as texts. */
