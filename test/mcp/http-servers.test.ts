@@ -544,7 +544,7 @@ t.test(
   async (t) => {
     const rig = await startRig(t)
     rig.on('server/discover', () => {})
-    const mcp = door(t, { connectMs: { http: 1_000, stdio: 1_000 } })
+    const mcp = door(t, { connectMs: { http: 2_500, stdio: 2_500 } })
     t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2025-11-25' } })
     t.equal(rig.count('server/discover'), 1)
   },
@@ -587,7 +587,7 @@ t.test('a server of the newer revision alone that was asleep at the probe is ask
     if (rig.count('initialize') > 0) discover?.(asked)
   })
   rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
-  const mcp = door(t, { connectMs: { http: 1_000, stdio: 1_000 } })
+  const mcp = door(t, { connectMs: { http: 2_500, stdio: 2_500 } })
   t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2026-07-28' } })
 })
 
