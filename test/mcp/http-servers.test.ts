@@ -594,13 +594,12 @@ t.test('a server of the newer revision alone that was asleep at the probe is ask
 t.test('a slow server that speaks only the newer revision gets more time with each attempt', async (t) => {
   const rig = await startRig(t, 'modern')
   const { 'server/discover': discover } = modernAnswers(rig)
-  // The third probe, which has 800 ms, needs more than the second one has.
+  // Each attempt probes twice; the first probe of the second attempt, which has 1,200 ms, needs more than the first had.
   rig.on('server/discover', (asked) => {
-    if (rig.count('server/discover') === 3) setTimeout(() => discover?.(asked), 450)
+    if (rig.count('server/discover') === 3) setTimeout(() => discover?.(asked), 700)
   })
   rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
-  const mcp = door(t, { connectMs: { http: 400, stdio: 400 }, attemptMs: 60_000 })
-  await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
+  const mcp = door(t, { connectMs: { http: 1_000, stdio: 1_000 }, attemptMs: 60_000 })
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout', message: /not say in time which/ })
   t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2026-07-28' } })
 })
