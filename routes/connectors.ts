@@ -180,7 +180,9 @@ const ConnectorTest = Type.Object(
     server: nullable(
       Type.Object({ name: Type.String(), version: Type.String(), protocol_version: Type.String() }),
     ),
-    tools: Type.Array(Json),
+    tools: Type.Array(Json, {
+      description: 'As the server has them: `name`, `title`, `description`, `inputSchema`, `annotations`',
+    }),
     error: Type.Optional(Type.String()),
   },
   { title: 'ConnectorTest' },

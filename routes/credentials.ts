@@ -36,7 +36,9 @@ const Federation = Type.Object(
   },
   { ...closed, description: 'Workload identity federation: fetches access tokens by itself' },
 )
-const ApiPath = Type.Optional(Type.Enum(['code_assist', 'public']))
+export const ApiPath = Type.Optional(
+  Type.Enum(['code_assist', 'public'], { description: 'Gemini: which API the login is for' }),
+)
 const Name = Type.Optional(nullable(text(1, 200, 'For people')))
 const common = {
   provider: Provider,

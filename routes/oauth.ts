@@ -6,7 +6,7 @@ import { PAGE_HEADERS } from '../src/credentials/logins/page.ts'
 import { invalid, UPSTREAM_CODES } from '../src/errors.ts'
 import { LOGIN_MODES } from '../src/oauth-vendor.ts'
 import type { App, RouteDeps } from './app.ts'
-import { CredentialView } from './credentials.ts'
+import { ApiPath, CredentialView } from './credentials.ts'
 import { closed, Id, Instant, LoginReturn, PAGE, PAGE_OR_ERROR, Provider } from './schemas.ts'
 
 const ProviderParam = Type.Object({ provider: { ...Provider, description: 'Whose login it is' } })
@@ -18,9 +18,7 @@ const GoogleFact = Type.String({
 const Authorize = Type.Object(
   {
     mode: Type.Optional(Mode),
-    path: Type.Optional(
-      Type.Enum(['code_assist', 'public'], { description: 'Gemini: which API the login is for' }),
-    ),
+    path: ApiPath,
     project_id: Type.Optional(GoogleFact),
     quota_project: Type.Optional(GoogleFact),
   },

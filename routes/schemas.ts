@@ -105,8 +105,14 @@ export const Metadata = Type.Unsafe<Record<string, unknown>>({
   description: 'Whatever the caller wants to keep with it: up to 100 fields and 16 KiB of JSON',
 })
 
+const countOf = (what: string) => Type.Integer({ minimum: 0, description: what })
 export const Usage = Type.Object(
-  { input_tokens: Count, output_tokens: Count, reasoning_tokens: Count, cached_tokens: Count },
+  {
+    input_tokens: Count,
+    output_tokens: Count,
+    reasoning_tokens: countOf('A part of `output_tokens`'),
+    cached_tokens: countOf('A part of `input_tokens`'),
+  },
   { title: 'Usage' },
 )
 
@@ -169,8 +175,12 @@ const Provenance = Type.Object(
     provider: text(1, 64),
     model: text(1, 256),
     credential_id: nullable(text(1, 512)),
-    opaque: Type.Optional(Type.String()),
-    prefix: Type.Optional(Type.String()),
+    opaque: Type.Optional(
+      Type.String({ description: "A signature or encrypted reasoning, the provider's own" }),
+    ),
+    prefix: Type.Optional(
+      Type.String({ description: 'Hash of what the model had been given when it made `opaque`' }),
+    ),
   },
   {
     ...closed,
@@ -222,7 +232,12 @@ const ToolCall = part('tool_call', {
   call_id: CallId,
   name: ToolName,
   arguments: Json,
-  arguments_text: Type.Optional(Type.String()),
+  arguments_text: Type.Optional(
+    Type.String({
+      description:
+        'What the model wrote, if that cannot be passed on: `arguments` is {}, and the call is not run',
+    }),
+  ),
   ...provenance,
 })
 export const Outcome = Type.Enum(['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'])
@@ -232,8 +247,13 @@ const toolResult = {
   call_id: CallId,
   name: ToolName,
   content: Type.Array(ContentPart, { maxItems: 1000 }),
-  structured: Type.Optional(Type.Unknown()),
-  spill: Type.Optional(Type.Object({ exec_id: Id, bytes: Count }, closed)),
+  structured: Type.Optional(Type.Unknown({ description: "The tool's `structuredContent`" })),
+  spill: Type.Optional(
+    Type.Object(
+      { exec_id: Id, bytes: Count },
+      { ...closed, description: 'Where the whole output is: `GET /v1/tool-executions/{exec_id}/output`' },
+    ),
+  ),
 }
 const ToolResult = part('tool_result', { ...toolResult, is_error: Flag, outcome: Outcome })
 /** A caller may leave out the fields that follow from the others. */
@@ -269,7 +289,9 @@ export const Message = Type.Object(
     seq: Type.Integer(),
     role: Role,
     parts: Type.Array(Part),
-    incomplete: Type.Optional(Flag),
+    incomplete: Type.Optional(
+      Type.Boolean({ description: 'If true, its turn was cancelled while this was being written' }),
+    ),
     created_at: Instant,
   },
   { title: 'Message' },

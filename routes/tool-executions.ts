@@ -72,8 +72,8 @@ const ExecutionView = Type.Object(
     started_at: nullable(Instant),
     ended_at: nullable(Instant),
     duration_ms: nullable(Type.Number()),
-    bytes: nullable(Count),
-    approved_by: nullable(Type.String()),
+    bytes: nullable(Type.Integer({ minimum: 0, description: 'Of the output, as it is stored' })),
+    approved_by: nullable(Type.String({ description: 'Null also if the call was denied' })),
   },
   { title: 'ToolExecution' },
 )

@@ -6,7 +6,6 @@ import {
   ContextEdits,
   Count,
   Failure,
-  Flag,
   Id,
   Instant,
   Message,
@@ -31,7 +30,9 @@ const Step = Type.Object(
     usage: Usage,
     started_at: Instant,
     ended_at: nullable(Instant),
-    discarded: Type.Optional(Flag),
+    discarded: Type.Optional(
+      Type.Boolean({ description: 'If true, the step began again and left no message; its `usage` counts' }),
+    ),
   },
   { title: 'Step' },
 )
@@ -46,7 +47,10 @@ export const TurnView = Type.Object(
     input: Type.Array(Part),
     context: ContextEdits,
     max_steps: Count,
-    attempt: Count,
+    attempt: Type.Integer({
+      minimum: 0,
+      description: 'From 1 on; one more each time that a step begins again',
+    }),
     steps: Type.Array(Step),
     usage: Usage,
     finish_reason: nullable(TurnFinish),
