@@ -107,7 +107,7 @@ const STARTS = 'startTurn'
 /** Which of HEADERS an operation's answer of this status may carry. */
 function sent(operation: string, status: string): (keyof typeof HEADERS)[] {
   const any: (keyof typeof HEADERS)[] = ['x-request-id']
-  if (['429', '503', 'default'].includes(status)) any.push('Retry-After')
+  if (['429', '502', '503', '504', 'default'].includes(status)) any.push('Retry-After')
   if (status === 'default') any.push('WWW-Authenticate')
   if (operation === STARTS) return ['Location', 'x-baton-turn', 'Idempotent-Replayed', ...any]
   return status === '201' && MAKES.includes(operation) ? ['Location', ...any] : any

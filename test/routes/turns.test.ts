@@ -127,6 +127,15 @@ t.test('a call that waits for its turn is answered with the turn, or with its er
   })
   t.match(failed.headers, { 'retry-after': '7', location: `/v1/turns/${turn.id}` })
   t.match(await call('GET', `/v1/turns/${turn.id}`), { status: 200, body: { state: 'failed', error } })
+  // As when a login's service is away: it is left alone for some seconds.
+  for (const [code, status] of [
+    ['upstream_disconnected', 502],
+    ['upstream_timeout', 504],
+  ]) {
+    const away = { code, message: 'Away.', param: null, details: { retry_after: 5 } }
+    const { answer } = await ending({ end: { state: 'failed', error: away } })
+    t.match(answer, { status, headers: { 'retry-after': '5' } })
+  }
 })
 
 t.test('the text of a turn is the last that its model said, whatever the model did afterwards', async (t) => {
