@@ -130,6 +130,7 @@ const ConnectorPatch = Type.Object(
   { ...sized, examples: [{ allow_tools: ['read_*'] }] },
 )
 
+const SEALED = 'Their values are never shown. Null: no configured encryption key opens them'
 const ConnectorView = Type.Object(
   {
     id: Id,
@@ -142,7 +143,7 @@ const ConnectorView = Type.Object(
         description: 'Of a connector from the configuration, only admins see more than its host',
       }),
     ),
-    header_names: nullable(Type.Array(Type.String(), { description: 'Their values are never shown' })),
+    header_names: nullable(Type.Array(Type.String(), { description: SEALED })),
     command: nullable(
       Type.String({ description: 'Of a connector from the configuration, only admins see it' }),
     ),
@@ -150,7 +151,7 @@ const ConnectorView = Type.Object(
       description:
         'Of a connector from the configuration, only admins see them; the list is empty for others',
     }),
-    env_names: nullable(Type.Array(Type.String())),
+    env_names: nullable(Type.Array(Type.String(), { description: SEALED })),
     auth: Type.Object({ type: Type.Enum(['none', 'bearer', 'oauth']) }),
     mode: Mode,
     default_tool_config: Type.Object({ max_instances: Type.Integer(), timeout: Type.String() }),
