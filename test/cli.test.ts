@@ -32,6 +32,8 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
     ['keys create --owner a --expires 2031-02-29', /--expires must be a date or time/],
     ['keys create --owner a --expires 2001-01-01', /--expires is in the past/],
     ['keys revoke', /Usage: baton keys revoke <id>/],
+    ['keys list --owner=', /--owner must have 1 to 128 characters without white space/],
+    ['import anthropic claude login.json --owner=', /--owner must have 1 to 128 characters/],
     ['keys list --nonsense', /Unknown option '--nonsense'[\s\S]*Usage: baton keys list/],
     ['login nobody', /<provider> must be one of: openai, anthropic, gemini/],
     ['import nobody codex login.json', /<provider> must be one of: openai, anthropic, gemini/],

@@ -20,6 +20,8 @@ interface World {
 const COMMANDS: readonly Command[] = [...CREDENTIAL_COMMANDS, ...KEY_COMMANDS, DOCTOR]
 /** From sysexits.h */
 const EX_USAGE = 64
+/** As `POST /v1/keys` takes it */
+const OWNER = /^[^\s\p{C}]{1,128}$/u
 
 /** Resolves with the exit code: 0, 1 for a failure, 64 for a wrong command line, 78 for a wrong configuration. */
 export async function runCli(argv: readonly string[], world: World): Promise<number> {
@@ -82,6 +84,11 @@ async function runCommand(command: Command, argv: readonly string[], world: Worl
   const text = (option: string) => {
     const value = values[option]
     return typeof value === 'string' ? value : undefined
+  }
+  const owner = text('owner')
+  // Empty if a script's variable is not set: what is made would be nobody's, and a list would be empty.
+  if (owner !== undefined && !OWNER.test(owner)) {
+    throw new UsageError('--owner must have 1 to 128 characters without white space.')
   }
   const opened: { access?: Promise<Access> } = {}
   const load = () => loadConfig(world.env, world.cwd)
