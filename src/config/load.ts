@@ -344,6 +344,9 @@ function advice(values: SettingValues): string[] {
   if (values.database_url !== null && values.redis_url === null) {
     warnings.push('DATABASE_URL is set without REDIS_URL: run one replica only')
   }
+  if (values.connectors_proxy !== 'none' && values.https_proxy === null) {
+    warnings.push('BATON_CONNECTORS_PROXY is set without HTTPS_PROXY: connectors use no proxy')
+  }
   return warnings
 }
 

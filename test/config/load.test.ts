@@ -313,6 +313,8 @@ t.test('a database server needs encryption keys', async (t) => {
   t.match(half, [{ path: 'DATABASE_URL', problem: /a % that encodes nothing/, remedy: /%25/ }])
   const { warnings } = load({ ...env, BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
   t.match(warnings, [/one replica/])
+  t.match(load({ BATON_CONNECTORS_PROXY: 'address' }).warnings, [/^BATON_CONNECTORS_PROXY .*HTTPS_PROXY/])
+  t.same(load({ BATON_CONNECTORS_PROXY: 'address', https_proxy: 'proxy:3128' }).warnings, [])
   const database = (url: string) => problems({ DATABASE_URL: url, BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
   for (const cut of ['hunter2@/b=', 'a@hunter2?b', 'a@hunter2#b', 'a@hunter2/b']) {
     const found = database(`postgres://me:${cut}@db/baton?sslmode=require`)
