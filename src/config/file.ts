@@ -43,7 +43,10 @@ const McpSchema = Type.Object(
     args: Type.Optional(Type.Array(Scalar, { description: 'Write one item for each argument' })),
     env: Type.Optional(Pairs),
     headers: Type.Optional(Pairs),
-    mode: Type.Optional(Type.Enum(['strict', 'dynamic'])),
+    mode: Type.Enum(['strict', 'dynamic'], {
+      description:
+        'Strict allows only what toolbox.tools names; dynamic, with default_tool_config, takes what the server offers',
+    }),
     default_tool_config: Type.Optional(
       Type.Object({ max_instances: Type.Optional(Instances), timeout: Type.Optional(Duration) }, closed),
     ),

@@ -36,13 +36,6 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
   const problems: Problem[] = []
   const say = (field: string, problem: string, remedy = '') =>
     problems.push({ path: `${path}.${field}`, problem, remedy })
-  if (mcp.mode === undefined) {
-    say(
-      'mode',
-      'is required',
-      'Write mode: strict to allow only what toolbox.tools names, or mode: dynamic with default_tool_config to take what the server offers',
-    )
-  }
   if (mcp.mode === 'dynamic' && !mcp.default_tool_config) {
     say(
       'default_tool_config',
@@ -79,7 +72,6 @@ function mcpSetting(file: McpFile): McpSetting {
     ...(env && { env: textValues(env) }),
     ...(headers && { headers: textValues(headers) }),
     ...(limits && { default_tool_config: { ...limits, ...(limits.timeout && inSeconds(limits.timeout)) } }),
-    mode: file.mode ?? 'strict',
     bind: file.bind ?? 'auto',
     trust_annotations: file.trust_annotations ?? true,
   }

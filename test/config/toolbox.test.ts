@@ -101,6 +101,7 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
     [mcp(`${http}, nope: 1`), 'toolbox.mcps[0].nope', /not a known field/],
     [mcp(`${http}}, {name: web, mode: strict, ${http}`), 'toolbox.mcps[1].name', /'web' is configured twice/],
     [mcp(http, ''), 'toolbox.mcps[0].mode', /is required/],
+    [mcp(http, ', mode: '), 'toolbox.mcps[0].mode', /is required/],
     [mcp(http, ', mode: loose'), 'toolbox.mcps[0].mode', /must be one of: strict, dynamic/],
     [mcp('transport: sse, url: "http://u:p@h/x"'), 'toolbox.mcps[0].url', /user name or password/],
     [mcp('transport: sse, url: web'), 'toolbox.mcps[0].url', /http or https URL/],
@@ -142,6 +143,9 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
     ['limits: {concurrent_turns: many}', 'limits.concurrent_turns', /whole number/],
   ]
   for (const [yaml, path, problem] of cases) t.match(problems({}, yaml), [{ path, problem }], yaml)
+  t.match(problems({}, mcp(http, ''))[0]?.remedy, /Strict allows .* dynamic, with default_tool_config, takes/)
+  const stray = problems({}, 'toolbox: {mcps: [web]}').map(({ path }) => path)
+  t.same(stray, ['toolbox.mcps[0]'], 'what is no server lacks no mode')
 })
 
 t.test(
