@@ -3,7 +3,7 @@
 import { Type } from 'typebox'
 
 /** The schema of a duration in the file; `durationMs` reads it. */
-export const Duration = Type.String({ format: 'duration', description: 'Write it like PT30S or PT5M' })
+export const Duration = Type.String({ format: 'duration' })
 
 const SHAPE =
   /^P(?:(\d+(?:\.\d+)?)W)?(?:(\d+(?:\.\d+)?)D)?(?:T(?=\d)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?$/
