@@ -114,10 +114,13 @@ function checkFile(file: object, setBy: Map<string, string>, problems: Problem[]
   return content
 }
 
-/** A path of the file, with the variable that set it. */
+/** A path of the file, with the variable that set it, or a list or map around it. */
 function withVariable(path: string, setBy: ReadonlyMap<string, string>): string {
-  const name = setBy.get(path)
-  return name ? `${path} (${name})` : path
+  for (let at = path; at !== ''; at = at.replace(/(^|[.[])[^.[]*$/, '')) {
+    const name = setBy.get(at)
+    if (name) return `${path} (${name})`
+  }
+  return path
 }
 
 /**

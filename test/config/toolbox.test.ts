@@ -214,6 +214,10 @@ t.test('any value of the file can be overridden by its path', async (t) => {
       { path, problem: /stands in quotes/, remedy: /env-file/ },
     ])
   }
+  const [inList] = problems({ BATON__TOOLBOX__MCPS__1__DENY_TOOLS: 'a,,b' }, MCPS)
+  t.equal(inList?.path, 'toolbox.mcps[1].deny_tools[1] (BATON__TOOLBOX__MCPS__1__DENY_TOOLS)')
+  const [inMap] = problems({ BATON__TOOLBOX: '{tools: [{name: a, timeout: 5}]}' }, MCPS)
+  t.equal(inMap?.path, 'toolbox.tools[0].timeout (BATON__TOOLBOX)')
   t.match(problems({ BATON__TOOLBOX__MCPS__5__MODE: 'strict' }, MCPS), [
     {
       path: 'BATON__TOOLBOX__MCPS__5__MODE',
