@@ -70,7 +70,7 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
   },
   {
     name: 'credentials',
-    usage: '[--json]',
+    usage: '',
     summary: 'List credentials; secrets are never shown',
     takes: [],
     options: TARGET,

@@ -30,7 +30,7 @@ export const KEY_COMMANDS: readonly Command[] = [
   },
   {
     name: 'keys list',
-    usage: '[--json]',
+    usage: '',
     summary: 'List gateway keys',
     takes: [],
     options: TARGET,
