@@ -33,6 +33,7 @@ const ToolSchema = Type.Object(
   { ...closed, description: TOOL_ITEM },
 )
 
+const MCP_ITEM = 'Write each server as an item: - name: docs'
 const McpSchema = Type.Object(
   {
     name: Type.String(CONNECTOR_NAME),
@@ -59,14 +60,14 @@ const McpSchema = Type.Object(
     trust_annotations: Type.Optional(Type.Boolean()),
     pin: Type.Optional(Type.Enum(['warn', 'block'])),
   },
-  closed,
+  { ...closed, description: MCP_ITEM },
 )
 
 const ToolboxSchema = Type.Object(
   {
     max_concurrent: Type.Optional(Instances),
     tools: Type.Optional(Type.Array(ToolSchema, { description: TOOL_ITEM })),
-    mcps: Type.Optional(Type.Array(McpSchema, { description: 'Write each server as an item: - name: docs' })),
+    mcps: Type.Optional(Type.Array(McpSchema, { description: MCP_ITEM })),
     inspect: Type.Optional(Type.Boolean()),
   },
   closed,

@@ -232,6 +232,7 @@ t.test('any value of the file can be overridden by its path', async (t) => {
 
 t.test('whoever writes a map or a text for a list of the toolbox is shown an item of it', (t) => {
   t.match(problems({}, 'toolbox: {mcps: {docs: {}}}'), [{ path: 'toolbox.mcps', remedy: /- name: docs/ }])
+  t.match(problems({}, 'toolbox: {mcps: [docs]}'), [{ path: 'toolbox.mcps[0]', remedy: /- name: docs/ }])
   t.match(problems({}, 'toolbox: {tools: [a.b]}'), [
     { path: 'toolbox.tools[0]', remedy: /- name: server.tool/ },
   ])
