@@ -11,7 +11,7 @@ import { ToolBusy } from './execute.ts'
 export interface Gate {
   /**
    * Resolves with the function that gives the slot back. Throws ToolBusy, or the signal's reason. `tool`
-   * says whose slots they are; `name` is what the model calls it.
+   * says whose slots they are; `name` is what metrics and messages call it.
    */
   enter(tool: string, most: number, signal: AbortSignal, name?: string): Promise<() => void>
 }
