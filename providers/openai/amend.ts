@@ -26,8 +26,9 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   const { status, code, message, error } = facts
   if (code === 'invalid_encrypted_content' || STALE.test(message)) return withoutReasoning(request)
   if (status === 413) return withoutMedia(request)
-  if ((status === 400 || status === 422) && LISTED.test(failure.body)) return withPlainAnswers(request)
-  if (status !== 400) return null
+  const isTyped = (status === 400 || status === 422) && LISTED.test(failure.body)
+  const strings = isTyped ? withPlainAnswers(request) : null
+  if (strings || status !== 400) return strings
   if (error.param === 'reasoning.summary') return taught(request, { reasoning_summary: false })
   if (error.param === 'include') return taught(request, { encrypted_reasoning: false })
   if (error.param === 'reasoning.effort') return withListedEffort(request, facts)

@@ -433,6 +433,7 @@ t.test('media that the vendor cannot read become text', (t) => {
   const linked = { type: 'image' as const, media_type: 'image/png', url: 'https://a.example/b.png' }
   const file = { type: 'file' as const, media_type: 'application/pdf', data: 'JVBERi0xLjQK' }
   const given: MessageInput = { role: 'user', parts: [image, linked, file] }
+  const answered: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: 'A picture.' }] }
   const request = requestFor({ messages: [given, said('Go on.')] })
   const kept = (error: Record<string, unknown>, status = 400) => {
     const again = openai.amend({ status, headers: {}, body: JSON.stringify({ error }) }, request)
@@ -453,6 +454,16 @@ t.test('media that the vendor cannot read become text', (t) => {
     [image, linked],
     'images stay if the vendor takes those and no files',
   )
+  for (const reported of [undefined, { id: request.model, answer_lists: false } as const]) {
+    const error = { message: "ResponseOutputMessageParam: Input should be 'output_text'; no input_image." }
+    const shown = { ...request, messages: [given, answered, said('Go on.')], ...(reported && { reported }) }
+    const again = openai.amend({ status: 400, headers: {}, body: JSON.stringify({ error }) }, shown)
+    t.same(
+      again?.messages[0]?.parts.filter(({ type }) => type !== 'text'),
+      reported ? [file] : given.parts,
+      'a server that names all types of messages may mean the image, if not the form of earlier answers',
+    )
+  }
   t.equal(kept({ code: 'invalid_value', message: 'Something else.' }), undefined)
   t.equal(kept({ code: 'image_parse_error' }, 500), undefined)
   t.same(
