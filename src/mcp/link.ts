@@ -28,6 +28,8 @@ export interface LinkOptions extends Pick<HealthOptions, 'connectMs' | 'attemptM
 /** A connection with its users; once it is let go, it closes with the last of them. */
 class Held {
   readonly connection: Connection
+  /** Stays until then, too: a server may give a call's answer there (`hasChannel` in wire.ts). */
+  channel: Channel | null = null
   readonly since = performance.now()
   readonly #close: () => void
   #users = 0
@@ -70,7 +72,6 @@ export class Link {
   readonly #ending = new AbortController()
   #held: Held | null = null
   #connecting: Promise<Held> | null = null
-  #channel: Channel | null = null
   #verdict: { value: Verdict; until: number } | null = null
   #users = 0
   #interestUntil = 0
@@ -193,15 +194,15 @@ export class Link {
   #letGo(): void {
     const held = this.#held
     this.#held = null
-    this.#channel?.stop()
-    this.#channel = null
     this.health.reconnects()
     clearTimeout(this.#idleTimer)
     held?.letGo()
   }
 
   #close(held: Held): void {
-    if (this.#open.delete(held)) this.#track(held.connection.close())
+    if (!this.#open.delete(held)) return
+    held.channel?.stop()
+    this.#track(held.connection.close())
   }
 
   #track(work: Promise<void>): void {
@@ -259,25 +260,25 @@ export class Link {
 
   /** `hasStood`: the connection is not new. Without a channel, nothing was heard on it until now, except from a process. */
   #watch(hasStood: boolean): void {
-    const connection = this.#held?.connection
-    if (!connection || this.#interestUntil <= performance.now()) return
-    if (this.#channel?.extend(this.#interestUntil)) return
+    const held = this.#held
+    if (!held || this.#interestUntil <= performance.now()) return
+    if (held.channel?.extend(this.#interestUntil)) return
     let mayHaveMissed = hasStood && !this.#options.isStdio
-    const onOpen = (): void => {
-      if (mayHaveMissed) this.#options.onDoubt()
+    const doubt = (): void => {
+      if (mayHaveMissed && held === this.#held) this.#options.onDoubt()
     }
     const listen = async (signal: AbortSignal, previous: ChannelEnd): Promise<ChannelEnd> => {
       try {
-        const end = await connection.listen(signal, previous, onOpen)
+        const end = await held.connection.listen(signal, previous, doubt)
         // The server has forgotten the session, and may be another by now: it announces nothing here any more.
-        if (end.isUnsupported && mayHaveMissed) this.#options.onDoubt()
+        if (end.isUnsupported) doubt()
         return end
       } finally {
         // Nothing is heard until the next one is open, also if this one never was.
         mayHaveMissed = true
       }
     }
-    this.#channel = keepChannel(listen, this.#interestUntil)
+    held.channel = keepChannel(listen, this.#interestUntil)
   }
 
   /** One unref'd timer while a connection is open and unused; else none. */

@@ -207,7 +207,11 @@ t.test('a server may give all answers in the GET stream while that is open', asy
   const mcp = door(t)
   await list(mcp, specOf(rig))
   let say = (_: object) => {}
-  rig.on('GET', ({ stream }) => {
+  let isCut = false
+  rig.on('GET', ({ stream, response }) => {
+    response.on('close', () => {
+      isCut = true
+    })
     say = stream().send
     say({ method: 'notifications/tools/list_changed' })
   })
@@ -223,6 +227,18 @@ t.test('a server may give all answers in the GET stream while that is open', asy
       })
       t.same(await call(mcp, specOf(rig)), RAN, `${status}, ${lateMs} ms`)
     }
+  rig.on('tools/call', ({ rpc, status: answer }) => {
+    answer(202)
+    mcp.release('server:1')
+    setTimeout(() => say({ id: rpc.id, result: { content: RAN.content } }), 200)
+  })
+  t.same(
+    await call(mcp, specOf(rig)),
+    RAN,
+    'the stream stays for the call that runs when its connection is let go',
+  )
+  t.equal(mcp.status('server:1').state, 'idle')
+  await eventually(() => isCut)
 })
 
 t.test('a server that ends the GET stream at once is not asked again and again', async (t) => {
