@@ -16,8 +16,13 @@ import type { Exchange } from './exchange.ts'
 import { type Secretive, scrubbedText } from './scrub.ts'
 import { localKind } from './tap.ts'
 
+/**
+ * MCP 2025-11-25: the call can run once a person has visited a page, as to log in elsewhere. Some servers say so to every
+ * client (Amazon's AgentCore: copilot-cli#4371).
+ */
+const PAGE_WANTED = -32042
 /** JSON-RPC errors by which a server refuses a request without running it (JSON-RPC 5.1; MCP 2026-07-28). */
-const REFUSALS = new Set([-32700, -32600, -32601, -32602, -32020, -32021, -32022])
+const REFUSALS = new Set([-32700, -32600, -32601, -32602, -32020, -32021, -32022, PAGE_WANTED])
 /** The request never left: no connection was made. */
 const UNSENT = new Set([
   'ECONNREFUSED',
@@ -135,14 +140,15 @@ const ANSWERING: ReadonlySet<number> = new Set([400, 422, 500])
 interface RpcError {
   code: number
   message: string
+  data?: unknown
 }
 
 /** Undefined if the body of a refusal is no JSON-RPC error. */
 function rpcErrorIn(body: string): RpcError | undefined {
   const answer = body.length > LONGEST ? null : parseRecord(body)
   if (!isRecord(answer?.error)) return undefined
-  const { code, message } = answer.error
-  return typeof code === 'number' && typeof message === 'string' ? { code, message } : undefined
+  const { code, message, data } = answer.error
+  return typeof code === 'number' && typeof message === 'string' ? { code, message, data } : undefined
 }
 
 function fromProtocol(error: ProtocolError, server: Server): McpError {
@@ -151,13 +157,23 @@ function fromProtocol(error: ProtocolError, server: Server): McpError {
   return refusal(error, server, error)
 }
 
-function refusal({ code, message }: RpcError, server: Server, cause: Error): McpError {
+function refusal({ code, message, data }: RpcError, server: Server, cause: Error): McpError {
   const said = excerpt(message, server) || `error ${code}, without a word`
-  return new McpError('protocol', `${server.name}: ${said}`, {
+  const words = code === PAGE_WANTED ? [said, ...pagesIn(data)].join(' ') : said
+  return new McpError('protocol', `${server.name}: ${words}`, {
     sent: !REFUSALS.has(code),
     rpcCode: code,
     cause,
   })
+}
+
+/** The pages' addresses, which stand beside the words. A login's is long: cut, it would lead nowhere. */
+function pagesIn(data: unknown): string[] {
+  const pages: unknown[] = isRecord(data) && Array.isArray(data.elicitations) ? data.elicitations : []
+  const urls = pages
+    .slice(0, 4)
+    .map((page) => (isRecord(page) && typeof page.url === 'string' ? page.url : ''))
+  return urls.filter((url) => url.length <= 4_096 && /^https?:/i.test(url))
 }
 
 function fromSdk(error: SdkError, server: Server): McpError | null {

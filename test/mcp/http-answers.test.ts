@@ -203,6 +203,29 @@ t.test('an error answer is a protocol failure, and a refused call counts as not 
   await fails(t, call(mcp, specOf(rig)), { message: 'rig: error -32603, without a word' })
 })
 
+t.test('an error that asks for a visit to a page names the page', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  await list(mcp, specOf(rig))
+  const url = `https://login.example/authorize?request_uri=${'x'.repeat(2_000)}`
+  const asked = [
+    { mode: 'url', elicitationId: '1', url, message: 'Please log in' },
+    { url: 'javascript:1' },
+    null,
+  ]
+  for (const status of [200, 400]) {
+    rig.on('tools/call', ({ fail }) =>
+      fail(-32042, 'This request requires more information.', status, { elicitations: asked }),
+    )
+    const told = `rig: This request requires more information. ${url}`
+    await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: false, rpcCode: -32042, message: told })
+  }
+  for (const data of [undefined, {}, { elicitations: null }]) {
+    rig.on('tools/call', ({ fail }) => fail(-32042, 'More', 200, data))
+    await fails(t, call(mcp, specOf(rig)), { message: 'rig: More' }, JSON.stringify(data))
+  }
+})
+
 t.test(
   'the words of a call are not in the status that every owner of a configured server reads',
   async (t) => {
