@@ -45,9 +45,12 @@ export function repairDiscovery(result: unknown): unknown {
   }
 }
 
-/** A server that does not say what it can do may have tools; one that says so in any form has them. */
+/**
+ * A server that does not say what it can do may have tools (one SDK says `{}` for all its servers:
+ * openJiuwen-ai/agent-protocol#2); one that says so in any form has them.
+ */
 function repairCapabilities(capabilities: unknown): object {
-  if (!isRecord(capabilities)) return { tools: {} }
+  if (!isRecord(capabilities) || Object.keys(capabilities).length === 0) return { tools: {} }
   const { tools } = capabilities
   // An empty PHP array is `[]` in JSON; some servers list their tools here, or write `true` (batpred#3496).
   if (!tools) return {}

@@ -92,6 +92,7 @@ t.test('odd members of the answer to initialize cost neither the server nor its 
     'an empty list of PHP': [{ ...sound, capabilities: { tools: [] } }, {}],
     'the tools themselves': [{ ...sound, capabilities: { tools: [TOOL] } }, {}],
     'no capabilities': [{ ...sound, capabilities: undefined }, {}],
+    'empty capabilities': [{ ...sound, capabilities: {} }, {}],
     'no name': [
       { ...sound, serverInfo: { title: null } },
       { name: 'rig', version: '' },
@@ -183,10 +184,11 @@ t.test('a page with a flood of entries is read, and is the last page', async (t)
   t.equal(rig.count('tools/list'), 1)
 })
 
-t.test('a server that declares no tools is not asked for its list', async (t) => {
+t.test('a server that declares other things than tools is not asked for its list', async (t) => {
   const rig = await startRig(t)
   const serverInfo = { name: `bare\n\u202e${'x'.repeat(1_000_000)}`, version: '0' }
-  rig.on('initialize', ({ reply }) => reply({ protocolVersion: '2025-03-26', capabilities: {}, serverInfo }))
+  const capabilities = { prompts: {} }
+  rig.on('initialize', ({ reply }) => reply({ protocolVersion: '2025-03-26', capabilities, serverInfo }))
   const { tools, server } = await list(door(t), specOf(rig))
   t.match(tools, NONE)
   t.match(
