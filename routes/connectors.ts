@@ -46,7 +46,11 @@ const Auth = {
         client_id: Type.Optional(Secret),
         client_secret: Type.Optional(Secret),
         issuer: Type.Optional(
-          text(1, 2048, "The login service's own name, if its metadata is at another address"),
+          text(
+            1,
+            2048,
+            "The login service's own name, if its metadata is at another address or the server does not name it",
+          ),
         ),
         scope: Type.Optional(
           text(1, 4096, 'Scopes to ask for, in place of those that the server names; separated by spaces'),

@@ -2,6 +2,7 @@
 import {
   auth,
   computeScopeUnion,
+  discoverAuthorizationServerMetadata,
   discoverOAuthServerInfo,
   type OAuthDiscoveryState,
   OAuthError,
@@ -46,17 +47,21 @@ export async function begin(
   const desk = deskOf(givenIn(login), { redirect_url, client_metadata_url, state })
   // A step up also asks for the scope of the login before: else that would be lost.
   const scope = login?.scope ?? computeScopeUnion(scopeIn(login), login?.lacking, known?.scope)
-  await step(target, context, async () =>
-    auth(providerOver(desk, context), {
+  await step(target, context, async () => {
+    const named = await namedMetadata(known, context)
+    const { issuer } = desk.login
+    if (issuer !== undefined && isSilent(await serviceOf(target, named, leniently(context))))
+      desk.discovery = { authorizationServerUrl: issuer }
+    return auth(providerOver(desk, context), {
       serverUrl: target.url,
       forceReauthorization: true,
       fetchFn: leniently(context, () => authMethodAt(desk.discovery)),
       // `saveDiscoveryState` checks the issuer.
       skipIssuerMetadataValidation: true,
       ...(scope ? { scope } : {}),
-      ...(await namedMetadata(known, context)),
-    }),
-  )
+      ...named,
+    })
+  })
   const url = desk.authorization_url
   // A browser is sent to this URL, so it must be a page's.
   if (!url || !/^https?:$/.test(url.protocol)) throw rejected(target, 'it names no page to log in at')
@@ -176,12 +181,12 @@ async function discovered(
 ): Promise<OAuthServerInfo> {
   const { tokens, metadata } = login
   const inTime = AbortSignal.timeout(context.discoveryMs)
-  const fetch = leniently(context)
-  const found = await discoverOAuthServerInfo(target.url, {
-    fetchFn: (url, init) => fetch(url, { ...init, signal: inTime }),
-    skipIssuerMetadataValidation: true,
-    ...metadataUrl(metadata ?? null),
-  })
+  const lenient = leniently(context)
+  const fetch: StepContext['fetch'] = (url, init) => lenient(url, { ...init, signal: inTime })
+  const told = await serviceOf(target, metadataUrl(metadata ?? null), fetch)
+  const { issuer } = login
+  const isGiven = issuer !== undefined && metadata?.has_resource === false && isSilent(told)
+  const found = isGiven ? await givenService(issuer, fetch) : told
   // The SDK has looked elsewhere then: tokens of a renewal from there would be thrown away, with the refresh token
   // spent.
   if (context.refused) throw context.refused
@@ -189,6 +194,21 @@ async function discovered(
   const guessed = login.issuer ?? found.authorizationServerUrl
   if (found.resourceMetadata || isSame(tokens?.issuer, guessed)) return found
   throw away(target, new Error('its resource metadata cannot be read'))
+}
+
+const serviceOf = (target: McpLoginTarget, named: object, fetchFn: StepContext['fetch']) =>
+  discoverOAuthServerInfo(target.url, { fetchFn, skipIssuerMetadataValidation: true, ...named })
+
+/**
+ * Whether nothing says whom the server trusts: then it is whom the owner names as its issuer. Some servers
+ * behind API gateways publish nothing (BuilderIO/agent-native#5268, pi-mcp-adapter#458).
+ */
+const isSilent = ({ resourceMetadata, authorizationServerMetadata }: OAuthServerInfo): boolean =>
+  !resourceMetadata && !authorizationServerMetadata
+
+async function givenService(issuer: string, fetchFn: StepContext['fetch']): Promise<OAuthServerInfo> {
+  const metadata = await discoverAuthorizationServerMetadata(issuer, { fetchFn, skipIssuerValidation: true })
+  return { authorizationServerUrl: issuer, ...(metadata && { authorizationServerMetadata: metadata }) }
 }
 
 /**

@@ -1,6 +1,6 @@
 /** Logins at services that forget clients, say little, write nulls, or call themselves something else. */
 import t from 'tap'
-import { sealConnector } from '../../src/credentials/connector-secret.ts'
+import { openConnector, sealConnector } from '../../src/credentials/connector-secret.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { ANN, bench, store, vault } from './connector-shared.ts'
 import { visit } from './world.ts'
@@ -137,6 +137,24 @@ t.test('the issuer of a login service is the address of its metadata, or what th
     t.ok(await tokenNow(), metadata)
   }
   t.same(guarded.grants, { authorization_code: 2, refresh_token: 2 })
+})
+
+t.test('where nothing says whom the server trusts, it is the issuer that the owner gave', async (t) => {
+  const { guarded, logIn, time, read, tokenNow } = await bench(t, { expires_in: 600, tenant: '/as' })
+  guarded.instead(RESOURCE, { status: 404 })
+  const issuer = `${guarded.origin}/as`
+  const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { issuer } })
+  await store.connectors.update(ANN, await read(), { secret })
+  const { tokens } = openConnector(vault, await logIn()).oauth ?? {}
+  t.equal(tokens?.issuer, issuer)
+  const first = await tokenNow()
+  guarded.instead(`${SERVICE}/as`, { status: 404 })
+  time.ahead = 601_000
+  await t.rejects(tokenNow(), { code: 'upstream_overloaded' })
+  guarded.instead(`${SERVICE}/as`, null)
+  time.ahead = 1_200_000
+  t.not(await tokenNow(), first, 'a renewal goes there, too')
+  t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
 })
 
 t.test(
