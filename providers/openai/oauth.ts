@@ -106,6 +106,8 @@ const LASTING = new Set([
   'invalid_grant',
   'invalid_refresh_token',
   'app_session_terminated',
+  // openai/codex#27351
+  'app_session_expired',
   'invalid_client',
   'unauthorized_client',
   'access_denied',

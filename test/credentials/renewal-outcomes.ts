@@ -121,6 +121,7 @@ t.test('failures are told apart by the vendor’s code', async (t) => {
     ['openai', openaiError(401, 'refresh_token_invalidated'), /^refresh_token_invalidated/],
     ['openai', oauthError(400, 'invalid_grant'), /^invalid_grant/],
     ['openai', { status: 400, body: { code: 'app_session_terminated' } }, /^app_session_terminated/],
+    ['openai', openaiError(400, 'app_session_expired'), /^app_session_expired/],
     ['openai', openaiError(401, 'something_new'), /^something_new/],
     ['openai', openaiError(400, 'something_new'), null],
     ['openai', { status: 502, body: '<html>' }, null],
