@@ -197,14 +197,14 @@ export function classifyFailure(failure: UpstreamFailure, vendor: string): Baton
 
 /**
  * An event that ends a stream and holds an `error`; relays may add a `status` and more `headers`, and the ChatGPT path
- * its own (earendil-works/pi#4172).
+ * its own (earendil-works/pi#4172). OpenRouter and SGLang give the status as the error's code (BerriAI/litellm#25492).
  */
 export function classifyEvent(event: Json, vendor: string, answered: Facts['headers']): BatonError {
   const own = Object.entries(object(event.headers)).flatMap(([name, value]) =>
     typeof value === 'object' ? [] : [[name.toLowerCase(), String(value)]],
   )
-  const status = number(event.status) ?? number(event.status_code) ?? null
   const words = wordsOf(event.error)
+  const status = number(event.status) ?? number(event.status_code) ?? number(words.error.code) ?? null
   const headers = { ...answered, ...Object.fromEntries(own) }
   return toError({ ...words, status, headers, html: false, isApi: true }, vendor)
 }

@@ -315,6 +315,12 @@ t.test('failures become codes of the catalogue', async (t) => {
       { code: 'upstream_rate_limited', retryAfter: 9569, details: { upstream: { status: 429 } } },
       'the ChatGPT path spells both in its own way',
     )
+    const numbered = { error: { code: 402, message: 'Insufficient credits' } }
+    t.match(
+      thrownBy(() => framed(numbered).flatMap((frame) => parserOf(openai, origin).push(frame))),
+      { code: 'upstream_rejected', details: { upstream: { status: 402 } } },
+      'OpenRouter gives the status as the code',
+    )
     t.equal(
       wait({ 'x-codex-primary-reset-after-seconds': '7200' }),
       5,
