@@ -103,10 +103,19 @@ export function refuses(
   return refused !== undefined && (refused === 'any' || refused === settings[name])
 }
 
+/**
+ * Names of OpenAI's models, also with a gateway's prefix or in the name of a deployment; not `gpt-oss`. Servers of other
+ * models lose an instruction amid the conversation, or refuse the request: Ollama and StepFun drop `developer`
+ * (ollama/ollama#18305, earendil-works/pi#5456), DeepInfra and llama.cpp's stricter templates refuse it, and Qwen's take
+ * no `system` after the beginning either (BerriAI/litellm#39852). They all take a user's message.
+ */
+const OF_OPENAI = /\b(gpt-\d|o\d|chatgpt|codex)/i
+
 export function publicCapabilities(model: string): Capabilities {
   const { vision } = familyOf(model)
   return {
     ...commonTo(model),
+    systemMessages: OF_OPENAI.test(model),
     takesMedia(part) {
       const form = formOf(part)
       if (vision) return form !== null
@@ -120,7 +129,7 @@ export function publicCapabilities(model: string): Capabilities {
 export function chatgptCapabilities(model: string): Capabilities {
   const { vision } = familyOf(model)
   const takesMedia: Capabilities['takesMedia'] = (part) => vision && formOf(part) === 'input_image'
-  return { ...commonTo(model), takesMedia }
+  return { ...commonTo(model), systemMessages: true, takesMedia }
 }
 
 /**
@@ -129,7 +138,6 @@ export function chatgptCapabilities(model: string): Capabilities {
  */
 const commonTo = (model: string) => ({
   boundThinking: false,
-  systemMessages: true,
   sharedTextTokens: versionOf(model) >= 5.4 || /^(ft:)?gpt-5\.3-codex/.test(model),
 })
 

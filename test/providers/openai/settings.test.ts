@@ -69,6 +69,21 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
   ])
     for (const effort of ['none', null] as const)
       t.same(unthinking(model, effort), [undefined, undefined], model)
+  const ofOpenAI = [
+    'gpt-6.2-sol',
+    'o4-mini',
+    'ft:gpt-4o:org::1',
+    'openai/gpt-5',
+    'our-gpt-35-turbo',
+    'codex-mini-latest',
+  ]
+  for (const model of [...ofOpenAI, 'gpt-oss:20b', 'qwen3:8b', 'grok-4', 'qwen/qwen3.5'])
+    t.equal(
+      openai.capabilities(model).systemMessages,
+      ofOpenAI.includes(model),
+      `${model}: an instruction amid the conversation`,
+    )
+  t.ok(chatgpt.capabilities('something-new').systemMessages)
   t.same([openai.toolLimit, chatgpt.toolLimit], [128, null])
   t.equal(kinds(chatgpt, MODEL), 'image')
   t.equal(kinds(chatgpt, 'o3-mini'), '')
