@@ -136,7 +136,8 @@ const RULES: readonly Rule[] = [
     says: '{vendor} refused the request.',
   },
   {
-    when: ({ code }) => code.includes('image'),
+    // With a 500 if llama.cpp's model takes none (ggml-org/llama.cpp#15377)
+    when: ({ code, message }) => code.includes('image') || /^image input is not supported/.test(message),
     code: 'upstream_rejected',
     says: '{vendor} could not use an image of the conversation.',
   },

@@ -125,7 +125,8 @@ export class Attempts {
   async #recover(thrown: unknown): Promise<void> {
     const refused = thrown instanceof Refused ? thrown : null
     if (refused && (await this.#renew(refused))) return
-    const failure = refused?.failure ?? refusalIn(thrown)
+    const failure =
+      refused && refused.failure.status < 500 ? refused.failure : refusalIn(refused?.error ?? thrown)
     if (failure && this.#amend(failure)) return
     await this.#wait(refused?.error ?? thrown)
   }
@@ -141,7 +142,7 @@ export class Attempts {
 
   /** Replaces the refused request if the deployment has another one to send instead. Returns whether it has. */
   #amend(failure: UpstreamFailure): boolean {
-    if (failure.status < 400 || failure.status >= 500 || this.#amendments === MOST_AMENDMENTS) return false
+    if (failure.status < 400 || this.#amendments === MOST_AMENDMENTS) return false
     const amended = this.#call.deployment.amend(failure, this.#request)
     if (!amended) return false
     const { reported } = amended
@@ -165,7 +166,8 @@ export class Attempts {
 }
 
 /**
- * A refusal at a stream's beginning, in the form that it has in place of a stream; OpenAI reports bad images this way.
+ * A refusal at a stream's beginning, or under a status of the server's own faults, in the form that it should have;
+ * OpenAI reports bad images the first way, llama.cpp images that its model does not take the second.
  */
 function refusalIn(thrown: unknown): UpstreamFailure | null {
   if (!(thrown instanceof BatonError) || thrown.code !== 'upstream_rejected') return null

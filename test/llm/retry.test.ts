@@ -1,5 +1,6 @@
 /** Which requests are sent again after a failure, and which are not. */
 import t from 'tap'
+import { BatonError } from '../../src/errors.ts'
 import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
 import { freePort } from '../servers.ts'
 import {
@@ -215,6 +216,17 @@ t.test(
       /brief\. .*upstream_rejected/,
       'a refusal at the beginning of a stream is amended for, too',
     )
+
+    const misnamed = await upstreamServer(t, status(500), whole)
+    const details = { upstream: { message: 'no images' } }
+    const classify = () => new BatonError('upstream_rejected', 'It takes no images.', { details })
+    t.equal(
+      textOf(
+        (await collect(bench(t, misnamed.url).call({ deployment: { ...deployment, classify } }))).batches,
+      ),
+      'hello',
+    )
+    t.match(instructions(misnamed).at(-1), /brief\. .*no images/, '… and so is one under a wrong status')
 
     const endless = await upstreamServer(t, status(400, 'c'))
     t.equal((await failure(bench(t, endless.url).call({ deployment }))).code, 'upstream_rejected')

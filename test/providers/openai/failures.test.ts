@@ -76,6 +76,12 @@ t.test('failures become codes of the catalogue', async (t) => {
     ],
     [400, json({ code: 'cyber_policy', message: 'no' }), 'upstream_rejected', /policy/],
     [400, json({ code: 'invalid_image_url', message: 'no' }), 'upstream_rejected', /image/],
+    [
+      500,
+      json({ code: 500, message: 'image input is not supported - hint: …', type: 'server_error' }),
+      'upstream_rejected',
+      /image of the conversation/,
+    ],
     [400, json({ code: 'context_length_exceeded', message: 'x' }), 'context_too_long'],
     [400, json({ message: "This model's maximum context length is 9 tokens." }), 'context_too_long'],
     [
@@ -470,6 +476,11 @@ t.test('media that the vendor cannot read become text', (t) => {
       'a server that names all types of messages may mean the image, if not the form of earlier answers',
     )
   }
+  t.same(kept({ code: 400, message: "'input_file' is not supported by llamacpp at this moment" }), [
+    image,
+    linked,
+  ])
+  t.same(kept({ code: 400, message: "Output of tool call should be 'Input text'" }), [file])
   t.equal(kept({ code: 'invalid_value', message: 'Something else.' }), undefined)
   t.equal(kept({ code: 'image_parse_error' }, 500), undefined)
   t.same(
