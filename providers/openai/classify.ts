@@ -43,6 +43,13 @@ const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 export const STALE =
   /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i
 
+/**
+ * Also in the words of xAI (cline/cline#3120) and of what else speaks this protocol: llama.cpp, Ollama, Together, Z.AI
+ * (iamclancyliang/pi-go#37, earendil-works/pi#9805).
+ */
+const TOO_LONG =
+  /context window|(max(imum)?|available|model's) (context|prompt) (length|size)|prompt too long|tokens exceed the configured limit/i
+
 /** A text of more than 10 MiB (Shopify/roast#52); with a smaller maximum the text is a name or an id. */
 const LONG_TEXT = /string too long\. .* maximum length \d{7}/
 
@@ -56,10 +63,7 @@ const RULES: readonly Rule[] = [
   },
   {
     when: (facts) =>
-      named('context_length_exceeded')(facts) ||
-      // `maximum prompt length`: xAI's (cline/cline#3120)
-      says(/context window|maximum (context|prompt) length|tokens exceed the configured limit/i)(facts) ||
-      says(LONG_TEXT)(facts),
+      named('context_length_exceeded')(facts) || says(TOO_LONG)(facts) || says(LONG_TEXT)(facts),
     code: 'context_too_long',
     says: 'The conversation is longer than the model accepts.',
   },

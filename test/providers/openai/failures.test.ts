@@ -84,6 +84,11 @@ t.test('failures become codes of the catalogue', async (t) => {
     ],
     [400, json({ code: 'context_length_exceeded', message: 'x' }), 'context_too_long'],
     [400, json({ message: "This model's maximum context length is 9 tokens." }), 'context_too_long'],
+    ...[
+      'request (9 tokens) exceeds the available context size (8 tokens), try increasing it',
+      'prompt too long; exceeded max context length by 9 tokens',
+      "The input (9 tokens) is longer than the model's context length (8 tokens).",
+    ].map((message): (typeof rows)[number] => [400, json({ message }), 'context_too_long']),
     [
       400,
       '{"code":"invalid-argument","error":"This model\'s maximum prompt length is 9 but the request contains 12 tokens."}',
