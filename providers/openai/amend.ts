@@ -59,8 +59,8 @@ const withPlainAnswers = (request: ModelRequest): ModelRequest | null =>
 const UNREAD: Unread = [
   [/while downloading|failed_to_download|file_url/i, isLinked],
   [/Invalid value: 'input_file'|'input_file' is not supported/i, isFile],
-  // llama.cpp takes no images in results (ggml-org/llama.cpp#20663).
-  [/image|Output of tool call should be/i, isImage],
+  // llama.cpp and LM Studio take no images in results (ggml-org/llama.cpp#20663, lmstudio-bug-tracker#2248).
+  [/image|Output of tool call should be|invalid_union/i, isImage],
   [/\bPDF\b|file_data|unsupported_file|file type/i, isFile],
 ]
 

@@ -141,7 +141,7 @@ const RULES: readonly Rule[] = [
   },
   {
     // With a 500 if llama.cpp's model takes none (ggml-org/llama.cpp#15377)
-    when: ({ code, message }) => code.includes('image') || /^image input is not supported/.test(message),
+    when: ({ code, message }) => code.includes('image') || /image input is not supported/.test(message),
     code: 'upstream_rejected',
     says: '{vendor} could not use an image of the conversation.',
   },

@@ -486,6 +486,7 @@ t.test('media that the vendor cannot read become text', (t) => {
     linked,
   ])
   t.same(kept({ code: 400, message: "Output of tool call should be 'Input text'" }), [file])
+  t.same(kept({ code: 'invalid_union', param: 'input', message: "Invalid type for 'input'." }), [file])
   t.equal(kept({ code: 'invalid_value', message: 'Something else.' }), undefined)
   t.equal(kept({ code: 'image_parse_error' }, 500), undefined)
   t.same(
