@@ -37,11 +37,16 @@ const settings = (answerMs: number): string =>
  * the URL asks for that with `uselibpqcompat`.
  */
 const VERIFYING = /^(?!.*uselibpqcompat)(.*[?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/
+/**
+ * libpq's word for the usual CAs, which it takes only together with `verify-full`. Managed services put it into their
+ * URLs, and the driver takes it for a file's name (brianc/node-postgres#3101).
+ */
+const USUAL_CAS = /([?&])sslrootcert=system(?=&|$)(.*)/
 
 /** Connects with the first query: until then nobody knows whether the server is there. */
 export function openPostgres(url: string, size: number, patience = PATIENCE): Db {
   const pool = new pg.Pool({
-    connectionString: url.replace(VERIFYING, '$1verify-full'),
+    connectionString: url.replace(USUAL_CAS, '$1$2&sslmode=verify-full').replace(VERIFYING, '$1verify-full'),
     max: size,
     connectionTimeoutMillis: patience.connectMs,
     // A new connection has to compile the schema's functions again: keep them.

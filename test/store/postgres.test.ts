@@ -70,6 +70,13 @@ t.test('a server that cannot be used is named, with what to do and without the p
   process.on('warning', (warning) => warnings.push(warning))
   t.match(await why('localhost:1/chats?application_name=x&sslmode=require'), /ECONNREFUSED/)
   t.strictSame(warnings, [], 'a managed service puts sslmode=require into its URLs')
+  const unencrypted = await listening(
+    t,
+    createServer((socket) => socket.once('data', () => socket.end('N'))),
+  )
+  for (const usual of ['sslrootcert=system', 'sslmode=verify-full&sslrootcert=system&application_name=x']) {
+    t.match(await why(`127.0.0.1:${unencrypted}/chats?${usual}`), /server does not support SSL/, usual)
+  }
   const port = await refusingServer(t, '28P01', 'password authentication failed for user "me"')
   t.equal(
     await why(`127.0.0.1:${port}/chats`),
