@@ -140,6 +140,8 @@ function createConnect(pool: pg.Pool, size: number): () => Promise<pg.PoolClient
 function failure(err: unknown): Error {
   if (!(err instanceof Error)) return unavailable(String(err))
   if (!(err instanceof pg.DatabaseError) || err.code === undefined) return unavailable(err.message, err)
-  const { message, code, constraint = null } = err
+  const { message, code, severity, constraint = null } = err
+  // The connection is over, whatever the code: Supavisor has one (XX000) for all that it lacks.
+  if (severity === 'FATAL') return unavailable(message, err)
   return refusal({ message, code, constraint }, err)
 }

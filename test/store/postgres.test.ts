@@ -40,16 +40,22 @@ import { listening } from '../listening.ts'
 import { newDatabase } from '../servers.ts'
 import { eventually } from '../waiting.ts'
 
-/** Answers every client like a server that refuses it. */
-function refusingServer(t: Test, code: string, words: string): Promise<number> {
+/** What ends a connection. */
+function errorOf(code: string, words: string): Buffer {
   const fields = Buffer.from(`SFATAL\0C${code}\0M${words}\0\0`)
   const head = Buffer.from('E\0\0\0\0')
   head.writeUInt32BE(fields.length + 4, 1)
-  const server = createServer((socket) => {
-    socket.once('data', () => socket.end(Buffer.concat([head, fields])))
-  })
-  return listening(t, server)
+  return Buffer.concat([head, fields])
 }
+
+/** Answers every client like a server that refuses it. */
+const refusingServer = (t: Test, code: string, words: string): Promise<number> =>
+  listening(
+    t,
+    createServer((socket) => {
+      socket.once('data', () => socket.end(errorOf(code, words)))
+    }),
+  )
 
 t.test('a server that cannot be used is named, with what to do and without the password', async (t) => {
   const why = async (at: string) => {
@@ -113,6 +119,27 @@ t.test('a pooler that has no connection left is waited for as long as for a conn
   t.teardown(() => db.close())
   t.match(await within(10_000, rejection(db.query('select 1'))), { code: 'unavailable' })
 })
+
+t.test(
+  'a pooler that gives a connection up in mid-use counts as away, and the next statement gets another',
+  async (t) => {
+    const admitted = Buffer.from('R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I')
+    const done = Buffer.from('C\0\0\0\x08SET\0Z\0\0\0\x05I')
+    let connections = 0
+    const server = createServer((socket) => {
+      connections++
+      // Supavisor lets its client in, and closes the connection only later.
+      const answers = [admitted, done, errorOf('XX000', '(ECHECKOUTTIMEOUT) Pool checkout timeout.')]
+      socket.on('data', () => socket.write(answers.shift() ?? ''))
+    })
+    const db = openPostgres(`postgres://me@127.0.0.1:${await listening(t, server)}/chats`, 1)
+    t.teardown(() => db.close())
+    for (const count of [1, 2]) {
+      t.match(await rejection(db.query('select 1')), { code: 'unavailable' })
+      t.equal(connections, count)
+    }
+  },
+)
 
 t.test('a history that no process can hold is refused, and can be mended', ON_POSTGRES, async (t) => {
   const databaseUrl = await newDatabase(t, SERVERS.DATABASE_URL)
