@@ -81,8 +81,14 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     frameworkErrors: (error, request, reply) =>
       void sendError(error, request, reply.headers({ ...hardening, ...readableBy(request.headers, deps) })),
     clientErrorHandler: onClientError,
-    // Node's own refusal has no body; useErrors makes one.
-    http: { requireHostHeader: false },
+    http: {
+      // Node's own refusal has no body; useErrors makes one.
+      requireHostHeader: false,
+      // An answer may be silent for many minutes (`stream: false`, `?wait=`). Balancers of TCP and NATs forget a connection
+      // without packets after four to six, and its client then waits for ever.
+      keepAlive: true,
+      keepAliveInitialDelay: 60_000,
+    },
   })
   useErrors(app)
   useValidation(app)

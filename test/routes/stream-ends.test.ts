@@ -1,5 +1,6 @@
 /** How streams and waiting calls end: with clients that do not read or that leave, and with a server that closes. */
 import { once } from 'node:events'
+import { existsSync, readFileSync } from 'node:fs'
 import { Agent, request } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
 import { mock } from 'node:test'
@@ -431,6 +432,22 @@ t.test('a waiting caller is answered when the server closes', async (t) => {
   t.match(stream.headers['retry-after'], /^[1-9]\d*$/)
   t.equal(stream.statusCode, 503)
   t.match(JSON.parse(await all(stream)), { error: { code: 'draining', details: { turn_id: 'turn_1' } } })
+  await closing
+})
+
+const TCP = '/proc/net/tcp'
+t.test('a connection is kept up while its answer is silent', { skip: !existsSync(TCP) }, async (t) => {
+  const { begun, turns } = waits(turnRow())
+  const s = await serve(t, turnRow(), { turns })
+  const answer = s.open('/v1/turns/turn_1/cancel?wait=true', {}, {})
+  await begun
+  const port = s.port.toString(16).toUpperCase().padStart(4, '0')
+  // Established, with the timer of TCP's keep-alive.
+  const keptUp = new RegExp(`: 0100007F:${port} \\S+ 01 \\S+ 02:`)
+  await eventually(() => keptUp.test(readFileSync(TCP, 'utf8')))
+  t.pass('by the system')
+  const closing = s.app.close()
+  await all(await answer)
   await closing
 })
 
