@@ -8,6 +8,10 @@ import { Exchange, type ExchangeRequest } from './exchange.ts'
 
 /** Shorter than the idle time of common load balancers (60 s), so that a socket is seldom closed under a request. */
 const KEEP_ALIVE_MS = 55_000
+/** Between two looks at the clock, … */
+const LOOK_MS = 5_000
+/** … and how much later than the last look tells of a sleep. */
+const SLEPT_MS = 30_000
 
 export interface RequestsDeps {
   /** The upstream root of a deployment, without a trailing slash */
@@ -46,7 +50,7 @@ export interface Requests {
 
 export function createRequests(deps: RequestsDeps): Requests {
   const { firstByteTimeoutMs, idleTimeoutMs } = deps.limits
-  const dispatcher = newAgent(deps)
+  const connections = openConnections(deps)
 
   const url = (deployment: Deployment, path: string) => new URL(deps.baseUrl(deployment) + path)
   const headersFor: Requests['headers'] = (deployment, { secret, facts, headers }) => ({
@@ -61,13 +65,39 @@ export function createRequests(deps: RequestsDeps): Requests {
     send: (deployment, { secret, facts, headers, path, silenceMs = Infinity, ...request }) =>
       new Exchange({
         ...request,
-        dispatcher,
+        dispatcher: connections.awake(),
         url: url(deployment, path),
         headers: headersFor(deployment, { secret, facts, headers }),
         firstByteMs: Math.min(silenceMs, firstByteTimeoutMs),
         idleMs: Math.min(silenceMs, idleTimeoutMs),
       }),
-    close: () => dispatcher.destroy(),
+    close: connections.close,
+  }
+}
+
+/**
+ * Connections that slept with the machine look as fresh as before, since undici counts ticks of its own: a request on one
+ * of them reaches nobody, and waits as long as it may (anthropics/claude-code#32116). After a sleep there are new ones.
+ */
+function openConnections(deps: RequestsDeps) {
+  let agent = newAgent(deps)
+  let seenAt = Date.now()
+  function awake() {
+    const now = Date.now()
+    if (now - seenAt > SLEPT_MS) {
+      void agent.close() // once the exchanges under way are over
+      agent = newAgent(deps)
+    }
+    seenAt = now
+    return agent
+  }
+  const looks = setInterval(awake, LOOK_MS).unref()
+  return {
+    awake,
+    close() {
+      clearInterval(looks)
+      return agent.destroy()
+    },
   }
 }
 

@@ -210,6 +210,33 @@ t.test('a connection is used again after a whole answer, an error, and a padded 
   t.equal(server.connections(), 1)
 })
 
+t.test(
+  'a connection from before the machine slept is not used again, nor cut while it is in use',
+  async (t) => {
+    const { opened: ending, open: end } = gate()
+    const long: Answer = async (response) => {
+      response.writeHead(200, SSE).write(frame({ text: 'hello' }))
+      await ending
+      response.end(WHOLE)
+    }
+    const server = await upstreamServer(t, whole, whole, long, whole)
+    const { call } = bench(t, server.url)
+    await collect(call())
+    let clock = Date.now()
+    mock.method(Date, 'now', () => clock)
+    t.teardown(() => mock.restoreAll())
+    clock += 60_000
+    t.equal((await collect(call())).thrown, undefined)
+    t.equal(server.connections(), 2)
+    const inUse = call()
+    await inUse.first
+    clock += 60_000
+    t.equal((await collect(call())).thrown, undefined)
+    end()
+    t.equal((await collect(inUse)).thrown, undefined)
+  },
+)
+
 t.test('beforeSend is asked right before each sending, and may forbid it', async (t) => {
   const server = await upstreamServer(t, status(503), whole)
   let asked = 0
