@@ -90,22 +90,12 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     }
     // In calls of steps that an earlier build stored, the names are still those that the model was given.
     const args = ownNames(call.arguments, declared.rename)
-    const misfit = await misfits(declared.tool, args, declared.rename)
+    const { problems, value } = await validator.read(declared.tool.input_schema, args)
+    const misfit = misfitOf(problems, declared.rename)
     if (misfit) return failure('error', `${misfit} Nothing was called.`)
     if (signal.aborted) return failure('cancelled', 'The call was cancelled before it was sent.')
-    return send(execution, declared, args)
-  }
-
-  /** With `rename`, in the names that the model was given. */
-  async function misfits(
-    tool: RegistryTool,
-    args: Record<string, unknown>,
-    rename: Rename | null = null,
-  ): Promise<string | null> {
-    const problems = await validator.problems(tool.input_schema, args)
-    if (problems.length === 0) return null
-    const words = problems.map((problem) => inWords(problem, rename)).join('; ')
-    return `The arguments do not fit the tool's schema: ${words}.`
+    // A text that was read may hold names that the model was given, too.
+    return send(execution, declared, ownNames(value, declared.rename))
   }
 
   async function send(
@@ -178,7 +168,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
       }
     },
     settleUnrun: (call, execId, outcome, text) => settle(call, execId, failure(outcome, text), 0, false),
-    misfits,
+    misfits: async (tool, args) => misfitOf(await validator.problems(tool.input_schema, args), null),
     close: () => validator.close(),
   }
 }
@@ -235,6 +225,13 @@ function paced(report: ExecutorCall['onProgress']): {
       clearTimeout(pause)
     },
   }
+}
+
+/** With `rename`, in the names that the model was given; null if there are no problems. */
+function misfitOf(problems: readonly Misfit[], rename: Rename | null): string | null {
+  if (problems.length === 0) return null
+  const words = problems.map((problem) => inWords(problem, rename)).join('; ')
+  return `The arguments do not fit the tool's schema: ${words}.`
 }
 
 function inWords({ path, message, property }: Misfit, rename: Rename | null): string {

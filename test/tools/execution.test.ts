@@ -155,6 +155,32 @@ t.test('a call that cannot be made is not sent, and the model is told why', asyn
   t.strictSame(sent, [])
 })
 
+t.test('texts are given to the tool as the JSON that they hold, where its schema has no texts', async (t) => {
+  const { run, sent } = setUp()
+  const properties = {
+    ids: { type: 'array', items: { type: 'string' } },
+    by: { type: 'object', properties: { 'due.on': { type: 'integer' } }, additionalProperties: true },
+    most: { anyOf: [{ type: 'integer' }, { type: 'null' }] },
+    all: { type: 'array', items: { type: 'boolean' } },
+    said: { type: ['string', 'integer'] },
+    '': { type: 'integer' },
+  }
+  const input_schema = { type: 'object', properties, required: ['ids'] }
+  const declared = { tool: tool({ input_schema }), rename: new Map([['due_on_ab12cd', 'due.on']]) }
+  const said = { ids: '["a"]', by: '{"due_on_ab12cd":1}', most: '5', all: ['true'], said: '[1]', '': '7' }
+  const call = { arguments: said }
+  t.match((await run(call, { declared })).result, { outcome: 'ok' })
+  t.strictSame(sent, [{ ids: ['a'], by: { 'due.on': 1 }, most: 5, all: [true], said: '[1]', '': 7 }])
+  t.equal(call.arguments.ids, '["a"]', 'the conversation keeps what the model said')
+  const long = '9'.repeat(17)
+  for (const ids of ['a', '["a"', '[1]', '"a"', '{}', '5', '['.repeat(300)]) {
+    t.match(words(await run({ arguments: { ids } }, { declared })), /ids must be array/, ids)
+  }
+  t.match(words(await run({ arguments: { ids: [], most: long } }, { declared })), /most must be integer/)
+  t.match(words(await run({ arguments: { ids: '[]', '': 'x' } }, { declared })), /ids must be array/)
+  t.equal(sent.length, 1)
+})
+
 t.test(
   'renamed properties reach the server under its names, and the model hears of problems under theirs',
   async (t) => {

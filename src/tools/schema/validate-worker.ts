@@ -5,7 +5,7 @@
 import { parentPort } from 'node:worker_threads'
 import type { ErrorObject, ValidateFunction } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
-import { stepsOf } from '../../chat/json.ts'
+import { BEARABLE, excessIn, isExact, isWithin, stepsOf, valueAt } from '../../chat/json.ts'
 import { modernised } from './dialect.ts'
 import { asWritten, patternOf } from './keywords.ts'
 
@@ -24,9 +24,14 @@ export interface Misfit {
   /** The property that is missing or not allowed */
   property?: string
 }
+export interface Findings {
+  problems: Misfit[]
+  /** The value, if it fits only with texts read as the JSON that they hold: with these read */
+  read?: unknown
+}
 /** Id 0: the thread is ready. */
 export type Judgement = { id: number } & (
-  | { problems: Misfit[] }
+  | Findings
   | { unusable: true }
   /** The schema is not compiled here, or not any more: the job must bring it */
   | { unknown: true }
@@ -66,10 +71,43 @@ function judge({ id, key, schema, value }: Job): Judgement {
     if (!validate) return { id, unknown: true }
     if (!compiled.has(key) && compiled.size >= MOST_COMPILED) compiled.clear()
     compiled.set(key, validate)
-    const errors = validate(value) ? [] : (validate.errors ?? [])
+    if (validate(value)) return { id, problems: [] }
+    const errors = validate.errors ?? []
+    if (readTexts(value, errors) && isWithin(value, BEARABLE) && validate(value))
+      return { id, problems: [], read: value }
     return { id, problems: errors.slice(0, MOST_PROBLEMS).map(problemOf) }
   } catch {
     return { id, unusable: true }
+  }
+}
+
+/**
+ * Reads texts as the JSON that they hold where no text may be. Models of all vendors now and then write a list, an
+ * object or a number as a text, and cannot be told otherwise (anthropics/claude-code#22394, jjang-ai/vmlx#48). True if
+ * there was such a text.
+ */
+function readTexts(value: unknown, errors: readonly ErrorObject[]): boolean {
+  let isRead = false
+  for (const { keyword, instancePath } of errors) {
+    const end = instancePath.lastIndexOf('/')
+    const text = keyword === 'type' && end >= 0 ? valueAt(value, instancePath) : undefined
+    const held = typeof text === 'string' ? heldBy(text) : undefined
+    if (held === undefined) continue
+    const parent = valueAt(value, instancePath.slice(0, end)) as Record<string, unknown>
+    for (const key of stepsOf(instancePath.slice(end))) parent[key] = held
+    isRead = true
+  }
+  return isRead
+}
+
+/** Undefined: the text is no JSON, or holds an id that would change. */
+function heldBy(text: string): unknown {
+  if (excessIn(text)) return undefined
+  try {
+    const held: unknown = JSON.parse(text)
+    return isExact(text) ? held : undefined
+  } catch {
+    return undefined
   }
 }
 

@@ -6,12 +6,17 @@ import { Worker } from 'node:worker_threads'
 import { BoundedMap } from '../../bounded-map.ts'
 import { canonicalJson, isWithin, sha256 } from '../../chat/json.ts'
 import { once } from '../../chat/once.ts'
-import type { Job, Judgement, Misfit } from './validate-worker.ts'
+import type { Findings, Job, Judgement, Misfit } from './validate-worker.ts'
 
 export type { Misfit } from './validate-worker.ts'
 
 interface Validator {
-  /** What does not fit; empty when the arguments fit, or when the schema could not be used in time. */
+  /**
+   * The arguments, if need be with texts read as the JSON that they hold, and what does not fit: nothing when they fit,
+   * or when the schema could not be used in time.
+   */
+  read<T>(schema: unknown, value: T): Promise<{ problems: Misfit[]; value: T }>
+  /** The problems alone */
   problems(schema: unknown, value: unknown): Promise<Misfit[]>
   close(): Promise<void>
 }
@@ -40,7 +45,7 @@ interface Waiting {
   schema: unknown
   /** What `workedMs` was when it began to wait */
   since: number
-  settle(problems: Misfit[]): void
+  settle(findings: Findings): void
 }
 
 /**
@@ -68,7 +73,7 @@ export function createValidator(budgetMs = BUDGET_MS, startThread = newThread): 
       fresh = startThread()
     } catch {
       // The machine has no thread left: that is no reason to keep calls waiting, and the next one may find one.
-      return done([])
+      return done(UNCHECKED)
     }
     fresh.unref()
     fresh.on('message', (judgement: Judgement) => {
@@ -94,16 +99,16 @@ export function createValidator(budgetMs = BUDGET_MS, startThread = newThread): 
     if (current?.job.id !== judgement.id) return
     if ('unknown' in judgement) return send(current.schema)
     if ('unusable' in judgement) refused.put(current.job.key, true)
-    done('problems' in judgement ? judgement.problems : [])
+    done('problems' in judgement ? judgement : UNCHECKED)
   }
 
-  function done(problems: Misfit[]): void {
+  function done(findings: Findings): void {
     stopClock()
     if (sentAt !== null) workedMs += performance.now() - sentAt
     sentAt = null
     const finished = current
     current = null
-    finished?.settle(problems)
+    finished?.settle(findings)
     next()
   }
 
@@ -113,14 +118,14 @@ export function createValidator(budgetMs = BUDGET_MS, startThread = newThread): 
     const late = worker
     worker = null
     void late?.terminate()
-    done([])
+    done(UNCHECKED)
   }
 
   function next(): void {
     if (current || isClosed) return
     current = queue.shift() ?? null
     while (current && workedMs - current.since > MOST_BUDGETS * budgetMs) {
-      current.settle([])
+      current.settle(UNCHECKED)
       current = queue.shift() ?? null
     }
     if (!current) return
@@ -137,27 +142,35 @@ export function createValidator(budgetMs = BUDGET_MS, startThread = newThread): 
     worker.postMessage({ ...current.job, schema })
   }
 
+  function read<T>(schema: unknown, value: T): Promise<{ problems: Misfit[]; value: T }> {
+    const key = typeof schema === 'object' && schema !== null ? keyOf(schema) : ''
+    const isReadable = key !== '' && !refused.get(key) && isWithin(value, LIMITS)
+    if (!isReadable || isClosed || queue.length >= MOST_WAITING)
+      return Promise.resolve({ problems: [], value })
+    return new Promise((resolve) => {
+      const settle: Waiting['settle'] = ({ problems, read = value }) =>
+        resolve({ problems, value: read as T })
+      queue.push({ job: { id: ++count, key, value }, schema, since: workedMs, settle })
+      next()
+    })
+  }
+
   return {
-    problems(schema, value) {
-      const key = typeof schema === 'object' && schema !== null ? keyOf(schema) : ''
-      const isReadable = key !== '' && !refused.get(key) && isWithin(value, LIMITS)
-      if (!isReadable || isClosed || queue.length >= MOST_WAITING) return Promise.resolve([])
-      return new Promise((settle) => {
-        queue.push({ job: { id: ++count, key, value }, schema, since: workedMs, settle })
-        next()
-      })
-    },
+    read,
+    problems: async (schema, value) => (await read(schema, value)).problems,
     async close() {
       isClosed = true
       stopClock()
       const last = worker
       worker = null
-      for (const { settle } of [...(current ? [current] : []), ...queue.splice(0)]) settle([])
+      for (const { settle } of [...(current ? [current] : []), ...queue.splice(0)]) settle(UNCHECKED)
       current = null
       await last?.terminate()
     },
   }
 }
+
+const UNCHECKED: Findings = { problems: [] }
 
 const newThread = (): Worker =>
   new Worker(new URL('./validate-worker.js', import.meta.url), { resourceLimits: MEMORY })
