@@ -65,7 +65,9 @@ const isOfAnotherServer = ({ connector }: Job, row: Execution, { asked_at }: Goe
 
 function decided({ decision, reason }: NonNullable<Execution['approval']>): Fate {
   if (decision === 'approve') return RUNS
-  if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
+  // Told only that a call was denied, models make it again (microsoft/agent-framework#8503).
+  if (decision === 'deny')
+    return unrun('denied', `The user denied this call; it was not run${reason ? `: ${reason}` : '.'}`)
   return reason === null ? EXPIRED : unrun('cancelled', reason)
 }
 

@@ -60,7 +60,7 @@ t.test('secrets reach the tool and the model, and stand nowhere else in the clea
   const said = (await world.messages(session)).find(({ role }) => role === 'tool').parts
   t.match(said[2], {
     outcome: 'denied',
-    content: [{ text: 'The call was denied: Never with [redacted], plain-words' }],
+    content: [{ text: 'The user denied this call; it was not run: Never with [redacted], plain-words' }],
   })
   t.match(await world.run(session, `and again ${github}`), { state: 'completed' })
   const told = JSON.stringify(world.sent('anthropic key').at(-1)?.body)

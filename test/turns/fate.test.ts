@@ -146,6 +146,8 @@ t.test('a call beyond the most of one step gets an error unless it is settled al
 })
 
 t.test('the model is told the reason that a person gave for a denial', async (t) => {
-  t.match(fateOf(job(), decided('deny', 'too much'), 0, goesOn), { text: 'The call was denied: too much' })
-  t.match(fateOf(job(), decided('deny'), 0, goesOn), { text: 'The call was denied.' })
+  t.match(fateOf(job(), decided('deny', 'too much'), 0, goesOn), {
+    text: 'The user denied this call; it was not run: too much',
+  })
+  t.match(fateOf(job(), decided('deny'), 0, goesOn), { text: 'The user denied this call; it was not run.' })
 })
