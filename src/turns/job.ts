@@ -3,12 +3,14 @@
  * said.
  */
 import type { TurnEventBody } from '../chat/event.ts'
+import { canonicalJson } from '../chat/json.ts'
 import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import { withContent } from '../chat/repair.ts'
 import { logLine } from '../log.ts'
 import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../store/store.ts'
 import { cutUtf8 } from '../text.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
-import { redactText } from '../tools/redact.ts'
+import { redactJson, redactText } from '../tools/redact.ts'
 import { isDeclarable } from '../tools/registry.ts'
 import { INSPECT, withoutMedia } from '../tools/results.ts'
 import { unlessAborted, within } from '../within.ts'
@@ -152,7 +154,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }
   const overlay = await deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
-  return deps.executor.run({
+  const settlement = await deps.executor.run({
     scope: { owner: active.turn.owner, admin: false },
     session_id: active.session.id,
     exec_id,
@@ -165,6 +167,21 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
     onProgress: (progress) =>
       say(run, { type: 'tool_execution.progress', call_id: call.call_id, exec_id, ...progress }),
   })
+  return { ...settlement, result: await toldOfEdit(settlement.result, job) }
+}
+
+/** Bytes of an edit that a model is told of. */
+const MOST_EDIT = 4096
+
+/**
+ * Tells the model of an edit. It knows only the arguments that it wrote: it would report these, or call again with them
+ * (langchain-ai/langchain#33784). The note comes last, so that it does not hide the result (sandialabs/atlas-ui-3#796).
+ */
+async function toldOfEdit(result: ToolResultPart, { call, edited }: Job): Promise<ToolResultPart> {
+  if (!edited || canonicalJson(edited) === canonicalJson(call.arguments)) return result
+  const now = cutUtf8(JSON.stringify(await redactJson(edited)), MOST_EDIT)
+  const text = `[The arguments of this call were changed by the person who approved it, to: ${now}]`
+  return withContent(result, [...result.content, { type: 'text', text }])
 }
 
 /** A call that was told to stop and does not return in time is settled without its answer. */

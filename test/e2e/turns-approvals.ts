@@ -59,7 +59,7 @@ export async function approvals(t: Test, world: World) {
     const results = (await world.messages(session)).find(({ role }) => role === 'tool')
     t.match(results.parts, [
       { outcome: 'denied', is_error: true, content: [{ text: /not today/ }] },
-      { outcome: 'ok' },
+      { outcome: 'ok', content: [{}, { text: /changed by the person who approved it, to: {"at":"it"}\]$/ }] },
     ])
     const again = await decide(look, { decision: 'approve' })
     t.match([again.status, again.body.error.code], [409, 'not_awaiting'])
@@ -82,6 +82,7 @@ export async function approvals(t: Test, world: World) {
     const [, given = ''] = /"(_top_[0-9a-f]+)"/.exec(JSON.stringify(declarations)) ?? []
     for (const [edit, ran] of [
       [{}, 1],
+      [{ arguments: { $top: 1 } }, 1],
       [{ arguments: { $top: 3 } }, 3],
     ] as const) {
       const stream = await api.turn(session, `call odd__page with {"${given}": 1}`)
@@ -100,13 +101,16 @@ export async function approvals(t: Test, world: World) {
       await api.post(url, { decision: 'approve', ...edit })
       t.equal((await stream.done).at(-1)?.type, 'turn.completed')
       t.strictSame([odd.calls.at(-1)?.args, await row()], [{ $top: ran }, { $top: ran }])
+      const results = (await world.messages(session)).filter(({ role }) => role === 'tool')
+      const told = JSON.stringify(results.at(-1).parts).includes('changed by the person who approved it')
+      t.equal(told, ran === 3, 'the model is told of an edit')
     }
     const inputs = async (provider: string, model: string) => {
       const rendered = await api.post(`/v1/sessions/${session}/render`, { provider, model })
       return JSON.stringify(rendered.body).match(/[\w$]*top[\w]*\\*":1/g)
     }
-    t.strictSame(await inputs('anthropic', 'claude-opus-4-5'), [`${given}":1`, `${given}":1`])
-    t.strictSame(await inputs('openai', 'gpt-5.5'), ['$top\\":1', '$top\\":1'])
+    t.strictSame(await inputs('anthropic', 'claude-opus-4-5'), Array(3).fill(`${given}":1`))
+    t.strictSame(await inputs('openai', 'gpt-5.5'), Array(3).fill('$top\\":1'))
   })
 
   await t.test('a caller who waits is answered once the turn waits; a cancel ends it', async (t) => {
