@@ -16,8 +16,9 @@ import { isGemini3 } from './capabilities.ts'
 import { NO_FILE, readFailure, TOO_MANY_BYTES } from './classify.ts'
 import { contentsOf } from './render.ts'
 
+/** "Invalid thought signature." is 3.7 Flash's (lbjlaq/Antigravity-Manager#3342). */
 const BAD_SIGNATURE =
-  /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
+  /thought.?signature is not valid|(?:corrupted|invalid) thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
 
 /** A refusal by a model that the table counts as an older one (rowboatlabs/rowboat#694). */
 const UNSIGNED = /missing a.{0,3}thought_?signature/i

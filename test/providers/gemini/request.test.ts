@@ -79,6 +79,7 @@ t.test(
     })
     for (const message of [
       'Thought signature is not valid.',
+      'Invalid thought signature.',
       'Invalid value at \'contents[1].parts[0].thought_signature\' (TYPE_BYTES), "{}"',
     ]) {
       const again = gemini.amend(refused(message), requestFor({ messages }))
