@@ -22,6 +22,8 @@ export interface Family {
   sampling: boolean
   forcedToolChoice: boolean
   boundThinking: boolean
+  /** It takes its thinking back only with a signature */
+  signsThinking: boolean
   /** The request may say that thinking whose prefix has changed is dropped */
   dropsUnbound: boolean
   systemMessages: boolean
@@ -44,6 +46,7 @@ const GENERATION_4_5: Family = {
   sampling: true,
   forcedToolChoice: true,
   boundThinking: false,
+  signsThinking: true,
   dropsUnbound: false,
   systemMessages: false,
   documents: ['base64', 'url', 'text'],
@@ -100,6 +103,7 @@ const FOREIGN: Family = {
   ...NEWER,
   thinksUnasked: null,
   boundThinking: false,
+  signsThinking: false,
   dropsUnbound: false,
   documents: ['base64', 'url'],
 }

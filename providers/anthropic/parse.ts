@@ -9,6 +9,7 @@ import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import { readFrame } from '../frames.ts'
 import { argumentsJson, type Json, number, object, string } from '../json.ts'
+import { familyOf } from './capabilities.ts'
 import { streamError } from './classify.ts'
 import { redacted, signed } from './opaque.ts'
 
@@ -46,7 +47,11 @@ function openText(index: number, block: Json, { provenance }: ParseContext): Blo
   }
 }
 
-/** Its text may stay empty while its signature still has to go back (wire/anthropic.md 3.3, `display`). */
+/**
+ * Its text may stay empty while its signature still has to go back (wire/anthropic.md 3.3, `display`). Other vendors'
+ * models may sign nothing, and yet refuse a tool turn whose thinking is missing (lsdefine/GenericAgent#357: MiMo;
+ * can1357/oh-my-pi#908: DeepSeek and GLM).
+ */
 function openThinking(index: number, block: Json, { provenance }: ParseContext): Block {
   let text = string(block.thinking) ?? ''
   let signature = string(block.signature) ?? ''
@@ -60,8 +65,9 @@ function openThinking(index: number, block: Json, { provenance }: ParseContext):
       return more === '' ? [] : [{ type: 'reasoning.delta', index, text: more }]
     },
     part() {
-      if (signature !== '') return { type: 'reasoning', text, provenance: provenance(signed(signature)) }
-      return text === '' ? null : { type: 'reasoning', text, provenance: provenance() }
+      if (text === '' && signature === '') return null
+      const goesBack = signature !== '' || !familyOf(provenance().model).signsThinking
+      return { type: 'reasoning', text, provenance: provenance(goesBack ? signed(signature) : undefined) }
     },
   }
 }

@@ -150,6 +150,11 @@ t.test('thinking is asked for as each model takes it', async (t) => {
         `${model} ${effort}`,
       )
     }
+    const unsigned = render({
+      model: 'mimo-v2-flash',
+      messages: [said('a'), answered(thought('so', 'signed:'), called('c')), results(returned('c'))],
+    })
+    t.strictSame(unsigned.body.messages[1]?.content[0], { type: 'thinking', thinking: 'so', signature: '' })
   })
 
   await t.test('thinking that nothing follows is not sent', async (t) => {

@@ -119,6 +119,12 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.strictSame(fold(parse(framed(...unsigned, ...end('end_turn')))), [
       { type: 'reasoning', text: 'so', provenance: origin },
     ])
+    const mimo = { ...origin, model: 'mimo-v2-flash' }
+    t.strictSame(
+      fold(eventsOf(parserOf(anthropic, mimo), framed(...unsigned, ...end('end_turn')))),
+      [{ type: 'reasoning', text: 'so', provenance: { ...mimo, opaque: 'signed:' } }],
+      'thinking of a model that signs none can go back all the same',
+    )
     const events = parse(framed(...block(0, { type: 'redacted_thinking', data: 'abc' }), ...end('end_turn')))
     t.match(fold(events), [{ type: 'reasoning', text: '', provenance: { opaque: 'redacted:abc' } }])
     for (const data of [undefined, ''])
