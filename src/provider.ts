@@ -77,6 +77,8 @@ export interface ReportedModel {
   signed_calls?: true
   /** Anthropic. False: requests do not say what becomes of thinking whose prefix has changed. */
   block_binding?: false
+  /** Anthropic. True: an answer that calls tools begins with a thought, if only with a made-up one. */
+  thought_calls?: true
   /** Anthropic. Accepted `thinking.type` values */
   thinking_types?: string[]
   /** Accepted ones; empty: none may be named */

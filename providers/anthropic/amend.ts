@@ -52,6 +52,9 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   const [, type = ''] = /"thinking\.type\.(\w+)" is not supported/.exec(message) ?? []
   if (thinking.includes(type)) return { thinking_types: thinking.filter((one) => one !== type) }
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
+  // DeepSeek's words, and Kimi's (farion1231/cc-switch#3351). Another model made the calls, say, or another credential did.
+  if (/in the thinking mode must be passed back|reasoning_content is missing/.test(message))
+    return { thought_calls: true }
   // "This model does not support effort level 'xhigh'. Supported levels: high, low, max, medium."; "valid levels" is a
   // relay's (nguyenphutrong/quotio#287).
   const [, levels] = /(?:Supported|valid) levels: ([\w, ]+)/.exec(message) ?? []

@@ -30,6 +30,8 @@ import type {
 interface Rendering {
   /** Thinking blocks stay in the history (thinking.ts). */
   replay: boolean
+  /** Calls without thinking get some. */
+  thoughtCalls: boolean
   note(note: string): void
 }
 
@@ -42,8 +44,10 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
       continue
     }
     const shown = message.parts.filter(({ type }) => rendering.replay || type !== 'reasoning')
-    const content = wellEnded(shown.flatMap(assistantBlocks))
-    if (content.length === 0) continue
+    const own = wellEnded(shown.flatMap(assistantBlocks))
+    if (own.length === 0) continue
+    const isMissed = rendering.thoughtCalls && own.some(isCall) && !own.some(isThinking)
+    const content = isMissed ? [THOUGHT, ...own] : own
     out.push(...userMessages(turn))
     turn = emptyTurn()
     pushAssistant(out, content)
@@ -51,6 +55,12 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
   out.push(...userMessages(turn))
   return endedByUser(out, rendering)
 }
+
+/**
+ * In place of thinking that is not there to go back, since another model made the calls: the models that ask for it take
+ * any, but for an empty one (farion1231/cc-switch#3377).
+ */
+const THOUGHT: AssistantBlock = kept({ type: 'thinking', thinking: '…', signature: '' })
 
 /**
  * Puts calls last. Other vendors' models, and Claude now and then, write text after them, which the vendor takes for

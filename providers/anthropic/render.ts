@@ -38,7 +38,9 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
   const system = systemBlocks(request)
   const tools = declareTools(request.tools)
   const tool_choice = toolChoice(request, family, plan, note)
-  const messages = renderMessages(request.messages, { replay: plan.replay, note })
+  const thoughtCalls = request.reported?.thought_calls === true
+  const replay = plan.replay || thoughtCalls
+  const messages = renderMessages(request.messages, { replay, thoughtCalls, note })
   const body: WireRequest = {
     model: request.model,
     max_tokens,

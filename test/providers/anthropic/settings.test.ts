@@ -157,6 +157,52 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     t.strictSame(unsigned.body.messages[1]?.content[0], { type: 'thinking', thinking: 'so', signature: '' })
   })
 
+  await t.test('calls get a thought of their own for a model that misses one', async (t) => {
+    const messages = [
+      said('a'),
+      answered(words('b'), called('c')),
+      results(returned('c')),
+      answered(thought('d', 'signed:e'), called('f')),
+      results(returned('f')),
+      answered(words('g')),
+      said('h'),
+    ]
+    // DeepSeek serves the names of Claudes with models of its own.
+    for (const [model, message] of [
+      ['claude-haiku-4-5', 'The `content[].thinking` in the thinking mode must be passed back to the API.'],
+      [
+        'kimi-k3',
+        'thinking is enabled but reasoning_content is missing in assistant tool call message at index 4',
+      ],
+    ] as const) {
+      const request = requestFor({ model, messages })
+      const body = JSON.stringify({ error: { type: 'invalid_request_error', message } })
+      const again = anthropic.amend({ status: 400, headers: {}, body }, request)
+      t.match(
+        anthropic.render(again ?? request).body,
+        {
+          messages: [
+            { content: [{ text: 'a' }] },
+            {
+              content: [
+                { type: 'thinking', thinking: '…', signature: /^$/ },
+                { text: 'b' },
+                { type: 'tool_use' },
+              ],
+            },
+            { content: [{ type: 'tool_result' }] },
+            { content: [{ type: 'thinking', thinking: 'd', signature: 'e' }, { type: 'tool_use' }] },
+            { content: [{ type: 'tool_result' }] },
+            { content: [{ text: 'g' }] },
+            { content: [{ text: 'h' }] },
+          ],
+        },
+        message,
+      )
+      t.equal(again && anthropic.amend({ status: 400, headers: {}, body }, again), null)
+    }
+  })
+
   await t.test('thinking that nothing follows is not sent', async (t) => {
     const history = (...parts: Part[]) => [said('a'), answered(...parts), said('b')]
     const opus = { model: 'claude-opus-5' }
