@@ -152,6 +152,9 @@ const HANDLERS = new Map<string, Handler>([
   ['content_block_stop', onBlockStop],
   ['message_delta', onMessageDelta],
   ['message_stop', onMessageStop],
+  // After its stop reason an answer is whole; the vendor may send pings for minutes then, and no end
+  // (tombii/better-ccflare#307).
+  ['ping', (state) => (state.stopReason === undefined ? [] : onMessageStop(state))],
   [
     'error',
     ({ vendor }, event) => {

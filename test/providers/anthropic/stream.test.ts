@@ -501,6 +501,14 @@ t.test('a stream that breaks off anywhere is a failure', async (t) => {
   )
 })
 
+t.test('an answer whose end the vendor does not tell is whole with the next ping', async (t) => {
+  const ping = { type: 'ping' }
+  const told = [...tool('a', '{}'), ...end('tool_use').slice(0, 1), ping]
+  const events = parse(framed({ type: 'message_start', message: {} }, ping, ...told))
+  t.match(fold(events), [{ type: 'tool_call', call_id: 'call_a' }])
+  t.equal(finishOf(events), 'tool_calls')
+})
+
 t.test('an answer that breaks off and is followed by another answer is a failure', async (t) => {
   const start = (id: string) => ({ type: 'message_start', message: { id, usage: { input_tokens: 7 } } })
   const text = block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'So.' })
