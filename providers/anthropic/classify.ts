@@ -121,6 +121,7 @@ const BY_TYPE = new Map<string, (report: Report) => Verdict>([
 ])
 
 const BY_STATUS = new Map<number, (report: Report) => Verdict>([
+  [400, invalidRequest],
   [401, refusedCredential],
   [402, unpaid],
   [404, unknownModel],
@@ -148,10 +149,16 @@ function unexpected(report: Report): Verdict {
 const POLICY =
   /only authorized for use with Claude Code|Third-party apps now draw from your extra usage|out of extra usage|^Error$/
 
+/**
+ * `exceed context limit`: models before 4.5, when the answer is given more room than is left (docker/docker-agent#569).
+ * The others are DeepSeek's, Kimi's and MiniMax's words (langchain-ai/langchainjs#10481, MoonshotAI/kimi-code#207,
+ * MiniMax-AI/MiniMax-M2#119).
+ */
+const TOO_LONG =
+  /prompt is too long|exceed context limit|maximum context length|exceeded model token limit|context window exceeds/i
+
 function invalidRequest({ message }: Report): Verdict {
-  // `exceed context limit`: models before 4.5, when the answer is given more room than is left
-  // (docker/docker-agent#569).
-  if (/prompt is too long|exceed context limit/i.test(message)) {
+  if (TOO_LONG.test(message)) {
     return ['context_too_long', "The conversation is longer than this model's context window."]
   }
   if (POLICY.test(message)) {

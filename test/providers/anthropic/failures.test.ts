@@ -50,6 +50,13 @@ t.test('failures become errors of the catalogue', async (t) => {
       'input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease input length or `max_tokens` and try again',
       'context_too_long',
     ],
+    [
+      400,
+      'invalid_request_error',
+      "This model's maximum context length is 131072 tokens.",
+      'context_too_long',
+    ],
+    [400, 'invalid_request_error', 'Your request exceeded model token limit: 262144', 'context_too_long'],
     [400, 'invalid_request_error', 'You have reached your specified API usage limits.', 'upstream_rejected'],
     [400, 'invalid_request_error', 'Error', 'upstream_rejected'],
     [400, 'invalid_request_error', 'Your credit balance is too low to access the API.', 'upstream_rejected'],
@@ -108,6 +115,12 @@ t.test('failures become errors of the catalogue', async (t) => {
     }
     for (const status of [402, 404, 504])
       t.notMatch(fail(status, null, 'no').message, /with status|overloaded/)
+    // MiniMax has types of its own, LiteLLM none.
+    for (const [type, message] of [
+      ['bad_request_error', 'invalid params, context window exceeds limit (2013)'],
+      ['', 'litellm.ContextWindowExceededError: prompt is too long: 2 tokens > 1 maximum'],
+    ] as const)
+      t.equal(fail(400, type, message).code, 'context_too_long', 'a status of 400 says as much as the type')
   })
 
   await t.test(
