@@ -319,6 +319,16 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.equal(finishOf(rest), 'error')
   })
 
+  await t.test('an answer that ended for a call, but has none, is no answer', async (t) => {
+    const leaked = block(0, { type: 'text', text: 'court\n<invoke name="list_files">\n</invoke>' })
+    for (const events of [[], leaked, block(0, { type: 'thinking', thinking: '', signature: 'EA' })])
+      t.strictSame(parse(framed(...events, ...end('tool_use'))).at(-1), {
+        type: 'finish',
+        reason: 'error',
+        invalid_call: 'The answer ended for a call, but had none.',
+      })
+  })
+
   await t.test('each stop reason becomes its finish', async (t) => {
     const text = block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'a' })
     const reasons: [string | null, string, string][] = [
