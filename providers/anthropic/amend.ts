@@ -13,9 +13,19 @@ import {
 import { familyOf } from './capabilities.ts'
 import { reportOf } from './classify.ts'
 
-/** Refusals of thinking that is sent back: not the vendor's own, changed, or missing at the head of a tool turn. */
+/**
+ * Refusals of thinking that is sent back: not the vendor's own, changed, or missing at the head of a tool turn; the last
+ * are those of a server that sends thinking and takes none (vLLM of early 2026: intel/llm-scaler#341).
+ */
 const BAD_THINKING =
-  /Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking/
+  /Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking|validation errors?:.*'type': 'thinking'/s
+
+/**
+ * Refusals of calls whose thinking is not sent, in DeepSeek's words (VicBilibily/GCMP#26: older models) and Kimi's
+ * (farion1231/cc-switch#3351): another model made them, say, or another credential did.
+ */
+const MISSED_THINKING =
+  /in the thinking mode must be passed back|Missing thinking block|reasoning_content is missing/
 
 /** For a fault, or a limit passed, the vendor names the place: `messages.4.content.1.image.source.base64.data: …`. */
 const UNREAD: Unread = [
@@ -52,9 +62,7 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   const [, type = ''] = /"thinking\.type\.(\w+)" is not supported/.exec(message) ?? []
   if (thinking.includes(type)) return { thinking_types: thinking.filter((one) => one !== type) }
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
-  // DeepSeek's words, and Kimi's (farion1231/cc-switch#3351). Another model made the calls, say, or another credential did.
-  if (/in the thinking mode must be passed back|reasoning_content is missing/.test(message))
-    return { thought_calls: true }
+  if (MISSED_THINKING.test(message)) return { thought_calls: true }
   // "This model does not support effort level 'xhigh'. Supported levels: high, low, max, medium."; "valid levels" is a
   // relay's (nguyenphutrong/quotio#287).
   const [, levels] = /(?:Supported|valid) levels: ([\w, ]+)/.exec(message) ?? []

@@ -233,6 +233,10 @@ t.test('whole turns against the emulator', async (t) => {
     t.match(anthropic.amend(failure, thinks)?.messages, [said('a'), said('b')])
     const hidden = refused('messages.1.content.0: Invalid `data` in `redacted_thinking` block')
     t.match(anthropic.amend(hidden, thinks)?.messages, [said('a'), said('b')])
+    const unknown = refused(
+      "56 validation errors:\n  {'type': 'string_type', 'loc': ('body', 'messages', 1, 'content', 'str'), 'msg': 'Input should be a valid string', 'input': [{'type': 'thinking', 'thinking': 't'",
+    )
+    t.match(anthropic.amend(unknown, thinks)?.messages, [said('a'), said('b')])
     const now = answered(thought('u', 'signed:y'), { type: 'text', text: 'so' })
     const goesOn = anthropic.amend(failure, { ...thinks, messages: [...thinks.messages, now] })
     t.match(goesOn?.messages, [said('a'), said('b'), now], 'thinking of the open turn stays')

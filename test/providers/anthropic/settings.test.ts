@@ -170,6 +170,7 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     // DeepSeek serves the names of Claudes with models of its own.
     for (const [model, message] of [
       ['claude-haiku-4-5', 'The `content[].thinking` in the thinking mode must be passed back to the API.'],
+      ['deepseek-v3.2', 'Missing thinking block in the assistant message at message index 1.'],
       [
         'kimi-k3',
         'thinking is enabled but reasoning_content is missing in assistant tool call message at index 4',
