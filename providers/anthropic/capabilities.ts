@@ -107,6 +107,8 @@ const FOREIGN: Family = {
   dropsUnbound: false,
   documents: ['base64', 'url'],
 }
+/** A Claude by a proxy's own name, such as `anthropic/claude-…` */
+const RENAMED: Family = { ...FOREIGN, signsThinking: true }
 /** Documents are "Not Supported", and dropped without a word (maximhq/bifrost#6741). */
 const DEEPSEEK: Family = { ...FOREIGN, documents: [] }
 
@@ -115,6 +117,7 @@ function tabled(model: string): Family {
   const [, key] = /^claude-([a-z]+-\d+(?:-\d{1,2})?)(?:[-@]\d{8})?$/.exec(model.replace('.', '-')) ?? []
   if (key && FAMILIES[key]) return FAMILIES[key]
   if (model.startsWith('claude-')) return NEWER
+  if (model.includes('claude')) return RENAMED
   return model.startsWith('deepseek-') ? DEEPSEEK : FOREIGN
 }
 

@@ -119,6 +119,10 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.strictSame(fold(parse(framed(...unsigned, ...end('end_turn')))), [
       { type: 'reasoning', text: 'so', provenance: origin },
     ])
+    const renamed = { ...origin, model: 'anthropic/claude-sonnet-5' }
+    t.strictSame(fold(eventsOf(parserOf(anthropic, renamed), framed(...unsigned, ...end('end_turn')))), [
+      { type: 'reasoning', text: 'so', provenance: renamed },
+    ])
     const mimo = { ...origin, model: 'mimo-v2-flash' }
     t.strictSame(
       fold(eventsOf(parserOf(anthropic, mimo), framed(...unsigned, ...end('end_turn')))),
