@@ -79,6 +79,8 @@ export interface ReportedModel {
   block_binding?: false
   /** Anthropic. True: an answer that calls tools begins with a thought, if only with a made-up one. */
   thought_calls?: true
+  /** Anthropic. Most images and documents in a request */
+  max_images?: number
   /** Anthropic. Accepted `thinking.type` values */
   thinking_types?: string[]
   /** Accepted ones; empty: none may be named */

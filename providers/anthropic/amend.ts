@@ -54,7 +54,10 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
  * What the refusal says about the model, in the words of wire/anthropic.md 3.3 to 3.6 and anthropics/claude-code#30010.
  */
 function toldOf(message: string, { model, reported }: ModelRequest): Partial<ReportedModel> | null {
-  const { thinking, efforts, maxOutput, forcedToolChoice, dropsUnbound } = familyOf(model, reported)
+  const { thinking, efforts, maxOutput, maxImages, forcedToolChoice, dropsUnbound } = familyOf(
+    model,
+    reported,
+  )
   if (/adaptive thinking is not supported/.test(message)) {
     // A model without adaptive thinking thinks by budget.
     return thinking.includes('adaptive') ? { thinking_types: ['enabled', 'disabled'] } : null
@@ -67,6 +70,9 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   // relay's (nguyenphutrong/quotio#287).
   const [, levels] = /(?:Supported|valid) levels: ([\w, ]+)/.exec(message) ?? []
   if (levels) return { efforts: levels.split(', ') }
+  // Bedrock takes 20 (boto/boto3#4632).
+  const [, images] = /too many images and documents: .*> (\d+)/.exec(message) ?? []
+  if (images && Number(images) < maxImages) return { max_images: Number(images) }
   // Relays may not pass the field's beta on, and other clouds not know it (BerriAI/litellm#41202, #41203).
   if (dropsUnbound && /block_binding: Extra|value.*thinking-binding|invalid beta flag/.test(message))
     return { block_binding: false }

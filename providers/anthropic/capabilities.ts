@@ -130,6 +130,7 @@ export function familyOf(model: string, reported?: ReportedModel): Family {
     efforts: reported?.efforts ?? family.efforts,
     dropsUnbound: family.dropsUnbound && reported?.block_binding !== false,
     maxOutput: reported?.max_output_tokens ?? family.maxOutput,
+    maxImages: reported?.max_images ?? family.maxImages,
     forcedToolChoice: family.forcedToolChoice && reported?.refused?.tool_choice === undefined,
   }
 }

@@ -200,6 +200,12 @@ t.test('of too many images the oldest are left out, and the others stay where th
   const beside = (count: number) => sent(count, 'claude-haiku-4-5', [{ role: 'user', parts: [file] }])
   t.match(beside(99), { left: 99, notes: NONE })
   t.match(beside(100), { left: 75, notes: [/at most 100 with documents/] }, 'a document counts, too')
+  const message = 'The model returned the following errors: too many images and documents: 25 + 0 > 20'
+  const failure = { status: 400, headers: {}, body: JSON.stringify({ error: { message } }) }
+  const again = anthropic.amend(failure, requestFor({ messages: history(25) }))
+  const shown = JSON.stringify(again && anthropic.render(again).body).match(/"type":"image"/g)
+  t.equal(shown?.length, 20, 'another cloud may take fewer')
+  t.equal(again && anthropic.amend(failure, again), null, 'the request is amended only once')
 })
 
 t.test('an image with too many pixels or bytes is not taken', async (t) => {
@@ -288,7 +294,7 @@ t.test('media that the vendor cannot read become text, except those of the open 
   t.same(kept('messages.0.content.2.pdf.source.base64.data: It is password protected.'), [linked, image])
   t.same(kept("messages.0.content.2: Input tag 'document' found using 'type'"), [linked, image])
   t.same(kept('Too much media: 99 document pages + 2 images > 100'), [linked, image])
-  t.same(kept('too many images and documents: 2 + 99 > 100'), [linked, image])
+  t.same(kept('too many images and documents: 2 + 599 > 600'), [linked, image])
   t.same(kept('messages: It is too long.'), undefined)
 
   const DAMAGED = 'Could not process image'
