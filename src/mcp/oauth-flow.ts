@@ -108,6 +108,7 @@ export async function finish(
     ...(found?.resourceMetadataUrl && { resource_metadata: found.resourceMetadataUrl }),
     has_resource: found?.resourceMetadata !== undefined,
     has_issuer: found?.authorizationServerMetadata !== undefined,
+    is_given: isSame(found?.authorizationServerUrl, desk.login.issuer),
   }
   const { scope: asked } = pending
   // A service that names no scope has granted what was asked for (RFC 6749 5.1).
@@ -185,7 +186,7 @@ async function discovered(
   const fetch: StepContext['fetch'] = (url, init) => lenient(url, { ...init, signal: inTime })
   const told = await serviceOf(target, metadataUrl(metadata ?? null), fetch)
   const { issuer } = login
-  const isGiven = issuer !== undefined && metadata?.has_resource === false && isSilent(told)
+  const isGiven = issuer !== undefined && metadata?.is_given === true && isSilent(told)
   const found = isGiven ? await givenService(issuer, fetch) : told
   // The SDK has looked elsewhere then: tokens of a renewal from there would be thrown away, with the refresh token
   // spent.

@@ -37,6 +37,8 @@ export interface McpMetadata {
   resource_metadata?: string
   has_resource: boolean
   has_issuer: boolean
+  /** It was found at the issuer that the login's owner gave, by whomever told of it */
+  is_given?: boolean
 }
 /** Our client at one login server: registered by Baton, or made there by hand. */
 export interface McpClient {

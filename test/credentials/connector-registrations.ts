@@ -3,6 +3,7 @@ import t from 'tap'
 import { openConnector, sealConnector } from '../../src/credentials/connector-secret.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { ANN, bench, store, vault } from './connector-shared.ts'
+import { guardedServer } from './guarded-server.ts'
 import { visit } from './world.ts'
 
 const SERVICE = '/.well-known/oauth-authorization-server'
@@ -155,6 +156,28 @@ t.test('where nothing says whom the server trusts, it is the issuer that the own
   time.ahead = 1_200_000
   t.not(await tokenNow(), first, 'a renewal goes there, too')
   t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
+})
+
+t.test('a refresh token goes to the issuer only if the login was made there', async (t) => {
+  const named = await guardedServer(t)
+  const { guarded, logIn, time, read, tokenNow } = await bench(t, {
+    expires_in: 600,
+    named: () => named.origin,
+  })
+  guarded.instead(RESOURCE, { status: 404 })
+  const oauth = { issuer: named.origin }
+  const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth })
+  await store.connectors.update(ANN, await read(), { secret })
+  await logIn()
+  const first = await tokenNow()
+  // The metadata of the service that calls itself so are away for a while.
+  guarded.instead(SERVICE, { status: 404 })
+  time.ahead = 601_000
+  await t.rejects(tokenNow(), { code: 'upstream_overloaded' })
+  guarded.instead(SERVICE, null)
+  time.ahead = 1_200_000
+  t.not(await tokenNow(), first)
+  t.same([guarded.grants, named.grants], [{ authorization_code: 1, refresh_token: 1 }, {}])
 })
 
 t.test(
