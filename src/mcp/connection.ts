@@ -2,7 +2,12 @@
  * One standing connection to one server: its tool list, calls, the channel for its notifications.
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
-import { type Client, parseJSONRPCMessage } from '@modelcontextprotocol/client'
+import {
+  type Client,
+  ProtocolError,
+  ProtocolErrorCode,
+  parseJSONRPCMessage,
+} from '@modelcontextprotocol/client'
 import { oneLine } from '../text.ts'
 import { within } from '../within.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
@@ -182,9 +187,16 @@ async function callTool(client: Client, call: CallRequest, signal: AbortSignal):
 
 async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Promise<ListedTools> {
   const { client } = wire
+  const declared = client.getServerCapabilities()?.tools
   // The SDK would answer the same, but write to stdout.
-  if (!client.getServerCapabilities()?.tools) return { tools: [], left_out: [] }
-  const listed = await client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
+  if (!declared) return { tools: [], left_out: [] }
+  const asking = client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
+  const listed = await asking.catch((error) => {
+    // Of a server that declared nothing (greeting.ts), that means what it seems to say.
+    const isUnknown = error instanceof ProtocolError && error.code === ProtocolErrorCode.MethodNotFound
+    if (declared.listChanged === undefined && isUnknown) return { tools: [] }
+    throw error
+  })
   const { tools, left_out } = repairTools(wire.pages.take())
   const accepted = new Set(listed.tools.map(({ name }) => name))
   // Clients MUST leave such tools out (MCP 2026-07-28, Streamable HTTP); the SDK has done so.

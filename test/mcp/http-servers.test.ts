@@ -114,6 +114,19 @@ t.test('odd members of the answer to initialize cost neither the server nor its 
   t.same((await list(door(t), specOf(rig))).tools, [], 'null means that there are no tools')
 })
 
+t.test('a server that says of no tools, and knows no list of them, is one without tools', async (t) => {
+  for (const capabilities of [{}, { tools: {} }]) {
+    const rig = await startRig(t)
+    rig.on('initialize', ({ reply }) =>
+      reply({ protocolVersion: '2025-06-18', capabilities, serverInfo: {} }),
+    )
+    rig.on('tools/list', ({ fail }) => fail(-32601, 'Method not found'))
+    const mcp = door(t)
+    if ('tools' in capabilities) await fails(t, list(mcp, specOf(rig)), { rpcCode: -32601 })
+    else t.same((await list(mcp, specOf(rig))).tools, [])
+  }
+})
+
 t.test(
   'a server of the newer revision is known by the name that it gives beside the rest, too',
   async (t) => {
