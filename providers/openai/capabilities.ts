@@ -109,7 +109,7 @@ export function refuses(
  * (ollama/ollama#18305, earendil-works/pi#5456), DeepInfra and llama.cpp's stricter templates refuse it, and Qwen's take
  * no `system` after the beginning either (BerriAI/litellm#39852). They all take a user's message.
  */
-const OF_OPENAI = /\b(gpt-\d|o\d|chatgpt|codex)/i
+const OF_OPENAI = /\b(gpt-?\d|o\d|chatgpt|codex|computer-use)/i
 
 export function publicCapabilities(model: string): Capabilities {
   const { vision } = familyOf(model)

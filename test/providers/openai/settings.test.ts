@@ -76,6 +76,9 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
     'openai/gpt-5',
     'our-gpt-35-turbo',
     'codex-mini-latest',
+    'computer-use-preview',
+    'gpt4o-prod',
+    'GPT5',
   ]
   for (const model of [...ofOpenAI, 'gpt-oss:20b', 'qwen3:8b', 'grok-4', 'qwen/qwen3.5'])
     t.equal(
