@@ -209,7 +209,10 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
     typeof value === 'object' ? [] : [[name.toLowerCase(), String(value)]],
   )
   const words = wordsOf(event.error)
-  const status = number(event.status) ?? number(event.status_code) ?? number(words.error.code) ?? null
+  const code = number(words.error.code) ?? 0
+  // Other servers number their errors in a way of their own.
+  const coded = code >= 400 && code < 600 ? code : null
+  const status = number(event.status) ?? number(event.status_code) ?? coded
   const headers = { ...answered, ...Object.fromEntries(own) }
   return toError({ ...words, status, headers, html: false, isApi: true }, vendor)
 }

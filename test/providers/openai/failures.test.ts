@@ -332,6 +332,14 @@ t.test('failures become codes of the catalogue', async (t) => {
       { code: 'upstream_rejected', details: { upstream: { status: 402 } } },
       'OpenRouter gives the status as the code',
     )
+    for (const code of [302, 1302, -32603])
+      t.match(
+        thrownBy(() =>
+          framed({ error: { code, message: 'x' } }).flatMap((frame) => parserOf(openai, origin).push(frame)),
+        ),
+        { code: 'upstream_overloaded', details: { upstream: { status: null } } },
+        `${code}, a number of the vendor's own, is no status`,
+      )
     t.equal(
       wait({ 'x-codex-primary-reset-after-seconds': '7200' }),
       5,
