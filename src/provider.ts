@@ -79,6 +79,8 @@ export interface ReportedModel {
   block_binding?: false
   /** Anthropic. True: an answer that calls tools begins with a thought, if only with a made-up one. */
   thought_calls?: true
+  /** Anthropic. False: what the operator says in mid-conversation goes as a user's text. */
+  system_messages?: false
   /** Anthropic. Most images and documents in a request */
   max_images?: number
   /** Anthropic. Accepted `thinking.type` values */

@@ -27,6 +27,14 @@ const BAD_THINKING =
 const MISSED_THINKING =
   /in the thinking mode must be passed back|Missing thinking block|reasoning_content is missing/
 
+/**
+ * Refusals of a system message in mid-conversation: two wordings of the vendor's (anthropics/claude-code#61412,
+ * ianarawjo/ChainForge#271), then DeepSeek's and MiniMax's, who serve names of Claudes
+ * (deepseek-ai/awesome-deepseek-integration#639, MiniMax-AI/MiniMax-M2.7#43).
+ */
+const BAD_SYSTEM =
+  /role 'system' is not supported|Unexpected role "system"|unknown variant `system`|invalid message role: system/
+
 /** For a fault, or a limit passed, the vendor names the place: `messages.4.content.1.image.source.base64.data: …`. */
 const UNREAD: Unread = [
   [/image_dimensions_too_large|\bimage\.source\.|Could not process image/, isImage],
@@ -54,10 +62,8 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
  * What the refusal says about the model, in the words of wire/anthropic.md 3.3 to 3.6 and anthropics/claude-code#30010.
  */
 function toldOf(message: string, { model, reported }: ModelRequest): Partial<ReportedModel> | null {
-  const { thinking, efforts, maxOutput, maxImages, forcedToolChoice, dropsUnbound } = familyOf(
-    model,
-    reported,
-  )
+  const family = familyOf(model, reported)
+  const { thinking, efforts, maxOutput, maxImages, forcedToolChoice, dropsUnbound } = family
   if (/adaptive thinking is not supported/.test(message)) {
     // A model without adaptive thinking thinks by budget.
     return thinking.includes('adaptive') ? { thinking_types: ['enabled', 'disabled'] } : null
@@ -66,6 +72,7 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   if (thinking.includes(type)) return { thinking_types: thinking.filter((one) => one !== type) }
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
   if (MISSED_THINKING.test(message)) return { thought_calls: true }
+  if (family.systemMessages && BAD_SYSTEM.test(message)) return { system_messages: false }
   // "This model does not support effort level 'xhigh'. Supported levels: high, low, max, medium."; "valid levels" is a
   // relay's (nguyenphutrong/quotio#287).
   const [, levels] = /(?:Supported|valid) levels: ([\w, ]+)/.exec(message) ?? []

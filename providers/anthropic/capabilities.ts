@@ -131,6 +131,7 @@ export function familyOf(model: string, reported?: ReportedModel): Family {
     dropsUnbound: family.dropsUnbound && reported?.block_binding !== false,
     maxOutput: reported?.max_output_tokens ?? family.maxOutput,
     maxImages: reported?.max_images ?? family.maxImages,
+    systemMessages: family.systemMessages && reported?.system_messages !== false,
     forcedToolChoice: family.forcedToolChoice && reported?.refused?.tool_choice === undefined,
   }
 }

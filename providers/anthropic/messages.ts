@@ -32,6 +32,8 @@ interface Rendering {
   replay: boolean
   /** Calls without thinking get some. */
   thoughtCalls: boolean
+  /** False: the model has just refused those that repair left. */
+  systemMessages: boolean
   note(note: string): void
 }
 
@@ -48,11 +50,11 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
     if (own.length === 0) continue
     const isMissed = rendering.thoughtCalls && own.some(isCall) && !own.some(isThinking)
     const content = isMissed ? [THOUGHT, ...own] : own
-    out.push(...userMessages(turn))
+    out.push(...userMessages(turn, rendering))
     turn = emptyTurn()
     pushAssistant(out, content)
   }
-  out.push(...userMessages(turn))
+  out.push(...userMessages(turn, rendering))
   return endedByUser(out, rendering)
 }
 
@@ -143,13 +145,16 @@ const givenText = once(({ text }: TextPart) => kept(textBlock(text)))
 
 /**
  * A system message may only follow a user's (wire/anthropic.md 3.2): it goes after all that the turn holds; if the turn
- * holds nothing else, its text is given as a user's.
+ * holds nothing else, or the model takes none, its text is given as a user's.
  */
-function userMessages({ results, content, system }: UserTurn): WireMessage[] {
+function userMessages({ results, content, system }: UserTurn, { systemMessages }: Rendering): WireMessage[] {
   const given = [...results, ...content]
   if (given.length === 0 && system.length === 0) return []
   if (system.length === 0) return [{ role: 'user', content: given }]
-  if (given.length === 0) return [said(`[System message]\n${system.map(({ text }) => text).join('\n')}`)]
+  if (given.length === 0 || !systemMessages) {
+    const text = `[System message]\n${system.map(({ text }) => text).join('\n')}`
+    return [{ role: 'user', content: [...given, textBlock(text)] }]
+  }
   return [
     { role: 'user', content: given },
     { role: 'system', content: system },

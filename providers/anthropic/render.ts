@@ -40,7 +40,8 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
   const tool_choice = toolChoice(request, family, plan, note)
   const thoughtCalls = request.reported?.thought_calls === true
   const replay = plan.replay || thoughtCalls
-  const messages = renderMessages(request.messages, { replay, thoughtCalls, note })
+  const { systemMessages } = family
+  const messages = renderMessages(request.messages, { replay, thoughtCalls, systemMessages, note })
   const body: WireRequest = {
     model: request.model,
     max_tokens,

@@ -386,5 +386,24 @@ t.test('settings become the vendor’s', async (t) => {
       const { systemMessages } = anthropic.capabilities(`claude-${line}`)
       t.equal(systemMessages, having.split(' ').includes(line), line)
     }
+    const told: MessageInput = { role: 'system', parts: [words('b')] }
+    for (const message of [
+      "role 'system' is not supported on this model",
+      'messages: Unexpected role "system". The Messages API accepts a top-level `system` parameter.',
+      'messages[1].role: unknown variant `system`, expected `user` or `assistant`',
+      'invalid params, chat content has invalid message role: system (2013)',
+    ]) {
+      const body = JSON.stringify({ error: { type: 'invalid_request_error', message } })
+      const failure = { status: 400, headers: {}, body }
+      const again = anthropic.amend(
+        failure,
+        requestFor({ model: 'claude-opus-5', messages: [said('a'), told] }),
+      )
+      t.match(again && anthropic.render(again).body.messages, [
+        { role: 'user', content: [{ text: 'a' }, { text: '[System message]\nb' }] },
+      ])
+      t.equal(anthropic.capabilities('claude-opus-5', again?.reported).systemMessages, false, message)
+      t.equal(again && anthropic.amend(failure, again), null, 'the request is amended only once')
+    }
   })
 })
