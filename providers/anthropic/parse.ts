@@ -280,21 +280,21 @@ function onMessageStop(state: State): ModelEvent[] {
   dropCut(state)
   rest.push(...releaseBare(state))
   const reason = finishOf(state)
-  const invalid_call = reason === 'refusal' ? null : misfit(state)
-  if (invalid_call) return [...rest, { type: 'finish', reason: 'error', invalid_call }]
+  if (state.nameless && reason !== 'refusal')
+    return [...rest, { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' }]
   const why = reason === 'refusal' && state.refusal ? { refusal: state.refusal } : {}
-  // The vendor's own client asks again for thinking alone (anthropics/claude-code#81016, its changelog of 2.1.183).
-  const isSilent = reason === 'stop' && state.thought && !state.said
-  return [...rest, { type: 'finish', reason, ...why, ...(isSilent ? { silent: 'thoughts' } : {}) }]
+  const silent = reason === 'stop' ? silenceOf(state) : undefined
+  return [...rest, { type: 'finish', reason, ...why, ...(silent ? { silent } : {}) }]
 }
 
 /**
- * Why a call of the answer cannot be made. The vendor may say that a call is the reason to stop, and send none: the
- * model wrote it as text (anthropics/claude-code#71952), or it got lost (earendil-works/pi#9681).
+ * The vendor may say that a call is the reason to stop, and send none: the model wrote it as text
+ * (anthropics/claude-code#71952), or it got lost (earendil-works/pi#9681). The vendor's own client asks again for
+ * thinking alone (anthropics/claude-code#81016, its changelog of 2.1.183).
  */
-function misfit({ nameless, stopReason, called }: State): string | null {
-  if (nameless) return 'It did not name its tool.'
-  return stopReason === 'tool_use' && !called ? 'The answer ended for a call, but had none.' : null
+function silenceOf({ stopReason, thought, said }: State): 'call' | 'thoughts' | undefined {
+  if (stopReason === 'tool_use') return 'call'
+  return thought && !said ? 'thoughts' : undefined
 }
 
 /** wire/anthropic.md 6: a reason not listed is an ordinary end. */

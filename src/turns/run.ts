@@ -52,7 +52,7 @@ export interface Run {
   invalidCalls: number
   /** Refusals for which this turn's requests were amended: later requests need not meet them again */
   amended: UpstreamFailure[]
-  /** Told to the model until this step is committed: why its last call was not made, or that its answer was silent */
+  /** Told to the model until this step is committed: why its last call was not made, or its answer not taken */
   hint: string | null
   /** The attempt whose request has left and which is neither committed nor discarded */
   inFlight: Attempt | null

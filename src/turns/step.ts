@@ -134,12 +134,14 @@ async function streamStep(
   active.stop.signal.throwIfAborted()
   // A restart was asked for while the last bytes were read: nothing is committed yet, so it still holds.
   if (active.restartPending) return 'tools_changed'
-  if (!isAskedAgain(run, folding.finish()?.silent)) return null
-  run.hint = SILENT
+  const silent = folding.finish()?.silent
+  if (!isAskedAgain(run, silent)) return null
+  run.hint = silent === 'call' ? MISSING_CALL : SILENT
   return 'retry'
 }
 
 const SILENT = 'Your last answer had no words and no tool call. Please continue.'
+const MISSING_CALL = 'Your last answer ended for a tool call, but had none. Please continue.'
 
 /** Whether a silent answer is asked for once more: an empty one after tool results may be meant. */
 function isAskedAgain({ index, active }: Run, silent: Finish['silent']): boolean {

@@ -45,7 +45,11 @@ t.test('a model that is not done is asked again within the step limit', async (t
 })
 
 t.test('a silent answer is asked for once more, unless it is an empty one after tool calls', async (t) => {
-  const silent = (how: 'thoughts' | 'empty'): ModelEvent => ({ type: 'finish', reason: 'stop', silent: how })
+  const silent = (how: 'thoughts' | 'empty' | 'call'): ModelEvent => ({
+    type: 'finish',
+    reason: 'stop',
+    silent: how,
+  })
   const calls: ModelEvent[] = [
     { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
     { type: 'finish', reason: 'tool_calls' },
@@ -61,6 +65,7 @@ t.test('a silent answer is asked for once more, unless it is an empty one after 
     [[paid, silent('thoughts')], 'empty', again(0), 10],
     [calls, 'empty', [called, { index: 1, attempt: 1, finish_reason: 'stop' }], 0],
     [calls, 'thoughts', [called, ...again(1)], 0],
+    [calls, 'call', [called, ...again(1)], 0],
   ] as const) {
     const said = [...answer]
     const { bus, say, replica } = world(t, {}, said)

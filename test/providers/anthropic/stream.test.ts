@@ -323,13 +323,13 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.equal(finishOf(rest), 'error')
   })
 
-  await t.test('an answer that ended for a call, but has none, is no answer', async (t) => {
+  await t.test('an answer that ended for a call, but has none, says so', async (t) => {
     const leaked = block(0, { type: 'text', text: 'court\n<invoke name="list_files">\n</invoke>' })
     for (const events of [[], leaked, block(0, { type: 'thinking', thinking: '', signature: 'EA' })])
       t.strictSame(parse(framed(...events, ...end('tool_use'))).at(-1), {
         type: 'finish',
-        reason: 'error',
-        invalid_call: 'The answer ended for a call, but had none.',
+        reason: 'stop',
+        silent: 'call',
       })
   })
 
