@@ -126,6 +126,8 @@ interface State {
   blocks: number
   counts: Counts
   stopReason: string | undefined
+  /** How many pings came after it */
+  lastPings: number
   /** Why the model refused: a sentence, or the kind of its reason */
   refusal: string | undefined
   /** A tool was called in full. */
@@ -152,9 +154,9 @@ const HANDLERS = new Map<string, Handler>([
   ['content_block_stop', onBlockStop],
   ['message_delta', onMessageDelta],
   ['message_stop', onMessageStop],
-  // After its stop reason an answer is whole; the vendor may send pings for minutes then, and no end
-  // (tombii/better-ccflare#307).
-  ['ping', (state) => (state.stopReason === undefined ? [] : onMessageStop(state))],
+  // After its stop reason the vendor may send pings for minutes, and no end (tombii/better-ccflare#307). A single one may
+  // come before the last counts (wire/anthropic.md 6).
+  ['ping', (state) => (state.stopReason !== undefined && ++state.lastPings > 1 ? onMessageStop(state) : [])],
   [
     'error',
     ({ vendor }, event) => {
@@ -176,6 +178,7 @@ export function createParser(context: ParseContext, vendor: string): ModelParser
     blocks: 0,
     counts: NO_COUNTS,
     stopReason: undefined,
+    lastPings: 0,
     refusal: undefined,
     called: false,
     thought: false,

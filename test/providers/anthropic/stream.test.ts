@@ -515,12 +515,20 @@ t.test('a stream that breaks off anywhere is a failure', async (t) => {
   )
 })
 
-t.test('an answer whose end the vendor does not tell is whole with the next ping', async (t) => {
+t.test('an answer whose end the vendor does not tell is whole with the second ping', async (t) => {
   const ping = { type: 'ping' }
   const told = [...tool('a', '{}'), ...end('tool_use').slice(0, 1), ping]
-  const events = parse(framed({ type: 'message_start', message: {} }, ping, ...told))
+  const begun = [{ type: 'message_start', message: {} }, ping, ping, ...told]
+  const counts = { type: 'message_delta', delta: {}, usage: { output_tokens: 7 } }
+  const events = parse(framed(...begun, counts, ping))
   t.match(fold(events), [{ type: 'tool_call', call_id: 'call_a' }])
   t.equal(finishOf(events), 'tool_calls')
+  const usage = events.filter(({ type }) => type === 'usage').at(-1)
+  t.match(usage, { usage: { output_tokens: 7 } }, 'counts may follow the first')
+  t.match(
+    thrownBy(() => parse(framed(...begun))),
+    { code: 'upstream_disconnected' },
+  )
 })
 
 t.test('an answer that breaks off and is followed by another answer is a failure', async (t) => {
