@@ -103,22 +103,21 @@ const FOREIGN: Family = {
   ...NEWER,
   thinksUnasked: null,
   boundThinking: false,
-  signsThinking: false,
   dropsUnbound: false,
   documents: ['base64', 'url'],
 }
-/** A Claude by a proxy's own name, such as `anthropic/claude-…` */
-const RENAMED: Family = { ...FOREIGN, signsThinking: true }
+/** Models of vendors who sign little or nothing, and miss thinking that does not come back (parse.ts) */
+const UNSIGNED: Family = { ...FOREIGN, signsThinking: false }
 /** Documents are "Not Supported", and dropped without a word (maximhq/bifrost#6741). */
-const DEEPSEEK: Family = { ...FOREIGN, documents: [] }
+const DEEPSEEK: Family = { ...UNSIGNED, documents: [] }
 
 /** The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. */
 function tabled(model: string): Family {
   const [, key] = /^claude-([a-z]+-\d+(?:-\d{1,2})?)(?:[-@]\d{8})?$/.exec(model.replace('.', '-')) ?? []
   if (key && FAMILIES[key]) return FAMILIES[key]
   if (model.startsWith('claude-')) return NEWER
-  if (model.includes('claude')) return RENAMED
-  return model.startsWith('deepseek-') ? DEEPSEEK : FOREIGN
+  if (model.startsWith('deepseek-')) return DEEPSEEK
+  return /deepseek|glm|kimi|mimo/i.test(model) ? UNSIGNED : FOREIGN
 }
 
 /** The model's family with what the vendor reports of this model laid over it. */

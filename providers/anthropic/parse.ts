@@ -48,9 +48,9 @@ function openText(index: number, block: Json, { provenance }: ParseContext): Blo
 }
 
 /**
- * Its text may stay empty while its signature still has to go back (wire/anthropic.md 3.3, `display`). Other vendors'
- * models may sign nothing, and yet refuse a tool turn whose thinking is missing (lsdefine/GenericAgent#357: MiMo;
- * can1357/oh-my-pi#908: DeepSeek and GLM).
+ * Its text may stay empty while its signature still has to go back (wire/anthropic.md 3.3, `display`). Some
+ * vendors' models sign nothing, and yet refuse a tool turn whose thinking is missing (lsdefine/GenericAgent#357: MiMo;
+ * can1357/oh-my-pi#908: DeepSeek and GLM). Of any other model, thinking goes back only with a signature.
  */
 function openThinking(index: number, block: Json, { provenance }: ParseContext): Block {
   let text = string(block.thinking) ?? ''
