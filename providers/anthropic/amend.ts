@@ -21,8 +21,9 @@ const BAD_THINKING =
   /Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking|validation errors?:.*'type': 'thinking'/s
 
 /**
- * Refusals of calls whose thinking is not sent, in DeepSeek's words (VicBilibily/GCMP#26: older models) and Kimi's
- * (farion1231/cc-switch#3351): another model made them, say, or another credential did.
+ * Refusals of calls whose thinking is not sent, in DeepSeek's words (VicBilibily/GCMP#26: older models), which MiMo has
+ * in `param` (earendil-works/pi#4602), and Kimi's (farion1231/cc-switch#3351): another model made them, say, or another
+ * credential did.
  */
 const MISSED_THINKING =
   /in the thinking mode must be passed back|Missing thinking block|reasoning_content is missing/
@@ -54,6 +55,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (status === 413) return withoutMedia(request)
   if (status !== 400) return null
   if (BAD_THINKING.test(message)) return withoutReasoning(request)
+  if (MISSED_THINKING.test(failure.body)) return taught(request, { thought_calls: true })
   const told = toldOf(message, request)
   return told ? taught(request, told) : withoutUnread(request, `${code} ${message}`, UNREAD)
 }
@@ -71,7 +73,6 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
   const [, type = ''] = /"thinking\.type\.(\w+)" is not supported/.exec(message) ?? []
   if (thinking.includes(type)) return { thinking_types: thinking.filter((one) => one !== type) }
   if (efforts.length > 0 && /does not support the effort parameter/.test(message)) return { efforts: [] }
-  if (MISSED_THINKING.test(message)) return { thought_calls: true }
   if (family.systemMessages && BAD_SYSTEM.test(message)) return { system_messages: false }
   // "This model does not support effort level 'xhigh'. Supported levels: high, low, max, medium."; "valid levels" is a
   // relay's (nguyenphutrong/quotio#287).

@@ -168,16 +168,21 @@ t.test('thinking is asked for as each model takes it', async (t) => {
       said('h'),
     ]
     // DeepSeek serves the names of Claudes with models of its own.
-    for (const [model, message] of [
+    for (const [model, message, param] of [
       ['claude-haiku-4-5', 'The `content[].thinking` in the thinking mode must be passed back to the API.'],
       ['deepseek-v3.2', 'Missing thinking block in the assistant message at message index 1.'],
+      [
+        'mimo-v2.5-pro',
+        'Param Incorrect',
+        'The reasoning_content in the thinking mode must be passed back to the API.',
+      ],
       [
         'kimi-k3',
         'thinking is enabled but reasoning_content is missing in assistant tool call message at index 4',
       ],
     ] as const) {
       const request = requestFor({ model, messages })
-      const body = JSON.stringify({ error: { type: 'invalid_request_error', message } })
+      const body = JSON.stringify({ error: { type: 'invalid_request_error', message, param } })
       const again = anthropic.amend({ status: 400, headers: {}, body }, request)
       t.match(
         anthropic.render(again ?? request).body,
