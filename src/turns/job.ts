@@ -5,7 +5,6 @@
 import type { TurnEventBody } from '../chat/event.ts'
 import { canonicalJson } from '../chat/json.ts'
 import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
-import { withContent } from '../chat/repair.ts'
 import { logLine } from '../log.ts'
 import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../store/store.ts'
 import { cutUtf8 } from '../text.ts'
@@ -179,9 +178,11 @@ const MOST_EDIT = 4096
  */
 async function toldOfEdit(result: ToolResultPart, { call, edited }: Job): Promise<ToolResultPart> {
   if (!edited || canonicalJson(edited) === canonicalJson(call.arguments)) return result
-  const now = cutUtf8(JSON.stringify(await redactJson(edited)), MOST_EDIT)
-  const text = `[The arguments of this call were changed by the person who approved it, to: ${now}]`
-  return withContent(result, [...result.content, { type: 'text', text }])
+  const json = JSON.stringify(await redactJson(edited))
+  const now = cutUtf8(json, MOST_EDIT)
+  const rest = now === json ? '' : '…'
+  const text = `[The arguments of this call were changed by the person who approved it, to: ${now}${rest}]`
+  return { ...result, content: [...result.content, { type: 'text', text }] }
 }
 
 /** A call that was told to stop and does not return in time is settled without its answer. */

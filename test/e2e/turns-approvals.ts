@@ -75,7 +75,9 @@ export async function approvals(t: Test, world: World) {
 
   await t.test('only a model sees argument names made for it, all others the server’s', async (t) => {
     const inputSchema = { type: 'object', properties: { $top: { type: 'integer' } } }
-    const odd = await world.tools('odd', { page: { inputSchema } })
+    const page = { number: 7, of: 9 }
+    const run = () => ({ content: [], structuredContent: page })
+    const odd = await world.tools('odd', { page: { inputSchema, run } })
     await api.patch(`/v1/connectors/${odd.id}`, { require_approval: 'always' })
     const session = await world.session('anthropic key', { connectors: ['odd'] })
     const { declarations } = await api.get(`/v1/sessions/${session}/tools?provider=anthropic`)
@@ -104,6 +106,7 @@ export async function approvals(t: Test, world: World) {
       const results = (await world.messages(session)).filter(({ role }) => role === 'tool')
       const told = JSON.stringify(results.at(-1).parts).includes('changed by the person who approved it')
       t.equal(told, ran === 3, 'the model is told of an edit')
+      t.strictSame(results.at(-1).parts[0].structured, page, 'programs get what the tool answered')
     }
     const inputs = async (provider: string, model: string) => {
       const rendered = await api.post(`/v1/sessions/${session}/render`, { provider, model })
@@ -111,6 +114,14 @@ export async function approvals(t: Test, world: World) {
     }
     t.strictSame(await inputs('anthropic', 'claude-opus-4-5'), Array(3).fill(`${given}":1`))
     t.strictSame(await inputs('openai', 'gpt-5.5'), Array(3).fill('$top\\":1'))
+    for (const [provider, model] of [
+      ['anthropic', 'claude-opus-4-5'],
+      ['openai', 'gpt-5.5'],
+      ['gemini', 'gemini-3.8-flash'],
+    ] as const) {
+      const { body } = await api.post(`/v1/sessions/${session}/render`, { provider, model })
+      t.match(JSON.stringify(body), /number.*who approved it, to: \{[\\"$]+top[\\"]+:3\}\]/, provider)
+    }
   })
 
   await t.test('a caller who waits is answered once the turn waits; a cancel ends it', async (t) => {
