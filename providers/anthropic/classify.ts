@@ -8,6 +8,7 @@ import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
+import { TOO_LONG } from '../too-long.ts'
 
 interface Report {
   /** null: the error came inside a stream */
@@ -148,14 +149,6 @@ function unexpected(report: Report): Verdict {
  */
 const POLICY =
   /only authorized for use with Claude Code|Third-party apps now draw from your extra usage|out of extra usage|^Error$/
-
-/**
- * `exceed context limit`: models before 4.5, when the answer is given more room than is left (docker/docker-agent#569).
- * The others are DeepSeek's, Kimi's and MiniMax's words (langchain-ai/langchainjs#10481, MoonshotAI/kimi-code#207,
- * MiniMax-AI/MiniMax-M2#119).
- */
-const TOO_LONG =
-  /prompt is too long|exceed context limit|maximum context length|exceeded model token limit|context window exceeds/i
 
 function invalidRequest({ message }: Report): Verdict {
   if (TOO_LONG.test(message)) {

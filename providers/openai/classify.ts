@@ -7,6 +7,7 @@ import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { type Json, number, object, string } from '../json.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
+import { TOO_LONG } from '../too-long.ts'
 
 /** What a failure says, wherever it came from. `status` is null inside a stream that began well. */
 export interface Facts {
@@ -42,13 +43,6 @@ const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 /** Refusals of reasoning sent back that is of another account or model, was never stored, or lacks its pair. */
 export const STALE =
   /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i
-
-/**
- * Also in the words of xAI (cline/cline#3120) and of what else speaks this protocol: llama.cpp, Ollama, Together, Z.AI
- * (iamclancyliang/pi-go#37, earendil-works/pi#9805).
- */
-const TOO_LONG =
-  /context window|(max(imum)?|available|model's) (context|prompt) (length|size)|prompt too long|tokens exceed the configured limit/i
 
 /** A text of more than 10 MiB (Shopify/roast#52); with a smaller maximum the text is a name or an id. */
 const LONG_TEXT = /string too long\. .* maximum length \d{7}/
