@@ -48,7 +48,8 @@ const UNREAD: Unread = [
 /**
  * The request without what the vendor refused: media that it cannot read or that are too much are put in words,
  * thinking that was sent back is left out. With a budget, that leaves an open tool turn without thinking, so
- * thinking.ts switches thinking off. A model is asked for no more than the refusal says that it takes.
+ * thinking.ts switches thinking off. Where thinking is missed, calls get some. A model is asked for no more than the
+ * refusal says that it takes.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { status, code, message } = reportOf(failure)

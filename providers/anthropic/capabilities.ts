@@ -31,7 +31,7 @@ export interface Family {
   documents: readonly DocumentBlock['source']['type'][]
   /** Highest `max_tokens` accepted; null if unknown */
   maxOutput: number | null
-  /** Most images in a request */
+  /** Most images and documents in a request */
   maxImages: number
 }
 

@@ -85,7 +85,8 @@ function openConnections(deps: RequestsDeps) {
   function awake() {
     const now = Date.now()
     if (now - seenAt > SLEPT_MS) {
-      void agent.close() // once the exchanges under way are over
+      // Once the exchanges under way are over: `close` below does not reach them, but a stop ends them by their signals.
+      void agent.close()
       agent = newAgent(deps)
     }
     seenAt = now

@@ -24,6 +24,7 @@ export interface Misfit {
   /** The property that is missing or not allowed */
   property?: string
 }
+/** What became of a value that was checked. */
 export interface Findings {
   problems: Misfit[]
   /** The value, if it fits only with texts read as the JSON that they hold: with these read */
