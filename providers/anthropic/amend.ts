@@ -39,6 +39,8 @@ const BAD_SYSTEM =
 /** For a fault, or a limit passed, the vendor names the place: `messages.4.content.1.image.source.base64.data: …`. */
 const UNREAD: Unread = [
   [/image_dimensions_too_large|\bimage\.source\.|Could not process image/, isImage],
+  // Of models that see none, behind Ollama (ollama/ollama#17301), llama.cpp, and at DeepSeek (its DeepSeek-V3#1026)
+  [/image input|variant `image`/, isImage],
   [/\b(?:pdf|document)\.source\.|tag 'document'|Could not process PDF|PDF pages/, isFile],
   [/Unable to download the file|robots\.txt/, isLinked],
   // images.ts keeps the images within the limit, but nobody has counted the files' pages.

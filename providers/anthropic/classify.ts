@@ -134,7 +134,10 @@ const BY_STATUS = new Map<number, (report: Report) => Verdict>([
 ])
 
 function unexpected(report: Report): Verdict {
-  const { status } = report
+  const { status, message } = report
+  // Of llama.cpp, as a failure of its own (ggml-org/llama.cpp#15377)
+  if (/image input is not supported/.test(message))
+    return ['upstream_rejected', '{vendor} could not use an image of the conversation.']
   if (status === null)
     return ['upstream_overloaded', '{vendor} broke the stream off with an unknown kind of error.']
   if (status < 300)

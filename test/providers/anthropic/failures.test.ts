@@ -97,6 +97,7 @@ t.test('failures become errors of the catalogue', async (t) => {
     [502, null, '<html></html>', 'upstream_overloaded'],
     [503, null, '', 'upstream_overloaded'],
     [501, null, '', 'upstream_overloaded'],
+    [500, null, 'image input is not supported - hint: …', 'upstream_rejected'],
     [522, null, '<html></html>', 'upstream_overloaded'],
     [520, 'new_error', 'Coffee.', 'upstream_overloaded'],
     [200, null, 'hello', 'upstream_rejected'],

@@ -291,6 +291,12 @@ t.test('media that the vendor cannot read become text, except those of the open 
   t.same(kept('Unable to download the file. Please verify the URL and try again.'), [image, file])
   t.same(kept('messages.0.content.0.image.source.url: The image dimensions exceed max allowed size'), [file])
   t.same(kept('Scale it down.', 'image_dimensions_too_large'), [file])
+  for (const blind of [
+    'this model does not support image input',
+    'messages[0].content: unknown variant `image`, expected one of `text`, `tool_use`, `tool_result`',
+    'image input is not supported - hint: if this is unexpected, you may need to provide the mmproj',
+  ])
+    t.same(kept(blind), [file])
   t.same(kept('messages.0.content.2.pdf.source.base64.data: It is password protected.'), [linked, image])
   t.same(kept("messages.0.content.2: Input tag 'document' found using 'type'"), [linked, image])
   t.same(kept('Too much media: 99 document pages + 2 images > 100'), [linked, image])
