@@ -143,7 +143,7 @@ async function streamStep(
 const SILENT = 'Your last answer had no words and no tool call. Please continue.'
 const MISSING_CALL = 'Your last answer ended for a tool call, but had none. Please continue.'
 
-/** Whether a silent answer is asked for once more: an empty one after tool results may be meant. */
+/** Whether a silent answer is asked for again, once in a step: an empty one after tool results may be meant. */
 function isAskedAgain({ index, active }: Run, silent: Finish['silent']): boolean {
   if (silent === undefined || (silent === 'empty' && index > 0)) return false
   return !active.turn.steps.some((step) => step.discarded && step.index === index)
