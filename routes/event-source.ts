@@ -24,7 +24,7 @@ type Deps = Pick<RouteDeps, 'store' | 'bus'>
 
 /**
  * The header overrules the query, unless it is empty: a client that has seen nothing sends it so. Throws invalid_cursor
- * with the name under which the cursor was sent.
+ * with the name under which the cursor was sent. Null: none was sent.
  */
 export function resumeAt(
   session: string,

@@ -2,7 +2,7 @@
  * Tells when a request was not run because its server has forgotten the session, or speaks another revision than the one
  * that is remembered of it: over a new connection it may run. A server that was replaced may say either.
  */
-import { SdkHttpError } from '@modelcontextprotocol/client'
+import { ProtocolErrorCode, SdkHttpError } from '@modelcontextprotocol/client'
 import type { McpError, McpErrorKind } from './contract.ts'
 import type { Exchange } from './exchange.ts'
 import { sseStatus } from './failure.ts'
@@ -17,6 +17,8 @@ interface FailedRequest {
   /** The connection has answered a request in the revision that was remembered, or none was */
   isProven: boolean
 }
+
+const { MethodNotFound, UnsupportedProtocolVersion } = ProtocolErrorCode
 
 /** Failures that come from a server's own answer to the request. */
 const ANSWERED: ReadonlySet<McpErrorKind> = new Set(['protocol', 'unavailable', 'auth_required'])
@@ -38,12 +40,9 @@ export function isForgotten({ error, failure, exchange, over, isProven }: Failed
   if (refusal) return !isProven && [400, 404, 405].includes(status)
   // Or an answer says -32001. A proxy turns the 404 that a server gave it into an answer (python-sdk: -32600).
   if (hasSession && [-32001, -32600].includes(rpcCode) && /session not found/i.test(message)) return true
-  if (rpcCode === UNKNOWN_REVISION && status === 400) return true
-  return !isProven && [UNKNOWN_REVISION, METHOD_NOT_FOUND].includes(rpcCode)
+  if (rpcCode === UnsupportedProtocolVersion && status === 400) return true
+  return !isProven && [UnsupportedProtocolVersion, MethodNotFound].includes(rpcCode)
 }
-
-const UNKNOWN_REVISION = -32022
-const METHOD_NOT_FOUND = -32601
 
 /**
  * How a refusal says that the server knows nothing of this session, or of this revision. The patterns are narrow: a

@@ -1,4 +1,4 @@
-/** What the SDK's client is given for one step of a login: a provider over plain data, with the quirks of single services. */
+/** What the SDK's client is given for a step of a login: a provider over plain data, with single services' quirks. */
 import {
   checkResourceAllowed,
   IssuerMismatchError,

@@ -15,7 +15,10 @@ import type { McpChallenge, McpServerSpec } from './contract.ts'
 export interface McpLogin {
   /** The client that the server's issuer knows us by, registered or given: `client_id`, `client_secret`? … */
   client?: McpClient
-  /** The login service's name for itself, if the login's owner gave it: its metadata must say the same */
+  /**
+   * The login service's name for itself, if the login's owner gave it: its metadata must say the same. Of a server that
+   * does not say whom it trusts, it is the service's address, too
+   */
   issuer?: string
   /** The scope that the login's owner wants, whatever the server says */
   scope?: string

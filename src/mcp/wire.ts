@@ -6,6 +6,7 @@ import {
   Client,
   type ClientOptions,
   type PriorDiscovery,
+  ProtocolErrorCode,
   SdkError,
   SdkErrorCode,
   SdkHttpError,
@@ -49,7 +50,7 @@ const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
 
-/** The part of an attempt's time that the probe gets: some servers of 2025 never answer it, and are asked without it then. */
+/** The probe's part of an attempt's time: some servers of 2025 never answer it, and are asked without it then. */
 const PROBE_SHARE = 0.6
 
 /** Connects within `ms`. With a `verdict` there is no probe. Rejects with McpError or an error of the SDK. */
@@ -156,7 +157,7 @@ async function openWire(
 }
 
 /** While it connects, a server is asked only the probe, whose refusal is no failure, and `initialize`. */
-const METHOD_NOT_FOUND = -32601
+const METHOD_NOT_FOUND = ProtocolErrorCode.MethodNotFound
 const NO_REVISION =
   'speaks no protocol revision that Baton does: it knows no initialize, and offers none of the new ones.'
 
