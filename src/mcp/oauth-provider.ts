@@ -31,6 +31,7 @@ export const deskOf = (login: McpLogin, brought: Partial<Desk>): Desk => ({
   ...brought,
 })
 
+/** What the SDK tells it, it writes on the desk. */
 export function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
   return {
     redirectUrl: desk.redirect_url,
@@ -134,6 +135,7 @@ export function authMethodAt(found: OAuthDiscoveryState | undefined): {
   return method === undefined ? {} : { token_endpoint_auth_method: method }
 }
 
+/** The login with these tokens, and with the time of their end if they name it. */
 export function withTokens(login: McpLogin, tokens: object, { now }: StepContext): McpLogin {
   // The SDK has checked the answer by its schema.
   const known = tokens as McpTokens & { expires_in?: number }
