@@ -1,5 +1,10 @@
-/** Waiting in tests: for a state that no event tells, for a gate that the test itself opens, and for the event loop. */
+/**
+ * Waiting in tests: for a state that no event tells, for a gate that the test itself opens, for a clock that it holds, and
+ * for the event loop.
+ */
+import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Test } from 'tap'
 
 /** A wait that has not ended by then on a healthy machine never ends. */
 const PATIENCE_MS = 60_000
@@ -23,6 +28,22 @@ export function gate(): { opened: Promise<void>; open: () => void } {
     open = resolve
   })
   return { opened, open }
+}
+
+/** Stops the clock. Returns what lets `ms` pass, and then what waited for it run. */
+export function heldClock(t: Test): (ms: number) => Promise<void> {
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => {
+    mock.restoreAll()
+    mock.timers.reset()
+  })
+  return async (ms) => {
+    now += ms
+    mock.timers.tick(ms)
+    await new Promise(setImmediate)
+  }
 }
 
 /** Holds the event loop, as long work does. */

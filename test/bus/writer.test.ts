@@ -1,5 +1,4 @@
 import { deepStrictEqual } from 'node:assert'
-import { mock } from 'node:test'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
@@ -7,6 +6,7 @@ import { createMemoryBus } from '../../src/bus/memory.ts'
 import { createWriter } from '../../src/bus/writer.ts'
 import type { TurnEvent, TurnEventBody } from '../../src/chat/event.ts'
 import { BatonError } from '../../src/errors.ts'
+import { heldClock } from '../waiting.ts'
 
 const event = (body: TurnEventBody, step = 0): TurnEvent => ({
   ...body,
@@ -124,18 +124,7 @@ t.test('later deltas are held for flushMs after the last ones; other events go a
 })
 
 t.test('the first delta of a part goes at once; held deltas of many turns go in one tick', async (t) => {
-  let now = 0
-  mock.method(performance, 'now', () => now)
-  mock.timers.enable({ apis: ['setTimeout'] })
-  t.teardown(() => {
-    mock.timers.reset()
-    mock.restoreAll()
-  })
-  const pass = async (ms: number) => {
-    now += ms
-    mock.timers.tick(ms)
-    await turnOfTheLoop()
-  }
+  const pass = heldClock(t)
   const { bus, appends, writer } = held(t, 200)
   const others = [2, 3].map((i) => createWriter(bus, `ses_${i}`, { flushMs: 200, epoch: 1 }))
   const writers = [writer, ...others]

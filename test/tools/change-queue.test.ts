@@ -1,25 +1,8 @@
-import { mock } from 'node:test'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import type { ToolsMove } from '../../src/ports.ts'
 import type { Session } from '../../src/store/store.ts'
 import { createChangeQueue } from '../../src/tools/change-queue.ts'
-import { gate } from '../waiting.ts'
-
-/** Stops the clock. Returns what lets `ms` pass, and then what waited for it run. */
-function heldClock(t: Test): (ms: number) => Promise<void> {
-  let now = 0
-  mock.method(performance, 'now', () => now)
-  mock.timers.enable({ apis: ['setTimeout'] })
-  t.teardown(() => {
-    mock.restoreAll()
-    mock.timers.reset()
-  })
-  return async (ms) => {
-    now += ms
-    mock.timers.tick(ms)
-    await new Promise(setImmediate)
-  }
-}
+import { gate, heldClock } from '../waiting.ts'
 
 t.test(
   'changes that are to hold at once take effect together although a busy store writes them slowly',

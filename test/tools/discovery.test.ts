@@ -7,7 +7,7 @@ import { type Mcp, McpError, type McpState } from '../../src/mcp/contract.ts'
 import type { Connector } from '../../src/store/store.ts'
 import { createDiscovery, type Discovery } from '../../src/tools/discovery.ts'
 import { NONE } from '../patterns.ts'
-import { eventually, gate } from '../waiting.ts'
+import { eventually, gate, heldClock } from '../waiting.ts'
 import { connector, createDoor, createMemory, tool } from './session-tools-doubles.ts'
 
 const over = (mcp: Mcp, onNews = () => {}, keyOf = ({ name }: Connector) => name): Discovery =>
@@ -153,19 +153,12 @@ t.test('of very many servers only those that no session uses any more are forgot
 })
 
 t.test('a server that was away while nobody used it is asked by the next turn', async (t) => {
-  let now = 0
-  mock.method(performance, 'now', () => now)
-  mock.timers.enable({ apis: ['setTimeout'] })
-  t.teardown(() => {
-    mock.timers.reset()
-    mock.restoreAll()
-  })
+  const pass = heldClock(t)
   const { mcp, servers, asked } = createDoor()
   const discovery = over(mcp)
   const ofTurn = () => discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 400 })
   t.match(await ofTurn(), [{ state: 'away' }])
-  now += 11 * 60_000
-  mock.timers.tick(2_000)
+  await pass(11 * 60_000)
   t.strictSame(asked, ['s'])
   servers.set('s', { tools: [tool('a')] })
   t.match(await ofTurn(), [{ state: 'live' }])
