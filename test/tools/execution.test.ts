@@ -181,6 +181,33 @@ t.test('texts are given to the tool as the JSON that they hold, where its schema
   t.equal(sent.length, 1)
 })
 
+t.test('what a model writes as null is not given, where its schema has no null', async (t) => {
+  const { run, sent } = setUp()
+  const properties = {
+    query: { type: 'string' },
+    country: { type: 'string', enum: ['de', 'us'] },
+    until: { type: ['string', 'null'] },
+    by: { type: 'object', properties: { 'a/b': { anyOf: [{ type: 'integer' }, { type: 'string' }] } } },
+    all: { type: 'array', items: { type: 'string' } },
+  }
+  const declared = {
+    tool: tool({ input_schema: { type: 'object', properties, required: ['query'] } }),
+    rename: null,
+  }
+  const said = { query: 'x', country: null, until: null, by: { 'a/b': null }, all: null }
+  t.match((await run({ arguments: said }, { declared })).result, { outcome: 'ok' })
+  t.match((await run({ arguments: { query: 'x', by: '{"a/b":null}', all: '"[]"' } }, { declared })).result, {
+    outcome: 'ok',
+  })
+  t.strictSame(sent, [
+    { query: 'x', until: null, by: {} },
+    { query: 'x', by: {}, all: [] },
+  ])
+  t.match(words(await run({ arguments: { query: null } }, { declared })), /query must be string/)
+  t.match(words(await run({ arguments: { query: 'x', all: [null] } }, { declared })), /all\.0 must be string/)
+  t.equal(sent.length, 2)
+})
+
 t.test(
   'renamed properties reach the server under its names, and the model hears of problems under theirs',
   async (t) => {

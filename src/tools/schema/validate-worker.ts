@@ -27,7 +27,7 @@ export interface Misfit {
 /** What became of a value that was checked. */
 export interface Findings {
   problems: Misfit[]
-  /** The value, if it fits only with texts read as the JSON that they hold: with these read */
+  /** What the value means, if it fits only so: with texts read as the JSON that they hold, and without nulls */
   read?: unknown
 }
 /** Id 0: the thread is ready. */
@@ -74,8 +74,11 @@ function judge({ id, key, schema, value }: Job): Judgement {
     compiled.set(key, validate)
     if (validate(value)) return { id, problems: [] }
     const errors = validate.errors ?? []
-    if (readTexts(value, errors) && isWithin(value, BEARABLE) && validate(value))
-      return { id, problems: [], read: value }
+    let misfits = errors
+    while (readMeant(value, misfits) && isWithin(value, BEARABLE)) {
+      if (validate(value)) return { id, problems: [], read: value }
+      misfits = validate.errors ?? []
+    }
     return { id, problems: errors.slice(0, MOST_PROBLEMS).map(problemOf) }
   } catch {
     return { id, unusable: true }
@@ -83,19 +86,23 @@ function judge({ id, key, schema, value }: Job): Judgement {
 }
 
 /**
- * Reads texts as the JSON that they hold where no text may be. Models of all vendors now and then write a list, an
- * object or a number as a text, and cannot be told otherwise (anthropics/claude-code#22394, jjang-ai/vmlx#48). True if
- * there was such a text.
+ * Reads texts as the JSON that they hold where no text may be, and leaves out properties that may not be null. Models of
+ * all vendors now and then write a list, an object or a number as a text, and null for what they do not give, and cannot
+ * be told otherwise (anthropics/claude-code#22394, jjang-ai/vmlx#48; danny-avila/LibreChat#11905). True if there was
+ * something to read.
  */
-function readTexts(value: unknown, errors: readonly ErrorObject[]): boolean {
+function readMeant(value: unknown, errors: readonly ErrorObject[]): boolean {
   let isRead = false
   for (const { keyword, instancePath } of errors) {
     const end = instancePath.lastIndexOf('/')
-    const text = keyword === 'type' && end >= 0 ? valueAt(value, instancePath) : undefined
-    const held = typeof text === 'string' ? heldBy(text) : undefined
-    if (held === undefined) continue
+    if (keyword !== 'type' || end < 0) continue
+    const given = valueAt(value, instancePath)
     const parent = valueAt(value, instancePath.slice(0, end)) as Record<string, unknown>
-    for (const key of stepsOf(instancePath.slice(end))) parent[key] = held
+    const [key = ''] = stepsOf(instancePath.slice(end))
+    const held = typeof given === 'string' ? heldBy(given) : undefined
+    if (given === null && !Array.isArray(parent)) delete parent[key]
+    else if (held !== undefined) parent[key] = held
+    else continue
     isRead = true
   }
   return isRead
