@@ -7,6 +7,7 @@ import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
+import { vendorsError } from '../relayed.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
 import { TOO_LONG } from '../too-long.ts'
 
@@ -45,7 +46,9 @@ export function reportOf({ status, headers, body }: UpstreamFailure): Report {
 
 function wordsOf(sent: Json): Omit<Report, 'status' | 'headers'> {
   // Relays write the error's fields flat, or only its words.
-  const error = typeof sent.error === 'string' ? { message: sent.error } : object(sent.error ?? sent)
+  const error = vendorsError(
+    typeof sent.error === 'string' ? { message: sent.error } : object(sent.error ?? sent),
+  )
   return {
     type: string(error.type) ?? '',
     code: string(object(error.details).error_code) ?? null,

@@ -6,6 +6,7 @@ import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { type Json, number, object, string } from '../json.ts'
+import { vendorsError } from '../relayed.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
 import { TOO_LONG } from '../too-long.ts'
 
@@ -250,7 +251,7 @@ const listed = (errors: readonly unknown[]): string =>
 
 /** The code, type and message of an error, which may be an object or only a text. */
 function wordsOf(told: unknown) {
-  const error = typeof told === 'string' ? { message: told } : object(told)
+  const error = vendorsError(typeof told === 'string' ? { message: told } : object(told))
   return {
     error,
     code: presentable(string(error.code)),

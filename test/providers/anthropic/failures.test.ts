@@ -143,6 +143,40 @@ t.test('failures become errors of the catalogue', async (t) => {
     },
   )
 
+  await t.test('the words of the vendor behind a relay count', async (t) => {
+    const own = (type: string, message: string) => JSON.stringify({ type: 'error', error: { type, message } })
+    const openRouter = (raw: string) => ({ message: 'Provider returned error', code: 400, metadata: { raw } })
+    const liteLlm = (words: string) => ({ message: words, type: 'None', param: 'None', code: '400' })
+    const tooLong = own('invalid_request_error', 'prompt is too long: 2 tokens > 1 maximum')
+    const said = 'prompt is too long: 2 tokens > 1 maximum'
+    for (const [status, error, code, words] of [
+      [400, openRouter(tooLong), 'context_too_long', said],
+      [
+        400,
+        openRouter('{"message":"Input must be a string"}'),
+        'upstream_rejected',
+        'Input must be a string',
+      ],
+      [
+        429,
+        openRouter('x is rate-limited upstream.'),
+        'upstream_rate_limited',
+        'x is rate-limited upstream.',
+      ],
+      [502, openRouter(own('overloaded_error', 'Overloaded')), 'upstream_overloaded', 'Overloaded'],
+      [400, liteLlm(tooLong), 'context_too_long', said],
+      [
+        400,
+        liteLlm(`litellm.BadRequestError: AnthropicException - ${tooLong}No fallback={}`),
+        'context_too_long',
+        said,
+      ],
+    ] as const) {
+      const failure = anthropic.classify({ status, headers: {}, body: JSON.stringify({ error }) })
+      t.match(failure, { code, details: { upstream: { message: words } } })
+    }
+  })
+
   await t.test("the vendor's words are kept without tokens", async (t) => {
     const { details, message } = fail(401, 'authentication_error', 'bad key sk-ant-api03-abc_DEF-1')
     t.strictSame(details, {

@@ -267,6 +267,8 @@ t.test('thinking is asked for as each model takes it', async (t) => {
       t.strictSame(after(undefined, refusal), { ...quiet, thinking: shown })
       t.equal(after(undefined, refusal, refusal), null, 'the request is amended only once')
     }
+    const inWords = JSON.stringify({ error: { message: enabled } })
+    t.match(after('low', adaptive, inWords), { thinking: undefined, notes: [/not accepted/] })
     for (const refusal of [adaptive, effort, level])
       t.equal(after('low', refusal, refusal), null, 'the request is amended only once')
     t.equal(after('low', enabled), null, 'a setting that was not sent is not amended')

@@ -193,6 +193,7 @@ t.test('failures become codes of the catalogue', async (t) => {
       'upstream_rejected',
       /body\.model: field required; no$/,
     ],
+    ...RELAYED.map(([status, body, code, says]): (typeof rows)[number] => [status, body, code, says]),
     [400, json(['one', { message: 'two' }]), 'upstream_rejected', /one; two/],
     [400, JSON.stringify({ error: 'just words' }), 'upstream_rejected', /just words/],
     [
@@ -448,6 +449,13 @@ t.test('a refused request is amended once, without what was refused', async (t) 
     t.equal(strings && openai.amend(failure, strings), null, 'the request is amended only once')
     t.equal(openai.amend(failure, requestFor({ messages: [asked] })), null, 'no answer has been given yet')
   }
+  const refused = { error: { param: 'include', message: 'Encrypted content is not supported.', code: null } }
+  for (const body of [openRouter(refused), liteLlm(`OpenAIException - ${JSON.stringify(refused)}`)])
+    t.match(
+      openai.amend({ status: 400, headers: {}, body }, bold)?.reported,
+      { encrypted_reasoning: false },
+      'a relay hands the refusal on',
+    )
   t.equal(openai.amend(failed({ param: 'max_output_tokens' }), request), null)
   t.equal(openai.amend(failed({ code: 'invalid_value' }), request), null)
   t.equal(openai.amend(failed({ code: 'server_error' }, 500), request), null)
@@ -528,3 +536,43 @@ const TYPED: readonly [status: number, body: string][] = [
     }),
   ],
 ]
+
+/** Refusals of other vendors as OpenRouter and LiteLLM hand them on. */
+const RELAYED: readonly [status: number, body: string, code: string, says: RegExp][] = [
+  [
+    400,
+    openRouter({ error: { code: 'context_length_exceeded', message: 'Long.' } }),
+    'context_too_long',
+    /Long\.$/,
+  ],
+  [
+    403,
+    openRouter({ error: { code: 'unsupported_country_region_territory', message: 'Not here.' } }),
+    'upstream_rejected',
+    /does not serve the region.*Not here\.$/,
+  ],
+  [400, openRouter({ message: 'Bad role.' }), 'upstream_rejected', /said: Bad role\.$/],
+  [400, openRouter({ detail: 'Bad field.' }), 'upstream_rejected', /said: Bad field\.$/],
+  [429, openRouter('Rate-limited upstream.'), 'upstream_rate_limited', /said: Rate-limited upstream\.$/],
+  [400, openRouter({ other: 1 }), 'upstream_rejected', /said: \{"other":1\}$/],
+  [
+    400,
+    liteLlm(
+      'AzureException - {"error": {"message": "Long {}.", "code": "context_length_exceeded"}}. Group={}',
+    ),
+    'context_too_long',
+    /said: Long \{\}\.$/,
+  ],
+  [400, liteLlm('OpenAIException - {"input": 1} is bad'), 'upstream_rejected', /\{"input": 1\} is bad$/],
+  [400, liteLlm('OpenAIException - {not JSON'), 'upstream_rejected', /\{not JSON$/],
+]
+
+function openRouter(raw: unknown): string {
+  const metadata = { raw: typeof raw === 'string' ? raw : JSON.stringify(raw), provider_name: 'X' }
+  return JSON.stringify({ error: { message: 'Provider returned error', code: 400, metadata } })
+}
+
+function liteLlm(words: string): string {
+  const message = `litellm.BadRequestError: ${words}`
+  return JSON.stringify({ error: { message, type: null, param: null, code: '400' } })
+}
