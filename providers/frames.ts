@@ -2,7 +2,7 @@
 import { parseRecord } from '../src/chat/json.ts'
 import { BatonError } from '../src/errors.ts'
 import type { SseFrame } from '../src/sse.ts'
-import { type Json, string } from './json.ts'
+import { type Json, number, string } from './json.ts'
 
 /**
  * A frame's event and its type. In an error event that a relay makes, `type` may be the error's own, or missing;
@@ -16,4 +16,13 @@ export function readFrame({ event: name, data }: SseFrame, vendor: string): { ty
   }
   const isError = name === 'error' || Boolean(event.error)
   return { event, type: isError ? 'error' : (string(event.type) ?? name ?? '') }
+}
+
+/**
+ * The HTTP status of an error in a stream if its code is one: OpenRouter and SGLang give it as the code
+ * (BerriAI/litellm#25492), LiteLLM as a text (BerriAI/litellm#40243). Other servers have numbers of their own.
+ */
+export function statusIn(code: unknown): number | null {
+  const told = Number(number(code) ?? string(code))
+  return told >= 400 && told < 600 ? told : null
 }

@@ -6,13 +6,14 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
+import { statusIn } from '../frames.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
 import { vendorsError } from '../relayed.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
 import { TOO_LONG } from '../too-long.ts'
 
 interface Report {
-  /** null: the error came inside a stream */
+  /** null: the error came inside a stream, and names none */
   status: number | null
   headers: Readonly<Record<string, string>>
   type: string
@@ -29,7 +30,7 @@ export function classify(failure: UpstreamFailure, vendor: string): BatonError {
 
 /** An `error` event in place of the rest of a stream. */
 export const streamError = (event: Json, vendor: string): BatonError =>
-  errorOf({ status: null, headers: {}, ...wordsOf(event) }, vendor)
+  errorOf({ status: statusIn(object(event.error).code), headers: {}, ...wordsOf(event) }, vendor)
 
 /** What a failed response says. */
 export function reportOf({ status, headers, body }: UpstreamFailure): Report {

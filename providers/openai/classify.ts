@@ -5,6 +5,7 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
+import { statusIn } from '../frames.ts'
 import { type Json, number, object, string } from '../json.ts'
 import { vendorsError } from '../relayed.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
@@ -197,19 +198,15 @@ export function classifyFailure(failure: UpstreamFailure, vendor: string): Baton
 
 /**
  * An event that ends a stream and holds an `error`; relays may add a `status` and more `headers`, and the ChatGPT path
- * its own (earendil-works/pi#4172). OpenRouter and SGLang give the status as the error's code (BerriAI/litellm#25492).
+ * its own (earendil-works/pi#4172).
  */
 export function classifyEvent(event: Json, vendor: string, answered: Facts['headers']): BatonError {
   const own = Object.entries(object(event.headers)).flatMap(([name, value]) =>
     typeof value === 'object' ? [] : [[name.toLowerCase(), String(value)]],
   )
-  const words = wordsOf(event.error)
-  const code = number(words.error.code) ?? 0
-  // Other servers number their errors in a way of their own.
-  const coded = code >= 400 && code < 600 ? code : null
-  const status = number(event.status) ?? number(event.status_code) ?? coded
+  const status = number(event.status) ?? number(event.status_code) ?? statusIn(object(event.error).code)
   const headers = { ...answered, ...Object.fromEntries(own) }
-  return toError({ ...words, status, headers, html: false, isApi: true }, vendor)
+  return toError({ ...wordsOf(event.error), status, headers, html: false, isApi: true }, vendor)
 }
 
 function toError(facts: Facts, vendor: string): BatonError {

@@ -143,6 +143,19 @@ t.test('failures become errors of the catalogue', async (t) => {
     },
   )
 
+  await t.test('an error in a stream has the status that its code is', async (t) => {
+    const read = (error: Record<string, unknown>) =>
+      thrownBy(() => framed({ error }).flatMap((frame) => parserOf(anthropic, origin).push(frame)))
+    const words = { message: 'litellm.RateLimitError: slow', type: 'None' }
+    for (const [code, meant, status] of [
+      ['429', 'upstream_rate_limited', 429],
+      [402, 'upstream_rejected', 402],
+      ['1302', 'upstream_overloaded', null],
+      [null, 'upstream_overloaded', null],
+    ] as const)
+      t.match(read({ ...words, code }), { code: meant, details: { upstream: { status } } })
+  })
+
   await t.test('the words of the vendor behind a relay count', async (t) => {
     const own = (type: string, message: string) => JSON.stringify({ type: 'error', error: { type, message } })
     const openRouter = (raw: string) => ({ message: 'Provider returned error', code: 400, metadata: { raw } })

@@ -477,7 +477,7 @@ t.test('a stream that breaks off anywhere is a failure', async (t) => {
   const bare = { error: { message: 'No deployment is left.', code: '429' } }
   t.match(
     thrownBy(() => parse([{ event: undefined, data: JSON.stringify(bare), id: undefined }])),
-    { code: 'upstream_overloaded', details: { upstream: { message: 'No deployment is left.' } } },
+    { code: 'upstream_rate_limited', details: { upstream: { message: 'No deployment is left.' } } },
     'an error of a relay may have no type',
   )
   const words = { type: 'overloaded_error', message: 'Overloaded' }

@@ -333,7 +333,13 @@ t.test('failures become codes of the catalogue', async (t) => {
       { code: 'upstream_rejected', details: { upstream: { status: 402 } } },
       'OpenRouter gives the status as the code',
     )
-    for (const code of [302, 1302, -32603])
+    const inText = { error: { message: 'litellm.AuthenticationError: no', type: 'None', code: '401' } }
+    t.match(
+      thrownBy(() => framed(inText).flatMap((frame) => parserOf(openai, origin).push(frame))),
+      { code: 'upstream_auth', details: { upstream: { status: 401 } } },
+      'LiteLLM as a text',
+    )
+    for (const code of [302, 1302, -32603, '1302'])
       t.match(
         thrownBy(() =>
           framed({ error: { code, message: 'x' } }).flatMap((frame) => parserOf(openai, origin).push(frame)),
