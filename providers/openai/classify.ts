@@ -110,8 +110,11 @@ const RULES: readonly Rule[] = [
     says: '{vendor} does not serve the region of this server.',
   },
   {
-    // Before the overload: with this type, `slow_down` says that the caller's rate grew too fast.
-    when: named('rate_limit_exceeded', 'rate_limit_error', 'too_many_requests', 'requests', 'tokens'),
+    // Before the overload: with this type, `slow_down` says that the caller's rate grew too fast. As a fault of the
+    // server's, Azure's `rate_limit_exceeded` says that it is full ("no_kv_space", anomalyco/opencode#5526).
+    when: (facts) =>
+      named('rate_limit_exceeded', 'rate_limit_error', 'too_many_requests', 'requests', 'tokens')(facts) &&
+      facts.type !== 'server_error',
     code: 'upstream_rate_limited',
     says: '{vendor} limits the rate of requests.',
   },

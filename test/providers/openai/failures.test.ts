@@ -173,6 +173,12 @@ t.test('failures become codes of the catalogue', async (t) => {
       'context_too_long',
       /limit of tokens a minute/,
     ],
+    [
+      200,
+      json({ type: 'server_error', code: 'rate_limit_exceeded', message: 'no_kv_space' }),
+      'upstream_overloaded',
+      /no_kv_space/,
+    ],
     [429, 'slow down please', 'upstream_rate_limited', /slow down please/],
     [408, '', 'upstream_timeout'],
     [408, '<html><body><h1>408 Request Time-out</h1></body></html>', 'upstream_timeout'],
