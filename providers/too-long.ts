@@ -8,6 +8,8 @@
  * - xAI (cline/cline#3120), DeepSeek (langchain-ai/langchainjs#10481), Kimi (MoonshotAI/kimi-code#207), MiniMax
  *   (MiniMax-AI/MiniMax-M2#119)
  * - llama.cpp, Ollama, Together, Z.AI (iamclancyliang/pi-go#37, earendil-works/pi#9805)
+ * - Bedrock, GLM, Poolside and Gemini behind relays (tigy32/Tycode#15, NVIDIA-NeMo/Switchyard#314, earendil-works/pi#4943;
+ *   gemini/classify.ts)
  */
 export const TOO_LONG =
-  /context window|(max(imum)?|available|model's) (context|prompt) (length|size)|prompt (is )?too long|exceed context limit|exceeded model token limit|tokens exceed the configured limit/i
+  /context window|(max(imum)?|available|model's) (context|prompt) (length|size)|prompt (is )?too long|exceed context limit|exceeded model token limit|tokens exceed the configured limit|input is too long|exceeds the maximum (allowed input length|number of tokens)/i

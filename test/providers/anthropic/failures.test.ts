@@ -116,12 +116,13 @@ t.test('failures become errors of the catalogue', async (t) => {
     }
     for (const status of [402, 404, 504])
       t.notMatch(fail(status, null, 'no').message, /with status|overloaded/)
-    // MiniMax and llama.cpp have types of their own, LiteLLM none.
+    // MiniMax and llama.cpp have types of their own, LiteLLM and Bedrock none.
     for (const [type, message] of [
       ['exceed_context_size_error', 'request (9 tokens) exceeds the available context size (8 tokens)'],
       ['invalid_request_error', 'prompt too long; exceeded max context length by 9 tokens'],
       ['bad_request_error', 'invalid params, context window exceeds limit (2013)'],
       ['', 'litellm.ContextWindowExceededError: prompt is too long: 2 tokens > 1 maximum'],
+      ['', 'The model returned the following errors: Input is too long for requested model.'],
     ] as const)
       t.equal(fail(400, type, message).code, 'context_too_long', 'a status of 400 says as much as the type')
   })

@@ -88,6 +88,8 @@ t.test('failures become codes of the catalogue', async (t) => {
       'request (9 tokens) exceeds the available context size (8 tokens), try increasing it',
       'prompt too long; exceeded max context length by 9 tokens',
       "The input (9 tokens) is longer than the model's context length (8 tokens).",
+      'Input length 9 exceeds the maximum allowed input length of 8 tokens',
+      'The input token count (9) exceeds the maximum number of tokens allowed (8).',
     ].map((message): (typeof rows)[number] => [400, json({ message }), 'context_too_long']),
     [
       400,
