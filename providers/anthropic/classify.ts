@@ -11,6 +11,7 @@ import { instantOf, type Json, object, string } from '../json.ts'
 import { vendorsError } from '../relayed.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
 import { TOO_LONG } from '../too-long.ts'
+import { UNPAID } from '../unpaid.ts'
 
 interface Report {
   /** null: the error came inside a stream, and names none */
@@ -86,7 +87,9 @@ function errorOf(report: Report, vendor: string): BatonError {
 }
 
 const verdictOf = (report: Report): Verdict =>
-  (BY_TYPE.get(report.type) ?? BY_STATUS.get(report.status ?? 0) ?? unexpected)(report)
+  UNPAID.test(report.message)
+    ? unpaid()
+    : (BY_TYPE.get(report.type) ?? BY_STATUS.get(report.status ?? 0) ?? unexpected)(report)
 
 const always =
   (...verdict: Verdict) =>
@@ -174,8 +177,6 @@ function invalidRequest({ message }: Report): Verdict {
       'The key may act in several workspaces: store it with the workspace_id of one, or set ANTHROPIC_WORKSPACE_ID.',
     ]
   }
-  // It comes as an invalid request (anthropics/claude-code#88711).
-  if (/credit balance is too low/.test(message)) return unpaid()
   if (/specified API usage limits/.test(message)) {
     return ['upstream_rejected', "The account's own spending limit at {vendor} is reached."]
   }

@@ -10,6 +10,7 @@ import { type Json, number, object, string } from '../json.ts'
 import { vendorsError } from '../relayed.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
 import { TOO_LONG } from '../too-long.ts'
+import { UNPAID } from '../unpaid.ts'
 
 /** What a failure says, wherever it came from. `status` is null inside a stream that began well. */
 export interface Facts {
@@ -82,15 +83,17 @@ const RULES: readonly Rule[] = [
   },
   {
     // By code too: the type is not always `insufficient_quota`, and in a stream there may be none.
-    when: named(
-      'insufficient_quota',
-      'billing_hard_limit_reached',
-      'billing_not_active',
-      'credit_balance_exhausted',
-      'organization_spend_limit_exceeded',
-      'organization_usage_limit_exceeded',
-      'project_spend_limit_exceeded',
-    ),
+    when: (facts) =>
+      says(UNPAID)(facts) ||
+      named(
+        'insufficient_quota',
+        'billing_hard_limit_reached',
+        'billing_not_active',
+        'credit_balance_exhausted',
+        'organization_spend_limit_exceeded',
+        'organization_usage_limit_exceeded',
+        'project_spend_limit_exceeded',
+      )(facts),
     code: 'upstream_rejected',
     says: 'The {vendor} account has no quota left; check its plan and billing.',
   },

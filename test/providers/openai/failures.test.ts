@@ -128,6 +128,12 @@ t.test('failures become codes of the catalogue', async (t) => {
     [400, json({ type: 'service_unavailable_error' }), 'upstream_overloaded'],
     [429, json({ code: 'billing_hard_limit_reached' }), 'upstream_rejected', /plan and billing/],
     [429, json({ code: 'billing_not_active' }), 'upstream_rejected', /plan and billing/],
+    ...[403, 429].map((status): (typeof rows)[number] => [
+      status,
+      '{"code":"permission-denied","error":"Your team has either used all available credits or reached its monthly spending limit."}',
+      'upstream_rejected',
+      /plan and billing/,
+    ]),
     [400, json({ code: 'misalignment_policy_violation' }), 'upstream_rejected', /policy/],
     [400, json({ type: 'tokens' }), 'upstream_rate_limited'],
     [400, json({ type: 'requests' }), 'upstream_rate_limited'],
