@@ -239,7 +239,10 @@ export function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   }
   const { error = json.detail ?? json } = json
   const words = wordsOf(Array.isArray(error) ? listed(error) : error)
-  return { ...words, status, headers, html, isApi: json.error !== undefined || json.detail !== undefined }
+  const isApi = json.error !== undefined || json.detail !== undefined
+  // Gateways have shapes of their own (Cloudflare's `errors`: anomalyco/opencode#23773).
+  const message = words.message || (isApi ? '' : presentable(body))
+  return { ...words, message, status, headers, html, isApi }
 }
 
 /** Validation errors, one per field: `{loc: ["body", "model"], msg: "field required"}`. */

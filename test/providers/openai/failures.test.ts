@@ -151,7 +151,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     ],
     [403, '{"detail":"Forbidden"}', 'upstream_auth', /Forbidden/],
     [403, 'Unknown error', 'upstream_rejected', /Unknown error/],
-    [403, '{"success":false}', 'upstream_rejected'],
+    [403, '{"success":false,"errors":[{"code":7003,"message":"No route"}]}', 'upstream_rejected', /No route/],
     [403, '{"message":"Forbidden"}', 'upstream_rejected', /Forbidden/],
     [
       403,
