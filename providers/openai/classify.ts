@@ -127,9 +127,11 @@ const RULES: readonly Rule[] = [
     says: '{vendor} is overloaded.',
   },
   {
-    // cyber_policy, bio_policy, content_policy_violation, …
-    when: ({ code, type }) =>
-      [code, type].some((name) => /_policy(_violation)?$|^(invalid_prompt|content_filter)$/.test(name)),
+    // cyber_policy, bio_policy, content_policy_violation, … OpenRouter's `invalid_prompt` is any malformed request (its
+    // page "Error Handling" of the Responses API; can1357/oh-my-pi#9041).
+    when: ({ code, type, message }) =>
+      [code, type].some((name) => /_policy(_violation)?$|^content_filter$/.test(name)) ||
+      (code === 'invalid_prompt' && /policy|^$/i.test(message)),
     code: 'upstream_rejected',
     says: '{vendor} refused the conversation by its policy.',
   },
@@ -137,7 +139,8 @@ const RULES: readonly Rule[] = [
     // In a stream these come without the type `invalid_request_error` (openclaw/openclaw#95587, the SDK's
     // ResponseError).
     when: (facts) =>
-      named('invalid_encrypted_content', 'data_residency_mismatch')(facts) || STALE.test(facts.message),
+      named('invalid_encrypted_content', 'data_residency_mismatch', 'invalid_prompt')(facts) ||
+      STALE.test(facts.message),
     code: 'upstream_rejected',
     says: '{vendor} refused the request.',
   },

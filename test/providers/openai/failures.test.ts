@@ -75,6 +75,9 @@ t.test('failures become codes of the catalogue', async (t) => {
       /refused the request/,
     ],
     [400, json({ code: 'cyber_policy', message: 'no' }), 'upstream_rejected', /policy/],
+    [400, json({ code: 'invalid_prompt', message: 'It violates our usage policy.' }), 'upstream_rejected', /by its policy/],
+    [400, json({ code: 'invalid_prompt', message: 'Bad input.' }), 'upstream_rejected', /refused the request\. It/],
+    [200, json({ code: 'invalid_prompt', message: 'Bad input.' }), 'upstream_rejected', /refused the request\. It/],
     [400, json({ code: 'invalid_image_url', message: 'no' }), 'upstream_rejected', /image/],
     [
       500,
