@@ -313,9 +313,9 @@ const isOfWorkspace = (facts: Facts): boolean =>
   named('usage_limit_reached')(facts) &&
   /^workspace_/.test(facts.headers['x-codex-rate-limit-reached-type'] ?? '')
 
-/** "Please try again in 1h12m3.5s", "… in 250ms", "… in 2 minutes". */
+/** "Please try again in 1h12m3.5s", "… in 250ms", "… in 2 minutes"; Azure's "Please retry after 60 seconds" (dyad-sh/dyad#1849). */
 function waitInWords(message: string): number | undefined {
-  const [, words] = /try again in ((?:\d+(?:\.\d+)? ?[a-z]+[, ]*)+)/i.exec(message) ?? []
+  const [, words] = /(?:try again in|retry after) ((?:\d+(?:\.\d+)? ?[a-z]+[, ]*)+)/i.exec(message) ?? []
   if (words === undefined) return undefined
   const pieces = words.toLowerCase().matchAll(/([\d.]+) ?(ms|milli|[dhms])/g)
   const sum = [...pieces].reduce(

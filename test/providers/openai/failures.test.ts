@@ -324,6 +324,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     ] as const) {
       t.equal(wait({}, { message: `Please try again in ${words}` }), seconds, words)
     }
+    t.equal(wait({}, { code: '429', message: 'Your requests are too many. Please retry after 60 seconds.' }), 60)
     const parser = parserOf(chatgpt, origin, { date })
     const event = { type: 'error', error: { ...usage, resets_at: Date.parse(date) / 1000 + 80 } }
     t.equal(thrownBy(() => framed(event).flatMap((frame) => parser.push(frame)))?.retryAfter, 80)
