@@ -25,6 +25,8 @@ interface Block {
 }
 
 type Opener = (index: number, block: Json, context: ParseContext) => Block
+/** With the vendor's name for its kind */
+type OpenBlock = Block & { type: string }
 
 const OPENERS = new Map<string, Opener>([
   ['text', openText],
@@ -121,7 +123,7 @@ interface State {
   /** The message's id */
   id: string | undefined
   /** Open blocks by the vendor's index */
-  open: Map<number, Block>
+  open: Map<number, OpenBlock>
   /** How many blocks have opened */
   blocks: number
   counts: Counts
@@ -219,19 +221,34 @@ function onMessageStart(state: State, event: Json): ModelEvent[] {
 function onBlockStart(state: State, event: Json): ModelEvent[] {
   const index = number(event.index) ?? -1
   const content = object(event.content_block)
-  const isNameless = content.type === 'tool_use' && !string(content.name)
+  const type = string(content.type) ?? ''
+  const isNameless = type === 'tool_use' && !string(content.name)
   state.nameless ||= isNameless
   // Relays that leave out an index may leave out the block's end, too.
   const before = state.open.has(index) ? onBlockStop(state, event) : []
-  const open = isNameless ? openOther : (OPENERS.get(string(content.type) ?? '') ?? openOther)
-  const block = open(state.blocks++, content, state.context)
+  const open = isNameless ? openOther : (OPENERS.get(type) ?? openOther)
+  const block = { ...open(state.blocks++, content, state.context), type }
   state.open.set(index, block)
   return [...before, ...releaseBare(state), ...(block.opening ?? [])]
 }
 
+/**
+ * LiteLLM leaves out starts of blocks (BerriAI/litellm#27442), and sends thinking in a block that it began as text (#32357):
+ * such words begin a block of their own.
+ */
 function onBlockDelta(state: State, event: Json): ModelEvent[] {
-  return state.open.get(number(event.index) ?? -1)?.delta(object(event.delta)) ?? []
+  const delta = object(event.delta)
+  const place = number(event.index) ?? -1
+  const told = TOLD.find((type) => string(delta[type]))
+  const open = state.open.get(place)
+  const isOther = open && TOLD.includes(open.type) && open.type !== told
+  if (!told || (open && !isOther)) return open?.delta(delta) ?? []
+  const begun = onBlockStart(state, { index: place, content_block: { type: told } })
+  return [...begun, ...(state.open.get(place)?.delta(delta) ?? [])]
 }
+
+/** Blocks of words; a delta has its words under the same name. */
+const TOLD: readonly string[] = ['text', 'thinking']
 
 function onBlockStop(state: State, event: Json): ModelEvent[] {
   const place = number(event.index) ?? -1

@@ -272,6 +272,47 @@ t.test('a stream becomes the parts of a message', async (t) => {
     }
   })
 
+  await t.test('words without a block, or in a block of another kind, are in the message', async (t) => {
+    const delta = (index: number, told: Record<string, unknown>) => ({
+      type: 'content_block_delta',
+      index,
+      delta: told,
+    })
+    const thought = { type: 'thinking_delta', thinking: 'hm' }
+    const words = { type: 'text_delta', text: 'So.' }
+    const signed = { type: 'signature_delta', signature: 'EA' }
+    for (const [given, ...parts] of [
+      [[delta(-1, { ...words, text: 'S' }), delta(-1, { ...words, text: 'o.' })], { text: 'So.' }],
+      [
+        [delta(-1, thought), delta(-1, words), ...tool('a', '{}')],
+        { text: 'hm' },
+        { text: 'So.' },
+        { call_id: 'call_a' },
+      ],
+      [block(0, { type: 'text', text: '' }, thought), { type: 'reasoning', text: 'hm' }],
+      [
+        block(0, { type: 'text', text: '' }, thought, signed, words),
+        { type: 'reasoning', text: 'hm' },
+        { text: 'So.' },
+      ],
+      [
+        block(0, { type: 'thinking', thinking: 'hm' }, words),
+        { type: 'reasoning', text: 'hm' },
+        { text: 'So.' },
+      ],
+    ] as const) {
+      const events = parse(framed(...given, ...end('end_turn')))
+      t.match(fold(events), parts)
+      t.equal(fold(events).length, parts.length)
+    }
+    const beside = block(0, { type: 'tool_use', id: 'a', name: 'x' }, words, { partial_json: '{"n":1}' })
+    t.match(
+      fold(parse(framed(...beside, ...end('tool_use')))),
+      [{ arguments: { n: 1 } }],
+      'a call stays whole',
+    )
+  })
+
   await t.test('each of several open blocks gets its own deltas', async (t) => {
     const called = (index: number) =>
       block(
@@ -388,7 +429,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
           { type: 'text_delta', text: '' },
           { type: 'text_delta', text: ' it is' },
         ),
-        { type: 'content_block_delta', index: 9, delta: { type: 'text_delta', text: 'of no block' } },
+        { type: 'content_block_delta', index: 9, delta: { type: 'novel_delta', words: 'of no block' } },
         { type: 'content_block_stop', index: 9 },
         ...end('end_turn'),
       ),
