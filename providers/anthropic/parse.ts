@@ -4,6 +4,7 @@
  * block the same index, or none. Unknown events, blocks and deltas are skipped: the vendor adds some at will.
  */
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
+import type { Finish } from '../../src/chat/fold.ts'
 import { type AssistantPart, isBlank, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
@@ -127,6 +128,8 @@ interface State {
   /** How many blocks have opened */
   blocks: number
   counts: Counts
+  /** The vendor has counted the tokens of the answer */
+  counted: boolean
   stopReason: string | undefined
   /** How many pings came after it */
   lastPings: number
@@ -179,6 +182,7 @@ export function createParser(context: ParseContext, vendor: string): ModelParser
     open: new Map(),
     blocks: 0,
     counts: NO_COUNTS,
+    counted: false,
     stopReason: undefined,
     lastPings: 0,
     refusal: undefined,
@@ -310,11 +314,14 @@ function onMessageStop(state: State): ModelEvent[] {
 /**
  * The vendor may say that a call is the reason to stop, and send none: the model wrote it as text
  * (anthropics/claude-code#71952), or it got lost (earendil-works/pi#9681). The vendor's own client asks again for
- * thinking alone (anthropics/claude-code#81016, its changelog of 2.1.183).
+ * thinking alone (anthropics/claude-code#81016, its changelog of 2.1.183). A server or relay that fails may send an answer
+ * without a token (tale-project/tale#3401, BerriAI/litellm#32086); Claude's own empty ones have two or three.
  */
-function silenceOf({ stopReason, thought, said }: State): 'call' | 'thoughts' | undefined {
+function silenceOf({ stopReason, thought, said, counts, counted }: State): Finish['silent'] {
   if (stopReason === 'tool_use') return 'call'
-  return thought && !said ? 'thoughts' : undefined
+  if (said) return undefined
+  if (thought) return 'thoughts'
+  return counted && counts.output === 0 ? 'lost' : undefined
 }
 
 /** wire/anthropic.md 6: a reason not listed is an ordinary end. */
@@ -354,6 +361,7 @@ function usageEvents(state: State, sent: unknown): ModelEvent[] {
     thinking: number(object(usage.output_tokens_details).thinking_tokens) || last.thinking,
   }
   state.counts = counts
+  state.counted ||= number(usage.output_tokens) !== undefined
   return [{ type: 'usage', usage: canonicalUsage(counts) }]
 }
 

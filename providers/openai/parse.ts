@@ -146,9 +146,12 @@ const completed: Handler = (state, response) => {
   return finish(state, rest, response, stopped(state, response))
 }
 
-function stopped({ said, thought }: State, { end_turn }: Json): Finish {
+function stopped({ said, thought }: State, { end_turn, usage }: Json): Finish {
   // The model wants to go on without the user (wire/openai.md 6.3).
   if (said && end_turn === false) return { reason: 'stop', goes_on: true }
+  // Bedrock now and then ends so in the middle of a task (anomalyco/opencode#31430); an answer that is meant to be empty
+  // has its tokens.
+  if (!said && !thought && object(usage).output_tokens === 0) return { reason: 'stop', silent: 'lost' }
   // Models now and then end with reasoning alone (openai/openai-dotnet#1050). To go on would repeat the request: the API
   // takes no reasoning with nothing after it.
   return thought && !said ? { reason: 'stop', silent: 'thoughts' } : { reason: 'stop' }

@@ -32,9 +32,10 @@ export type ModelEvent =
       refusal?: string
       /**
        * The answer has nothing to read or to do, and this vendor's models mean nothing by that, unless it is quite empty
-       * and follows tool results. `call`: it may have words, but ended for a call, and has none.
+       * and follows tool results. `lost`: it is empty, and the vendor counts no token of it. `call`: it may have words, but
+       * ended for a call, and has none.
        */
-      silent?: 'thoughts' | 'empty' | 'call'
+      silent?: 'thoughts' | 'empty' | 'lost' | 'call'
       /** The model said something, called nothing, and says that it is not done: it wants to be asked again at once. */
       goes_on?: true
     }

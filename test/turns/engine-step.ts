@@ -4,6 +4,7 @@ import { pino } from 'pino'
 import t from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
+import type { Finish } from '../../src/chat/fold.ts'
 import { NO_USAGE } from '../../src/chat/message.ts'
 import { StaleOwner, type Store } from '../../src/store/store.ts'
 import { eventually, gate } from '../waiting.ts'
@@ -45,7 +46,7 @@ t.test('a model that is not done is asked again within the step limit', async (t
 })
 
 t.test('a silent answer is asked for once more, unless it is an empty one after tool calls', async (t) => {
-  const silent = (how: 'thoughts' | 'empty' | 'call'): ModelEvent => ({
+  const silent = (how: NonNullable<Finish['silent']>): ModelEvent => ({
     type: 'finish',
     reason: 'stop',
     silent: how,
@@ -65,6 +66,7 @@ t.test('a silent answer is asked for once more, unless it is an empty one after 
     [[paid, silent('thoughts')], 'empty', again(0), 10],
     [calls, 'empty', [called, { index: 1, attempt: 1, finish_reason: 'stop' }], 0],
     [calls, 'thoughts', [called, ...again(1)], 0],
+    [calls, 'lost', [called, ...again(1)], 0],
     [calls, 'call', [called, ...again(1)], 0],
   ] as const) {
     const said = [...answer]

@@ -409,6 +409,25 @@ t.test('a stream becomes the parts of a message', async (t) => {
       t.notOk('silent' in (last(...events, ...end(reason)) ?? {}), reason)
   })
 
+  await t.test('an empty answer of which no token is counted is marked as lost', async (t) => {
+    const last = (usage: unknown, stop_reason = 'end_turn', ...events: Record<string, unknown>[]) =>
+      parse(
+        framed(
+          { type: 'message_start', message: { id: 'msg_a', usage } },
+          ...events,
+          { type: 'message_delta', delta: { stop_reason }, usage },
+          { type: 'message_stop' },
+        ),
+      ).at(-1)
+    const stop = { type: 'finish', reason: 'stop' }
+    const none = { input_tokens: 0, output_tokens: 0 }
+    t.strictSame(last(none), { ...stop, silent: 'lost' })
+    for (const usage of [null, undefined, {}, { input_tokens: 5, output_tokens: 2 }])
+      t.strictSame(last(usage), stop, 'it may be meant')
+    t.strictSame(last(none, 'max_tokens'), { ...stop, reason: 'length' })
+    t.strictSame(last(none, 'end_turn', ...block(0, { type: 'text', text: 'So.' })), stop)
+  })
+
   await t.test('unknown events, blocks and deltas are skipped', async (t) => {
     const events = parse(
       framed(

@@ -75,9 +75,24 @@ t.test('failures become codes of the catalogue', async (t) => {
       /refused the request/,
     ],
     [400, json({ code: 'cyber_policy', message: 'no' }), 'upstream_rejected', /policy/],
-    [400, json({ code: 'invalid_prompt', message: 'It violates our usage policy.' }), 'upstream_rejected', /by its policy/],
-    [400, json({ code: 'invalid_prompt', message: 'Bad input.' }), 'upstream_rejected', /refused the request\. It/],
-    [200, json({ code: 'invalid_prompt', message: 'Bad input.' }), 'upstream_rejected', /refused the request\. It/],
+    [
+      400,
+      json({ code: 'invalid_prompt', message: 'It violates our usage policy.' }),
+      'upstream_rejected',
+      /by its policy/,
+    ],
+    [
+      400,
+      json({ code: 'invalid_prompt', message: 'Bad input.' }),
+      'upstream_rejected',
+      /refused the request\. It/,
+    ],
+    [
+      200,
+      json({ code: 'invalid_prompt', message: 'Bad input.' }),
+      'upstream_rejected',
+      /refused the request\. It/,
+    ],
     [400, json({ code: 'invalid_image_url', message: 'no' }), 'upstream_rejected', /image/],
     [
       500,
@@ -324,7 +339,10 @@ t.test('failures become codes of the catalogue', async (t) => {
     ] as const) {
       t.equal(wait({}, { message: `Please try again in ${words}` }), seconds, words)
     }
-    t.equal(wait({}, { code: '429', message: 'Your requests are too many. Please retry after 60 seconds.' }), 60)
+    t.equal(
+      wait({}, { code: '429', message: 'Your requests are too many. Please retry after 60 seconds.' }),
+      60,
+    )
     const parser = parserOf(chatgpt, origin, { date })
     const event = { type: 'error', error: { ...usage, resets_at: Date.parse(date) / 1000 + 80 } }
     t.equal(thrownBy(() => framed(event).flatMap((frame) => parser.push(frame)))?.retryAfter, 80)

@@ -363,6 +363,18 @@ t.test('quirks of the stream are read', async (t) => {
       t.strictSame(parse(framed(item(0, value), completed())), [finish])
   })
 
+  await t.test('an empty answer of which no token is counted is marked as lost', async (t) => {
+    const last = (usage: unknown, ...items: Record<string, unknown>[]) =>
+      parse(framed(...items, completed({ usage }))).at(-1)
+    const stop = { type: 'finish', reason: 'stop' }
+    t.strictSame(last({ input_tokens: 5, output_tokens: 0 }), { ...stop, silent: 'lost' })
+    for (const usage of [null, undefined, { input_tokens: 5 }, { output_tokens: 2 }])
+      t.strictSame(last(usage), stop, 'it may be meant')
+    t.strictSame(last({ output_tokens: 0 }, item(0, message('So.'))), stop)
+    const thought = item(0, { type: 'reasoning', summary: [] })
+    t.strictSame(last({ output_tokens: 0 }, thought), { ...stop, silent: 'thoughts' })
+  })
+
   await t.test('a missing count is 0', async (t) => {
     const [counted] = parse(framed(completed({ usage: { output_tokens: 3 } })))
     const usage = { input_tokens: 0, output_tokens: 3, reasoning_tokens: 0, cached_tokens: 0 }
