@@ -111,14 +111,30 @@ const UNSIGNED: Family = { ...FOREIGN, signsThinking: false }
 /** Documents are "Not Supported", and dropped without a word (maximhq/bifrost#6741). */
 const DEEPSEEK: Family = { ...UNSIGNED, documents: [] }
 
-/** The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. */
+/**
+ * The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. Clouds and gateways have
+ * names of their own around it: `us.anthropic.claude-sonnet-4-5-20250929-v1:0`, `anthropic/claude-opus-4.6`,
+ * `databricks-claude-opus-4-7` (databricks/unity-gateway#102).
+ */
+const CLAUDE = /^(.*[./:-])?claude-([a-z]+-\d+(?:[-.]\d{1,2})?)(?:[-@]\d{8})?(?:-v\d+)?(?::\w+)?$/
+
 function tabled(model: string): Family {
-  const [, key] = /^claude-([a-z]+-\d+(?:-\d{1,2})?)(?:[-@]\d{8})?$/.exec(model.replace('.', '-')) ?? []
-  if (key && FAMILIES[key]) return FAMILIES[key]
+  const [, prefix, line = ''] = CLAUDE.exec(model) ?? []
+  const family = FAMILIES[line.replace('.', '-')]
+  if (family) return prefix === undefined ? family : relayed(family)
   if (model.startsWith('claude-')) return NEWER
   if (model.startsWith('deepseek-')) return DEEPSEEK
   return /deepseek|glm|kimi|mimo/i.test(model) ? UNSIGNED : FOREIGN
 }
+
+/** Of a Claude behind a cloud or a gateway, which may not know what is Anthropic's alone, and counts `max_tokens` as used. */
+const relayed = (family: Family): Family => ({
+  ...family,
+  dropsUnbound: false,
+  systemMessages: false,
+  documents: FOREIGN.documents,
+  maxOutput: null,
+})
 
 /** The model's family with what the vendor reports of this model laid over it. */
 export function familyOf(model: string, reported?: ReportedModel): Family {

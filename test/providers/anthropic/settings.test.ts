@@ -68,6 +68,25 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     })
   })
 
+  await t.test('a Claude by the name of a cloud or a gateway is known', async (t) => {
+    for (const model of [
+      'us.anthropic.claude-sonnet-4-5-20250929-v1:0',
+      'anthropic/claude-sonnet-4.5',
+      'anthropic/claude-sonnet-4.5:beta',
+      'databricks-claude-sonnet-4-5',
+    ])
+      t.match(plan(model, 'high'), { thinking: { type: 'enabled' }, notes: NONE }, model)
+    t.match(plan('anthropic.claude-opus-5'), { thinking: shown }, 'its thoughts are shown')
+    t.strictSame(
+      plan('anthropic/claude-opus-5.5').thinking,
+      shown,
+      'fields that a relay may not know are left out',
+    )
+    t.match(plan('anthropic/claude-opus-9'), { thinking: undefined }, 'a Claude that is not known')
+    const { boundThinking, systemMessages } = anthropic.capabilities('anthropic/claude-opus-5.5')
+    t.same([boundThinking, systemMessages], [true, false])
+  })
+
   await t.test('effort none stops thinking if the model can stop, and is noted otherwise', async (t) => {
     t.strictSame(plan('claude-opus-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
     t.strictSame(plan('claude-haiku-5-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
@@ -296,6 +315,11 @@ t.test('settings become the vendor’s', async (t) => {
       top_p: undefined,
       notes: [/temperature: not accepted/, /top_p: not accepted/],
     })
+    t.match(settle('anthropic/claude-opus-4.6', { temperature: 0.3 }), {
+      temperature: 0.3,
+      max_tokens: 32_000,
+      notes: NONE,
+    })
     const thinks = { reasoning: { effort: 'high' as const } }
     t.match(settle('claude-haiku-4-5', { ...thinks, temperature: 0.3, top_p: 0.96 }), {
       temperature: undefined,
@@ -357,6 +381,7 @@ t.test('settings become the vendor’s', async (t) => {
     t.strictSame(choice('claude-opus-5', { parallel_tool_calls: false }), [{ type: 'auto', ...only }, 0])
     t.strictSame(choice('claude-opus-5', { parallel_tool_calls: true }), [undefined, 0])
     t.strictSame(choice('claude-opus-5', { tool_choice: 'required' }), [{ type: 'any' }, 0])
+    t.strictSame(choice('anthropic.claude-opus-5', { tool_choice: 'required' }), [{ type: 'any' }, 0])
     t.strictSame(choice('claude-opus-5', { tool_choice: 'required', parallel_tool_calls: false }), [
       { type: 'any', ...only },
       0,
