@@ -46,7 +46,7 @@ const FAMILIES: readonly Family[] = [
   plain(/^gpt-5-chat/, true),
   { pattern: /^gpt-5\.\d-chat/, reasoning: true, efforts: ['medium'], vision: true },
   plain(/^(gpt-4o|gpt-4\.[15]|gpt-4-turbo|chatgpt-4o)/, true),
-  plain(/^(gpt-4|gpt-3\.5)/, false),
+  plain(/^(gpt-4|gpt-3\.?5)/, false),
   { pattern: /^o(1-mini|1-preview|3-mini)/, reasoning: true, efforts: UP_TO_HIGH, vision: false },
   { pattern: /^o\d/, reasoning: true, efforts: UP_TO_HIGH, vision: true },
   { pattern: /^gpt-5-pro/, reasoning: true, efforts: ['high'], vision: true },
@@ -68,10 +68,18 @@ function plain(pattern: RegExp, vision: boolean): Family {
   return { pattern, reasoning: false, efforts: [], vision }
 }
 
-/** A fine-tuned model (`ft:gpt-4o-…:org::id`) belongs to the family of its base model. */
 export function familyOf(model: string): Family {
-  const base = model.replace(/^ft:/, '')
+  const base = baseOf(model)
   return FAMILIES.find(({ pattern }) => pattern.test(base)) ?? NEWEST
+}
+
+/**
+ * The model's own name in that of a fine-tuned model (`ft:gpt-4o-…:org::id`), a gateway (`openai/gpt-4o`: vercel/ai#11828;
+ * `openai.gpt-5.5` at Bedrock), or a deployment (`ptu-gpt-5.4-mini`: bolna-ai/bolna#882; `gpt4o-prod`).
+ */
+function baseOf(model: string): string {
+  const [, base = model] = /(?:^|[^a-z\d])((?:gpt-?\d|chatgpt-|o\d).*)/i.exec(model) ?? []
+  return base.toLowerCase().replace(/^gpt(?=\d)/, 'gpt-')
 }
 
 const RANK: readonly Effort[] = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
@@ -138,7 +146,7 @@ export function chatgptCapabilities(model: string): Capabilities {
  */
 const commonTo = (model: string) => ({
   boundThinking: false,
-  sharedTextTokens: versionOf(model) >= 5.4 || /^(ft:)?gpt-5\.3-codex/.test(model),
+  sharedTextTokens: versionOf(model) >= 5.4 || baseOf(model).startsWith('gpt-5.3-codex'),
 })
 
 /**
@@ -148,7 +156,7 @@ const commonTo = (model: string) => ({
 export const appendsInstructions = (model: string): boolean => versionOf(model) >= 6.2
 
 /** Of a GPT model, by its name; 0 for any other model (and for `gpt-35-turbo`, as Azure writes it). */
-const versionOf = (model: string): number => Number(/^(?:ft:)?gpt-(\d(?:\.\d)?)(?!\d)/.exec(model)?.[1] ?? 0)
+const versionOf = (model: string): number => Number(/^gpt-(\d(?:\.\d)?)(?!\d)/.exec(baseOf(model))?.[1] ?? 0)
 
 /**
  * What a non-strict function schema may hold (wire/openai.md 5). Codex rewrites `const` and gives every

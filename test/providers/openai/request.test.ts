@@ -105,6 +105,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         'gpt-6.3',
         'gpt-7-sol',
         'ft:gpt-6.2-sol:o::1',
+        'openai/gpt-6.2-sol',
       ]) {
         const { body, notes } = made(requestFor({ model }))
         t.equal(body.instructions, field, 'only a login’s path wants some there')

@@ -40,6 +40,13 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
     ['gpt-5.1-codex', false, 'image,pdf,file'],
     ['gpt-5.4-pro', false, 'image,pdf,file'],
     ['something-new', false, 'image,pdf,file'],
+    ['openai/gpt-4o', true, 'image,pdf,file'],
+    ['openai.gpt-4.1', true, 'image,pdf,file'],
+    ['prod-GPT-4o', true, 'image,pdf,file'],
+    ['gpt4o-prod', true, 'image,pdf,file'],
+    ['our-gpt-35-turbo', true, 'file'],
+    ['custom-o3-mini', false, 'file'],
+    ['openai/gpt-oss-120b', false, 'image,pdf,file'],
   ] as const) {
     t.same(sampled(model), [sampling, false], model)
     t.equal(kinds(openai, model), media, model)
@@ -49,7 +56,7 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
     const { body } = publicBody(requestFor({ model, settings }))
     return [body.temperature, body.top_p]
   }
-  for (const model of ['gpt-5.1', 'gpt-5.2-2025-12-11', 'gpt-5.4-mini']) {
+  for (const model of ['gpt-5.1', 'gpt-5.2-2025-12-11', 'gpt-5.4-mini', 'ptu-gpt-5.4-mini']) {
     t.same(unthinking(model, 'none'), [0.2, 0.5], `${model} samples while it does not think`)
     t.same(unthinking(model, 'low'), [undefined, undefined], model)
     t.same(unthinking(model, null), [0.2, 0.5], `${model} does not think unless it is asked to`)
