@@ -87,6 +87,8 @@ const RULES: readonly Rule[] = [
       says(UNPAID)(facts) ||
       named(
         'insufficient_quota',
+        // new-api's, with 403 (popjane/free_chatgpt_api#78)
+        'insufficient_user_quota',
         'billing_hard_limit_reached',
         'billing_not_active',
         'credit_balance_exhausted',
