@@ -152,7 +152,12 @@ t.test('failures become codes of the catalogue', async (t) => {
       'upstream_rejected',
       /plan and billing/,
     ]),
-    [403, json({ code: 'insufficient_user_quota', type: 'v_api_error' }), 'upstream_rejected', /plan and billing/],
+    [
+      403,
+      json({ code: 'insufficient_user_quota', type: 'v_api_error' }),
+      'upstream_rejected',
+      /plan and billing/,
+    ],
     [400, json({ code: 'misalignment_policy_violation' }), 'upstream_rejected', /policy/],
     [400, json({ type: 'tokens' }), 'upstream_rate_limited'],
     [400, json({ type: 'requests' }), 'upstream_rate_limited'],
