@@ -41,9 +41,11 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
 /**
  * Of servers that check the input against the SDK's types, in which a list of `output_text` needs an id and a status:
  * vLLM before mid-2026, gateways (openai/codex#12669, anomalyco/opencode#42613). They name the type, vLLM
- * after it has quoted the whole input, of which only the beginning is read.
+ * after it has quoted the whole input, of which only the beginning is read. Envoy's gateway (envoyproxy/ai-gateway#1881)
+ * and OpenRouter (CherryHQ/cherry-studio#10477) say only that the request is malformed.
  */
-const LISTED = /ResponseOutputMessage|'body', 'input', 'str'/
+const LISTED =
+  /ResponseOutputMessage|'body', 'input', 'str'|failed to parse JSON for \/v1\/responses|Invalid Responses API request/
 
 const withPlainAnswers = (request: ModelRequest): ModelRequest | null =>
   request.messages.some(

@@ -87,6 +87,8 @@ const RULES: readonly Rule[] = [
       says(UNPAID)(facts) ||
       named(
         'insufficient_quota',
+        // OpenRouter's
+        'payment_required',
         // new-api's, with 403 (popjane/free_chatgpt_api#78)
         'insufficient_user_quota',
         'billing_hard_limit_reached',
@@ -129,8 +131,8 @@ const RULES: readonly Rule[] = [
     says: '{vendor} is overloaded.',
   },
   {
-    // cyber_policy, bio_policy, content_policy_violation, … OpenRouter's `invalid_prompt` is any malformed request (its
-    // page "Error Handling" of the Responses API; can1357/oh-my-pi#9041).
+    // cyber_policy, bio_policy, content_policy_violation, … OpenRouter's `invalid_prompt` is any malformed request
+    // (its page "Error Handling" of the Responses API; can1357/oh-my-pi#9041).
     when: ({ code, type, message }) =>
       [code, type].some((name) => /_policy(_violation)?$|^content_filter$/.test(name)) ||
       (code === 'invalid_prompt' && /policy|^$/i.test(message)),
@@ -169,13 +171,14 @@ const RULES: readonly Rule[] = [
   { when: named('vector_store_timeout'), code: 'upstream_timeout', says: '{vendor} timed out.' },
   {
     // xAI says so with a 400.
-    when: (facts) => facts.status === 401 || says(/^Incorrect API key provided/)(facts),
+    when: (facts) =>
+      facts.status === 401 || named('authentication')(facts) || says(/^Incorrect API key provided/)(facts),
     code: 'upstream_auth',
     says: '{vendor} refused the credential.',
   },
   {
     // Only if the API says so itself: any other 403 is the network edge's, whatever the credential.
-    when: (facts) => facts.status === 403 && facts.isApi,
+    when: (facts) => (facts.status === 403 && facts.isApi) || named('permission_denied')(facts),
     code: 'upstream_auth',
     says: '{vendor} does not permit this credential to do this.',
   },
@@ -217,7 +220,7 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
   )
   const status = number(event.status) ?? number(event.status_code) ?? statusIn(object(event.error).code)
   const headers = { ...answered, ...Object.fromEntries(own) }
-  return toError({ ...wordsOf(event.error), status, headers, html: false, isApi: true }, vendor)
+  return toError({ ...wordsOf(event.error, event), status, headers, html: false, isApi: true }, vendor)
 }
 
 function toError(facts: Facts, vendor: string): BatonError {
@@ -243,7 +246,7 @@ export function factsOf({ status, headers, body }: UpstreamFailure): Facts {
     return { status, headers, html, isApi: false, error: {}, code: '', type: '', message }
   }
   const { error = json.detail ?? json } = json
-  const words = wordsOf(Array.isArray(error) ? listed(error) : error)
+  const words = wordsOf(Array.isArray(error) ? listed(error) : error, json)
   const isApi = json.error !== undefined || json.detail !== undefined
   // Gateways have shapes of their own (Cloudflare's `errors`: anomalyco/opencode#23773).
   const message = words.message || (isApi ? '' : presentable(body))
@@ -260,9 +263,16 @@ const listed = (errors: readonly unknown[]): string =>
     })
     .join('; ')
 
-/** The code, type and message of an error, which may be an object or only a text. */
-function wordsOf(told: unknown) {
-  const error = vendorsError(typeof told === 'string' ? { message: told } : object(told))
+/**
+ * The code, type and message of an error, which may be an object or only a text. OpenRouter has the vendor's words
+ * beside it (openai/codex#18307), and the type that its codes leave open: `server_error` is a refused key, too.
+ */
+function wordsOf(told: unknown, { metadata, error_type: type }: Json) {
+  const error = vendorsError({
+    metadata,
+    type,
+    ...(typeof told === 'string' ? { message: told } : object(told)),
+  })
   return {
     error,
     code: presentable(string(error.code)),
@@ -315,7 +325,10 @@ const isOfWorkspace = (facts: Facts): boolean =>
   named('usage_limit_reached')(facts) &&
   /^workspace_/.test(facts.headers['x-codex-rate-limit-reached-type'] ?? '')
 
-/** "Please try again in 1h12m3.5s", "… in 250ms", "… in 2 minutes"; Azure's "Please retry after 60 seconds" (dyad-sh/dyad#1849). */
+/**
+ * "Please try again in 1h12m3.5s", "… in 250ms", "… in 2 minutes"; Azure's "Please retry after 60 seconds"
+ * (dyad-sh/dyad#1849).
+ */
 function waitInWords(message: string): number | undefined {
   const [, words] = /(?:try again in|retry after) ((?:\d+(?:\.\d+)? ?[a-z]+[, ]*)+)/i.exec(message) ?? []
   if (words === undefined) return undefined

@@ -266,8 +266,10 @@ t.test('failures become codes of the catalogue', async (t) => {
   t.match(told('true'), { should_retry: true }, 'x-should-retry is kept, which the vendor’s own client obeys')
   t.match(told('false'), { should_retry: false })
   t.notOk('should_retry' in told('perhaps'))
-  const inStream = (error: Record<string, unknown>) =>
-    thrownBy(() => parse(framed({ type: 'response.failed', response: { status: 'failed', error } })))?.code
+  const inStream = (error: Record<string, unknown>, error_type?: string) => {
+    const response = { status: 'failed', error, error_type }
+    return thrownBy(() => parse(framed({ type: 'response.failed', response })))?.code
+  }
   const inStreams = {
     context_too_long: 'context_length_exceeded',
     upstream_rejected:
@@ -279,6 +281,8 @@ t.test('failures become codes of the catalogue', async (t) => {
   for (const [meant, codes] of Object.entries(inStreams)) {
     for (const code of codes.split(' ')) t.equal(inStream({ code }), meant, code)
   }
+  for (const type of ['authentication', 'permission_denied'])
+    t.equal(inStream({ code: 'server_error' }, type), 'upstream_auth', 'a type beside the error counts')
   const stale = 'The encrypted content gAAA could not be verified.'
   t.equal(
     inStream({ code: 'server_error', message: stale }),
@@ -561,7 +565,7 @@ t.test('media that the vendor cannot read become text', (t) => {
   t.end()
 })
 
-/** Servers that check the input against the SDK's types: vLLM, FastAPI as it comes, a gateway in .NET. */
+/** Servers that check the input against the SDK's types: vLLM, FastAPI as it comes, Envoy's gateway, OpenRouter, one in .NET. */
 const TYPED: readonly [status: number, body: string][] = [
   [
     400,
@@ -576,6 +580,11 @@ const TYPED: readonly [status: number, body: string][] = [
     422,
     JSON.stringify({ detail: [{ loc: ['body', 'input', 1, 'ResponseOutputMessageParam', 'id'], msg: 'x' }] }),
   ],
+  [
+    400,
+    '{"type":"error","error":{"type":"BadRequest","code":"400","message":"malformed request: failed to parse JSON for /v1/responses"}}',
+  ],
+  [400, '{"error":{"code":"invalid_prompt","message":"Invalid Responses API request"},"metadata":null}'],
   [
     400,
     JSON.stringify({
@@ -598,6 +607,24 @@ const RELAYED: readonly [status: number, body: string, code: string, says: RegEx
     openRouter({ error: { code: 'unsupported_country_region_territory', message: 'Not here.' } }),
     'upstream_rejected',
     /does not serve the region.*Not here\.$/,
+  ],
+  [
+    400,
+    '{"error":{"code":"invalid_prompt","message":"Invalid."},"metadata":{"raw":"input[2]: Bad item."}}',
+    'upstream_rejected',
+    /said: input\[2\]: Bad item\.$/,
+  ],
+  [
+    400,
+    '{"error":{"code":"invalid_prompt","message":"Too much."},"error_type":"context_length_exceeded"}',
+    'context_too_long',
+    /Too much\.$/,
+  ],
+  [
+    402,
+    '{"error":{"code":"server_error","message":"Add more."},"error_type":"payment_required"}',
+    'upstream_rejected',
+    /no quota left.*Add more\.$/,
   ],
   [400, openRouter({ message: 'Bad role.' }), 'upstream_rejected', /said: Bad role\.$/],
   [400, openRouter({ detail: 'Bad field.' }), 'upstream_rejected', /said: Bad field\.$/],
