@@ -112,8 +112,8 @@ const UNSIGNED: Family = { ...FOREIGN, signsThinking: false }
 const DEEPSEEK: Family = { ...UNSIGNED, documents: [] }
 
 /**
- * The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. Clouds and gateways have
- * names of their own around it: `us.anthropic.claude-sonnet-4-5-20250929-v1:0`, `anthropic/claude-opus-4.6`,
+ * The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. Clouds and gateways
+ * have names of their own around it: `us.anthropic.claude-sonnet-4-5-20250929-v1:0`, `anthropic/claude-opus-4.6`,
  * `databricks-claude-opus-4-7` (databricks/unity-gateway#102).
  */
 const CLAUDE = /^(.*[./:-])?claude-([a-z]+-\d+(?:[-.]\d{1,2})?)(?:[-@]\d{8})?(?:-v\d+)?(?::\w+)?$/
@@ -127,7 +127,7 @@ function tabled(model: string): Family {
   return /deepseek|glm|kimi|mimo/i.test(model) ? UNSIGNED : FOREIGN
 }
 
-/** Of a Claude behind a cloud or a gateway, which may not know what is Anthropic's alone, and counts `max_tokens` as used. */
+/** Of a Claude behind a cloud or a gateway: some do not know what is Anthropic's alone, or count `max_tokens` as used. */
 const relayed = (family: Family): Family => ({
   ...family,
   dropsUnbound: false,

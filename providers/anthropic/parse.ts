@@ -237,8 +237,8 @@ function onBlockStart(state: State, event: Json): ModelEvent[] {
 }
 
 /**
- * LiteLLM leaves out starts of blocks (BerriAI/litellm#27442), and sends thinking in a block that it began as text (#32357):
- * such words begin a block of their own.
+ * LiteLLM leaves out starts of blocks (BerriAI/litellm#27442), and sends thinking in a block that it began as text
+ * (#32357): such words begin a block of their own.
  */
 function onBlockDelta(state: State, event: Json): ModelEvent[] {
   const delta = object(event.delta)

@@ -74,8 +74,8 @@ export function familyOf(model: string): Family {
 }
 
 /**
- * The model's own name in that of a fine-tuned model (`ft:gpt-4o-…:org::id`), a gateway (`openai/gpt-4o`: vercel/ai#11828;
- * `openai.gpt-5.5` at Bedrock), or a deployment (`ptu-gpt-5.4-mini`: bolna-ai/bolna#882; `gpt4o-prod`).
+ * The model's own name in that of a fine-tuned model (`ft:gpt-4o-…:org::id`), a gateway (`openai/gpt-4o`:
+ * vercel/ai#11828; `openai.gpt-5.5` at Bedrock), or a deployment (`ptu-gpt-5.4-mini`: bolna-ai/bolna#882; `gpt4o-prod`).
  */
 function baseOf(model: string): string {
   const [, base = model] = /(?:^|[^a-z\d])((?:gpt-?\d|chatgpt-|o\d).*)/i.exec(model) ?? []
