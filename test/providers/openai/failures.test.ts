@@ -445,6 +445,10 @@ t.test('a refused request is amended once, without what was refused', async (t) 
     failed({ message: "Item 'rs_1' of type 'reasoning' was provided without its required following item." }),
     failed({ message: "Item with id 'rs_1' not found." }, 404),
     failed({ message: 'Items are not persisted when `store` is set to false.' }),
+    failed({ message: "Missing required parameter: 'input[2].id'.", code: 'missing_required_parameter' }),
+    failed({ message: 'The provided data does not match the expected schema', code: 'invalid_payload' }),
+    failed({ message: 'Conflicting authenticated continuation identities.', code: 'invalid_value' }),
+    failed({ message: 'Failed: [x] reasoning `encrypted_content` was not issued to this caller' }),
   ]) {
     const again = openai.amend(failure, request)
     t.same(again?.messages, [{ role: 'assistant', parts: parts.slice(1) }])
