@@ -68,7 +68,8 @@ export async function useOpenApi(app: App): Promise<void> {
     routePrefix: '/docs',
     uiHooks: {
       preHandler: (request, reply, done) => {
-        if (request.routeOptions.url === '/docs/json') void send(reply)
+        // JSON is YAML, too, and to write the document as other YAML takes half a second.
+        if (/^\/docs\/(json|yaml)$/.test(request.routeOptions.url ?? '')) void send(reply)
         else done()
       },
     },

@@ -39,11 +39,11 @@ t.test('the gateway tells its health, its readiness, its figures and its documen
   t.match(page.body, /swagger-ui/)
 })
 
-t.test('the document is written once, however often it is asked for', async (t) => {
+t.test('the document is written once, however often and by whichever address it is asked for', async (t) => {
   const write = mock.method(JSON, 'stringify')
   t.teardown(() => write.mock.restore())
   const texts = new Set<string>()
-  for (const url of ['/openapi.json', '/docs/json', '/openapi.json', '/docs/json']) {
+  for (const url of ['/openapi.json', '/docs/json', '/docs/yaml', '/openapi.json', '/docs/json']) {
     const { headers, body } = await g.app.inject({ url, headers: { host: 'localhost' } })
     t.match(headers['content-type'], 'application/json; charset=utf-8')
     texts.add(body)
