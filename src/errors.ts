@@ -53,7 +53,10 @@ const CATALOGUE = {
     'The conversation is longer than the model takes, or its messages are more than 128 MiB.',
   ),
   queue_full: passing(429, 'Too many turns wait in this session.'),
-  rate_limited: passing(429, 'Too many calls of this key, or too many turns or logins of this owner.'),
+  rate_limited: passing(
+    429,
+    'Too many calls of this key, turns or logins of this owner, or requests ahead of their answers.',
+  ),
   // A provider's failure
   upstream_auth: lasting(502, 'The provider refused the credential.'),
   upstream_rate_limited: passing(429, 'The provider limits the rate, or the plan is used up.'),

@@ -1,9 +1,18 @@
-/** The server's connections: clients that take nothing are let go, and all are once the server closes. */
+/**
+ * The server's connections: clients that take nothing are let go, those that ask too much at a time are refused, and all
+ * are closed once the server closes.
+ */
 import type { Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { BatonError } from '../errors.ts'
 
 /** What was sent right before the server closes is read within this time. */
 const READ_MS = 100
+/**
+ * Most requests of a connection that are served at a time; hardly any client sends ahead at all. Node sets to work on all
+ * that one packet holds, whoever sends them: 56 kB asked a thousand times for a file of /docs (as CVE-2013-4450).
+ */
+const MOST_AHEAD = 32
 /** How long a request that has begun may take to arrive whole once the server closes, … */
 const ARRIVE_MS = 1000
 /** … and how long its client may take to read the answer. */
@@ -20,9 +29,15 @@ interface Connection {
 /**
  * What a client does not take of its answer is held in memory: a client that takes nothing for `stuckMs` is dropped, as on
  * a stream. The server's own limit will not do, since it counts the silence before an answer, too, which may be long.
+ * The function that it returns gives the error to answer with if a request was sent too far ahead.
  */
-export function watchConnections(server: Server, closing: AbortSignal, stuckMs: number): void {
+export function watchConnections(
+  server: Server,
+  closing: AbortSignal,
+  stuckMs: number,
+): (answer: ServerResponse) => BatonError | undefined {
   const connections = new Map<Socket, Connection>()
+  const tooFarAhead = new WeakSet<ServerResponse>()
   server.on('connection', (socket) => {
     const answers = new Set<ServerResponse>()
     connections.set(socket, { socket, answers, idleAt: 0 })
@@ -33,9 +48,11 @@ export function watchConnections(server: Server, closing: AbortSignal, stuckMs: 
       for (const answer of answers) if (!answer.socket) answer.destroy().emit('close')
     })
   })
-  server.on('request', ({ socket }, answer) => {
+  // Before the app, which may ask about the answer at once.
+  server.prependListener('request', ({ socket }, answer) => {
     const connection = connections.get(socket)
     if (!connection) return
+    if (connection.answers.size >= MOST_AHEAD) tooFarAhead.add(answer)
     connection.answers.add(answer)
     answer.once('close', () => {
       connection.answers.delete(answer)
@@ -47,7 +64,11 @@ export function watchConnections(server: Server, closing: AbortSignal, stuckMs: 
     answer.once('finish', () => socket.timeout === stuckMs && socket.setTimeout(0))
   })
   closeAll(server, connections, closing)
+  return (answer) =>
+    tooFarAhead.has(answer) ? new BatonError('rate_limited', TOO_FAR_AHEAD, { retryAfter: 1 }) : undefined
 }
+
+const TOO_FAR_AHEAD = `More than ${MOST_AHEAD} requests were sent on this connection before their answers came; wait for these.`
 
 /**
  * When Node's server closes, it closes idle connections: also one whose answer is still being sent, or whose next

@@ -88,6 +88,34 @@ t.test('a client that leaves ends all requests that it has sent ahead, too', asy
   await eventually(async () => (await s.opened()) === 0)
 })
 
+t.test(
+  'of requests that a client sends ahead on a connection 32 are served, and the others refused',
+  async (t) => {
+    const { opened: over, open: end } = gate()
+    const turn = turnRow()
+    const s = await serve(t, turn, { turns: { wait: () => over.then(() => turn) } })
+    let asked = 0
+    s.app.server.on('request', () => asked++)
+    const client = connect(s.port, '127.0.0.1').setEncoding('utf8')
+    t.teardown(() => client.destroy())
+    let told = ''
+    client.on('data', (text: string) => {
+      told += text
+    })
+    const statuses = () => [...told.matchAll(/HTTP\/1\.1 (\d+)/g)].map(([, status]) => status)
+    const ask = (path: string) => `GET ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n`
+    client.write(ask('/v1/turns/turn_1?wait=500') + ask('/docs/static/index.css').repeat(40))
+    await eventually(() => asked === 41)
+    end()
+    await eventually(() => statuses().length === 41)
+    t.strictSame(statuses(), [...Array(32).fill('200'), ...Array(9).fill('429')])
+    t.match(told, /"code":"rate_limited"/)
+    client.write(ask('/healthz'))
+    await eventually(() => statuses().length === 42)
+    t.equal(statuses().at(-1), '200', 'what comes after the answers is served')
+  },
+)
+
 t.test('a client that never reads again is disconnected', async (t) => {
   const s = await serve(t, turnRow(), { pingMs: 50 })
   const { state, script } = flood()
