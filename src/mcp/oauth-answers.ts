@@ -10,11 +10,43 @@ import type { McpLogin, McpTokens, StepContext } from './oauth.ts'
 /** The SDK's schemas make an error of each wrong value: those of half a million took a second. */
 const READABLE = { depth: 100, values: 10_000 }
 
+const isText = (value: unknown): boolean => typeof value === 'string' && value !== ''
+const isList = (value: unknown): boolean =>
+  Array.isArray(value) && value.every((item) => typeof item === 'string')
+const isFlag = (value: unknown): boolean => typeof value === 'boolean'
+
+/** What is read of metadata and of answers to registrations, and how it must look. */
+const READ = new Map<string, (value: unknown) => boolean>([
+  ['resource', isText],
+  ['authorization_servers', isList],
+  ['scopes_supported', isList],
+  ['issuer', isText],
+  ['authorization_endpoint', isText],
+  ['token_endpoint', isText],
+  ['registration_endpoint', isText],
+  ['response_types_supported', isList],
+  ['code_challenge_methods_supported', isList],
+  ['token_endpoint_auth_methods_supported', isList],
+  ['client_id_metadata_document_supported', isFlag],
+  ['authorization_response_iss_parameter_supported', isFlag],
+  ['client_id', isText],
+  ['client_secret', isText],
+  ['token_endpoint_auth_method', isText],
+])
+
+/** What the SDK wants of metadata, though plain OAuth services have no id tokens to sign (typescript-sdk#2733). */
+const WANTED = {
+  response_types_supported: ['code'],
+  jwks_uri: 'https://unread.invalid',
+  subject_types_supported: [],
+  id_token_signing_alg_values_supported: [],
+}
+
 /**
- * Some services write null or an empty text for members that they leave out. Some answer a registration only with what
- * they add to it (RFC 7591 3.2.1 wants all of it). The SDK refuses both. Some show a web page for every path that they
- * do not know: the SDK would not look for metadata in the next place (typescript-sdk#2126). `more`: what a registration
- * says besides, asked for when the service's metadata are known.
+ * What is not read is left out, as are members of a wrong type: the SDK would refuse the whole answer. Some services
+ * answer a registration only with what they add to it (RFC 7591 3.2.1 wants all of it). Some show a web page, or `{}`,
+ * for every path that they do not know (typescript-sdk#2126, envoyproxy/ai-gateway#2049): the SDK would not look for
+ * metadata in the next place. `more`: what a registration says besides, asked for when the service's metadata are known.
  */
 export const leniently =
   (context: StepContext, more: () => object = () => ({})): StepContext['fetch'] =>
@@ -23,15 +55,12 @@ export const leniently =
     const asked = registration && { ...registration, ...more() }
     const response = await context.fetch(url, asked ? { ...init, body: JSON.stringify(asked) } : init)
     if (!response.ok) return response
-    const text = await response.text()
-    const answer = parseRecord(text)
-    if (answer === null) {
-      const isPage = (init?.method ?? 'GET') === 'GET'
-      return new Response(text, { status: isPage ? 404 : response.status })
-    }
-    if (!isWithin(answer, READABLE)) throw new Error('too many values, or nested too deeply')
-    const said = Object.entries(answer).filter(([, value]) => value !== null && value !== '')
-    return Response.json({ ...asked, ...Object.fromEntries(said) }, { status: response.status })
+    const answer = parseRecord(await response.text())
+    if (answer && !isWithin(answer, READABLE)) throw new Error('too many values, or nested too deeply')
+    const said = Object.entries(answer ?? {}).filter(([name, value]) => READ.get(name)?.(value))
+    if (asked) return Response.json({ ...asked, ...Object.fromEntries(said) }, { status: response.status })
+    if (said.length === 0) return new Response(null, { status: 404 })
+    return Response.json({ ...WANTED, ...Object.fromEntries(said) })
   }
 
 type Named = Pick<McpChallenge, 'resource_metadata'> | null

@@ -75,6 +75,45 @@ t.test(
   },
 )
 
+t.test('a login needs no more of metadata and registrations than what is read of them', async (t) => {
+  const [service, openid] = [`${SERVICE}/as`, '/.well-known/openid-configuration/as']
+  const registered = (answer: Record<string, unknown>) => ({
+    ...answer,
+    redirect_uris: 'http://127.0.0.1:1',
+    client_id_issued_at: '2026-11-30T00:00:00Z',
+    client_secret_expires_at: '0',
+    tos_uri: '/tos',
+  })
+  const odd: Record<string, (guarded: McpLogins) => Promise<void> | void> = {
+    'plain OAuth at the path of OpenID': async (guarded) => {
+      guarded.instead(openid, { status: 200, body: JSON.stringify(await documentAt(guarded, service)) })
+      guarded.instead(service, { status: 404 })
+    },
+    'an empty object in the first place': async (guarded) => {
+      guarded.instead(openid, { status: 200, body: oidc(await documentAt(guarded, service)) })
+      guarded.instead(service, { status: 200, body: '{}' })
+    },
+    'members that nobody reads': (guarded) =>
+      retell(guarded, service, { service_documentation: '/docs', response_types_supported: undefined }),
+    'members of a wrong type': (guarded) =>
+      guarded.metadata({
+        resource: guarded.url,
+        authorization_servers: [`${guarded.origin}/as`],
+        scopes_supported: 'tools',
+        resource_policy_uri: '/policy',
+      }),
+  }
+  for (const [words, spoil] of Object.entries(odd)) {
+    const { guarded, logIn, time, tokenNow } = await bench(t, { expires_in: 600, registered, tenant: '/as' })
+    await spoil(guarded)
+    await logIn()
+    const first = await tokenNow()
+    time.ahead = 601_000
+    t.not(await tokenNow(), first, words)
+    await store.connectors.delete(ANN, 'con_1')
+  }
+})
+
 t.test('a registration asks for a way to prove the client that the service takes', async (t) => {
   for (const [methods, asked] of [
     [['none'], 'none'],
