@@ -5,7 +5,7 @@ import type { McpChallenge } from './contract.ts'
 /** Null if the answer is no challenge. Its words are untrusted. */
 export function challengeIn(response: Response): McpChallenge | null {
   if (response.status !== 401 && response.status !== 403) return null
-  const told = response.headers.get('www-authenticate')
+  const told = response.headers.get('www-authenticate') ?? response.headers.get(AMAZONS)
   if (told === null) return null
   const headers = { 'www-authenticate': plainly(told) }
   const { scope, resourceMetadataUrl } = extractWWWAuthenticateParams(new Response(null, { headers }))
@@ -14,6 +14,9 @@ export function challengeIn(response: Response): McpChallenge | null {
     ...(resourceMetadataUrl === undefined ? {} : { resource_metadata: resourceMetadataUrl.href }),
   }
 }
+
+/** What Amazon's API Gateway renames the header to (anthropics/claude-ai-mcp#748). */
+const AMAZONS = 'x-amzn-remapped-www-authenticate'
 
 /**
  * The challenge for a token as the SDK reads it: the first one, without spaces around `=` (RFC 9110 11.2 allows them),

@@ -41,6 +41,9 @@ t.test('a challenge is read in whatever form, and beside others', async (t) => {
     const response = new Response('', { status: 401, headers: { 'www-authenticate': told } })
     t.same(challengeIn(response), { scope: 'a b', resource_metadata: where }, told)
   }
+  const headers = { 'x-amzn-remapped-www-authenticate': 'Bearer scope="a b"' }
+  const renamed = new Response('', { status: 403, headers })
+  t.same(challengeIn(renamed), { scope: 'a b' }, 'as Amazon’s API Gateway renames it')
   const basic = new Response('', { status: 401, headers: { 'www-authenticate': 'Basic realm="bearer x"' } })
   t.same(challengeIn(basic), {})
 })
