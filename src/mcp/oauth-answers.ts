@@ -126,9 +126,11 @@ function refusalIn({ error, error_code, code }: Record<string, unknown>, status:
 export const tokenFetch =
   (context: StepContext): StepContext['fetch'] =>
   async (url, init) => {
+    // Metadata that were missing when the login began are looked for again.
+    if (init?.method !== 'POST') return leniently(context)(url, init)
     const response = await context.fetch(url, init)
     const { status } = response
-    if (init?.method !== 'POST' || (status >= 300 && status < 400)) return response
+    if (status >= 300 && status < 400) return response
     if (status === 429) {
       await response.body?.cancel()
       // This passes, whatever code the body names.

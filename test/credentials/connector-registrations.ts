@@ -237,6 +237,15 @@ t.test(
   },
 )
 
+t.test('a service without metadata is logged in at though it shows a page for each path', async (t) => {
+  const { guarded, logIn, tokenNow } = await bench(t)
+  for (const path of [SERVICE, '/.well-known/openid-configuration'])
+    guarded.instead(path, { status: 200, body: '<!doctype html>' })
+  guarded.instead(RESOURCE, { status: 404 })
+  await logIn()
+  t.ok(await tokenNow())
+})
+
 t.test('metadata that only a challenge names are found where the server knows no GET', async (t) => {
   const { logIn, tokenNow, time } = await bench(t, { hidden: '/metadata', expires_in: 600 })
   await logIn()
