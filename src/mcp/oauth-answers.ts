@@ -110,7 +110,8 @@ const REFUSALS = new Set([400, 401, 422])
 
 /**
  * The code of a refusal; null: it is none. Some services have words of their own, as Supabase's
- * `{"code": 400, "error_code": "refresh_token_not_found"}`, or null for a member: the SDK takes both for an outage.
+ * `{"code": 400, "error_code": "refresh_token_not_found"}`, null for a member, or no object at all (claude-code#83679):
+ * the SDK takes these for an outage.
  */
 function refusalIn({ error, error_code, code }: Record<string, unknown>, status: number): string | null {
   if (typeof error === 'string') return error
@@ -139,7 +140,8 @@ export const tokenFetch =
     const text = await response.text()
     const answer = parseRecord(text)
     if (!response.ok) {
-      const error = answer && refusalIn(answer, status)
+      // A page is a proxy's.
+      const error = /^\s*</.test(text) ? null : refusalIn(answer ?? {}, status)
       return error === null ? new Response(text, { status }) : Response.json({ error }, { status })
     }
     // An answer that is not about tokens, or a refusal with status 200, is for the SDK to read.
