@@ -84,6 +84,9 @@ const byHand = (target: McpLoginTarget, why: string) =>
   )
 
 function mismatch({ kind, expected, received }: IssuerMismatchError): string {
+  // Cloudflare's did so for a while (mcp-server-cloudflare#449). RFC 9207 2.4 forbids to go on.
+  if (received === undefined)
+    return 'its answer does not name its issuer, though its metadata promise that it does'
   if (kind !== 'metadata') return 'its issuer is not the one expected'
   const other = told(received ?? '')
   return `the metadata of ${cutUtf8(String(expected), LONGEST)} is that of another issuer${other}; if that is right, give it as auth.issuer`

@@ -266,7 +266,10 @@ t.test('a login that does not fit ends with a reason, and without a token', asyn
 
   const mixed = await begin()
   mixed.searchParams.set('iss', 'https://other.test')
-  await t.rejects(finish(mixed), { code: 'upstream_rejected', message: /issuer/ })
+  await t.rejects(finish(mixed), { code: 'upstream_rejected', message: /issuer is not the one expected/ })
+  const unnamed = await begin()
+  unnamed.searchParams.delete('iss')
+  await t.rejects(finish(unnamed), { code: 'upstream_rejected', message: /does not name its issuer/ })
   const wrong = await begin()
   wrong.searchParams.set('code', 'made-up')
   const before = guarded.grants.authorization_code ?? 0
