@@ -83,6 +83,13 @@ const byHand = (target: McpLoginTarget, why: string) =>
     `${target.name} ${why}. Register Baton there and give auth.client_id (and auth.client_secret) to the connector.`,
   )
 
+/** Nothing says where the server's login service is, or it is not where the server says. */
+export const unfound = (target: McpLoginTarget, address: string) =>
+  new BatonError(
+    'not_available',
+    `No login service of ${target.name} was found${told(address)}. If it has one elsewhere, give its address as auth.issuer.`,
+  )
+
 function mismatch({ kind, expected, received }: IssuerMismatchError): string {
   // Cloudflare's did so for a while (mcp-server-cloudflare#449). RFC 9207 2.4 forbids to go on.
   if (received === undefined)

@@ -56,6 +56,16 @@ t.test('a refused registration asks for a client by hand; an outage does not', a
   }
 })
 
+t.test('a login says so where there is no login service, rather than ask for a client by hand', async (t) => {
+  const { guarded, replica, read } = await bench(t, { tenant: '/as' })
+  guarded.metadata({ resource: guarded.url, authorization_servers: [guarded.url] })
+  guarded.instead('/register', { status: 404, body: 'Not Found' })
+  const message = `No login service of docs was found (${guarded.url}). If it has one elsewhere, give its address as auth.issuer.`
+  await t.rejects(replica().begin(ANN, await read()), { code: 'not_available', message })
+  guarded.instead('/register', { status: 503 })
+  await t.rejects(replica().begin(ANN, await read()), { code: 'upstream_overloaded' })
+})
+
 t.test(
   'nulls and empty texts are passed over, and a registration may be answered with the client alone',
   async (t) => {
