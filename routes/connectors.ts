@@ -49,7 +49,7 @@ const Auth = {
           text(
             1,
             2048,
-            "The login service's own name, if its metadata is at another address or the server does not name it",
+            "The login service's own name, if its metadata is at another address or the server names several or none",
           ),
         ),
         scope: Type.Optional(

@@ -3,7 +3,7 @@ import {
   auth,
   computeScopeUnion,
   discoverAuthorizationServerMetadata,
-  discoverOAuthServerInfo,
+  discoverOAuthProtectedResourceMetadata,
   type OAuthDiscoveryState,
   OAuthError,
   OAuthErrorCode,
@@ -51,8 +51,10 @@ export async function begin(
   await step(target, context, async () => {
     const named = await namedMetadata(known, context)
     const { issuer } = desk.login
-    if (issuer !== undefined && isSilent(await serviceOf(target, named, leniently(context))))
-      desk.discovery = { authorizationServerUrl: issuer }
+    if (issuer !== undefined) {
+      const { authorizationServerUrl } = await serviceOf(target, named, leniently(context), issuer)
+      desk.discovery = { authorizationServerUrl }
+    }
     return auth(providerOver(desk, context), {
       serverUrl: target.url,
       forceReauthorization: true,
@@ -190,10 +192,8 @@ async function discovered(
   const inTime = AbortSignal.timeout(context.discoveryMs)
   const lenient = leniently(context)
   const fetch: StepContext['fetch'] = (url, init) => lenient(url, { ...init, signal: inTime })
-  const told = await serviceOf(target, metadataUrl(metadata ?? null), fetch)
-  const { issuer } = login
-  const isGiven = issuer !== undefined && metadata?.is_given === true && isSilent(told)
-  const found = isGiven ? await givenService(issuer, fetch) : told
+  const issuer = metadata?.is_given ? login.issuer : undefined
+  const found = await serviceOf(target, metadataUrl(metadata ?? null), fetch, issuer)
   // The SDK has looked elsewhere then: tokens of a renewal from there would be thrown away, with the refresh token
   // spent.
   if (context.refused) throw context.refused
@@ -203,19 +203,37 @@ async function discovered(
   throw away(target, new Error('its resource metadata cannot be read'))
 }
 
-const serviceOf = (target: McpLoginTarget, named: object, fetchFn: StepContext['fetch']) =>
-  discoverOAuthServerInfo(target.url, { fetchFn, skipIssuerMetadataValidation: true, ...named })
-
 /**
- * Whether nothing says whom the server trusts: then it is whom the owner names as its issuer. Some servers
- * behind API gateways publish nothing (BuilderIO/agent-native#5268, pi-mcp-adapter#458).
+ * The login service that the server trusts: of several the one that the owner named as `issuer`, else the first. Where
+ * no metadata are at what the server names, or at the server itself, it is the owner's issuer: some servers behind API
+ * gateways publish nothing (BuilderIO/agent-native#5268, pi-mcp-adapter#458), some name no service or their own endpoint
+ * (cloudflare/agents#689).
  */
-const isSilent = ({ resourceMetadata, authorizationServerMetadata }: OAuthServerInfo): boolean =>
-  !resourceMetadata && !authorizationServerMetadata
+async function serviceOf(
+  { url }: McpLoginTarget,
+  named: { resourceMetadataUrl?: URL },
+  fetchFn: StepContext['fetch'],
+  issuer: string | undefined,
+): Promise<OAuthServerInfo> {
+  const resource = await discoverOAuthProtectedResourceMetadata(url, named, fetchFn).catch(unlessUnreached)
+  const trusted = resource?.authorization_servers ?? []
+  const first = trusted.find((one) => isSame(one, issuer)) ?? trusted[0] ?? new URL('/', url).href
+  const serviceAt = async (authorizationServerUrl: string): Promise<OAuthServerInfo> => {
+    const asked = { fetchFn, skipIssuerValidation: true }
+    const metadata = await discoverAuthorizationServerMetadata(authorizationServerUrl, asked)
+    return {
+      authorizationServerUrl,
+      ...(metadata && { authorizationServerMetadata: metadata }),
+      ...(resource && { resourceMetadata: resource }),
+    }
+  }
+  const found = await serviceAt(first)
+  return found.authorizationServerMetadata || issuer === undefined ? found : serviceAt(issuer)
+}
 
-async function givenService(issuer: string, fetchFn: StepContext['fetch']): Promise<OAuthServerInfo> {
-  const metadata = await discoverAuthorizationServerMetadata(issuer, { fetchFn, skipIssuerValidation: true })
-  return { authorizationServerUrl: issuer, ...(metadata && { authorizationServerMetadata: metadata }) }
+/** What cannot be read counts as missing; a TypeError is fetch's word for a server that cannot be reached. */
+function unlessUnreached(failure: unknown): undefined {
+  if (failure instanceof TypeError) throw failure
 }
 
 /**

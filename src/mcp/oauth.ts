@@ -17,7 +17,7 @@ export interface McpLogin {
   client?: McpClient
   /**
    * The login service's name for itself, if the login's owner gave it: its metadata must say the same. Of a server that
-   * does not say whom it trusts, it is the service's address, too
+   * names several services, or none that is found, it is the service's address, too
    */
   issuer?: string
   /** The scope that the login's owner wants, whatever the server says */

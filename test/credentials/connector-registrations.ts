@@ -207,6 +207,25 @@ t.test('where nothing says whom the server trusts, it is the issuer that the own
   t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
 })
 
+t.test('the owner’s issuer chooses among services, and stands in for one that is none', async (t) => {
+  const { guarded, logIn, time, read, tokenNow } = await bench(t, { expires_in: 600, tenant: '/as' })
+  const elsewhere = await guardedServer(t)
+  const issuer = `${guarded.origin}/as`
+  const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { issuer } })
+  await store.connectors.update(ANN, await read(), { secret })
+  for (const authorization_servers of [[elsewhere.origin, issuer], [guarded.url], [], undefined]) {
+    guarded.metadata({ resource: guarded.url, ...(authorization_servers && { authorization_servers }) })
+    const { grants } = guarded
+    const before = grants.refresh_token ?? 0
+    const { tokens } = openConnector(vault, await logIn()).oauth ?? {}
+    t.equal(tokens?.issuer, issuer, `${authorization_servers}`)
+    time.ahead += 601_000
+    t.not(await tokenNow(), tokens?.access_token)
+    t.equal(grants.refresh_token, before + 1)
+  }
+  t.same(elsewhere.clients, [])
+})
+
 t.test('a refresh token goes to the issuer only if the login was made there', async (t) => {
   const named = await guardedServer(t)
   const { guarded, logIn, time, read, tokenNow } = await bench(t, {
