@@ -9,7 +9,9 @@ import { BatonError } from '../errors.ts'
  */
 export function checkUrl(url: URL, openings: Openings, requireHttps: boolean): void {
   if (url.protocol !== 'https:' && (requireHttps || url.protocol !== 'http:'))
-    throw refused(`Only ${requireHttps ? 'https' : 'http and https'} URLs are allowed.`)
+    throw refused(
+      `${url.protocol}//${url.hostname} is not allowed, only ${requireHttps ? 'https' : 'http and https'} URLs are.`,
+    )
   if (url.username || url.password) throw refused('A URL must not hold a user name or password.')
   const hostname = bareHostname(url.hostname)
   // The URL parser has turned octal, hexadecimal and short IPv4 forms into dotted quads by now. A loopback name means an
