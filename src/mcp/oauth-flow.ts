@@ -74,8 +74,11 @@ export async function begin(
   // A browser is sent to this URL, so it must be a page's.
   if (!url || !/^https?:$/.test(url.protocol)) throw rejected(target, 'it names no page to log in at')
   if (url.href.length > MOST_ADDRESS) throw rejected(target, 'the address of its page is too long')
-  await context.assertUrl(url.href)
   const { login: kept, verifier, discovery } = desk
+  const { token_endpoint } = discovery?.authorizationServerMetadata ?? {}
+  // Nobody is sent to a login whose code could not be exchanged.
+  for (const address of [url.href, token_endpoint])
+    if (address !== undefined) await context.assertUrl(address)
   const asked = url.searchParams.get('scope')
   const scoped = asked === null ? {} : { scope: asked }
   const pending = { login: kept, verifier, discovery, redirect_url, challenge: known, ...scoped }

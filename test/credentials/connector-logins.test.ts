@@ -347,6 +347,12 @@ t.test('an address of a login is refused where a connector may not go there', as
   }
   guarded.metadata({ resource: 'https://other.test/mcp', authorization_servers: [guarded.origin] })
   await t.rejects(begin(where), { code: 'upstream_rejected', message: /for another server/ })
+  guarded.metadata(null)
+  const service = '/.well-known/oauth-authorization-server'
+  const metadata = (await (await fetch(guarded.origin + service)).json()) as object
+  const told = { ...metadata, token_endpoint: 'http://public.test/token' }
+  guarded.instead(service, { status: 200, body: JSON.stringify(told) })
+  await t.rejects(begin(where), refused, 'nobody is sent to a login whose code could not be exchanged')
 })
 
 t.test('no step of a login goes where the operator lets connectors go no more', async (t) => {
