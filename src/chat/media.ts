@@ -26,7 +26,7 @@ export const asItIs = once((part: MediaPart): MediaPart | null => {
   const declared = bare.trimEnd().replace(/^image\/jpg$/, 'image/jpeg')
   const found = part.data === undefined ? declared : typeOf(part.data)
   if (found === undefined && isContradicted(declared, part.data ?? '')) return null
-  const media_type = found ?? declared
+  const media_type = found ?? (isUnnamedText(declared, part.data ?? '') ? 'text/plain' : declared)
   const known: MediaPart = { ...part, type: mediaKind(media_type) ?? part.type, media_type }
   if (part.url !== undefined) known.url = parsedUrl(part.url)
   // Rows of earlier versions may lack their padding; else they are in the standard form.
@@ -68,6 +68,24 @@ function isContradicted(declared: string, base64: string): boolean {
   if (!SIGNS.some(([type]) => type === declared)) return false
   return declared !== 'application/pdf' || !Buffer.from(base64.slice(0, 1368), 'base64').includes('%PDF-')
 }
+
+/** Characters of base64 in which a file that is no text shows it. */
+const HEAD = 4096
+
+/**
+ * Whether the bytes are a text, though the type does not say so. Browsers ask the system for a file's type: YAML, TOML, SQL
+ * and scripts are `application/…` with a name of each system's own, or have none (`application/octet-stream`); TypeScript
+ * is a video (`video/mp2t`), and CSV a file of Excel's (binaricat/Netcatty#1289, TencentCloud/Octop#409). RTF and mail are
+ * texts that some vendors read as documents.
+ */
+function isUnnamedText(declared: string, base64: string): boolean {
+  if (/^(image|audio|text|message)\/|\/(pdf|rtf)$/.test(declared)) return false
+  const start = Buffer.from(base64.slice(0, HEAD), 'base64')
+  return start.length > 0 && !start.some(isControl) && isUtf8(Buffer.from(base64, 'base64'))
+}
+
+/** A byte that no text has; there are tabs, ends of lines and pages, and the colours of terminals in texts. */
+const isControl = (byte: number): boolean => byte < 0x20 && !(byte >= 0x09 && byte <= 0x0d) && byte !== 0x1b
 
 /** Pixels of an image's longer side, as its first bytes tell; 0 if they do not. */
 export function longerSide(base64: string): number {

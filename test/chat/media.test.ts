@@ -75,6 +75,38 @@ t.test('a medium is shown as what its bytes are, and only named where they belie
   t.equal(shown({ media_type: 'image/png', url: 'https://x.test/a.svg' }), 'as it is')
 })
 
+t.test('a text is shown as one, whatever the browser that sent it takes its type for', async (t) => {
+  const shown = (media_type: string, bytes: string | Buffer) => {
+    const data = Buffer.from(bytes).toString('base64')
+    return asItIs({ type: 'file', media_type, data, name: 'a' })?.media_type
+  }
+  const words = '\ufefflist:\r\n\t- Zoë 👋 \x1b[1mbold\x1b[0m\f'
+  for (const type of [
+    'application/octet-stream',
+    'application/x-yaml',
+    'application/toml',
+    'application/sql',
+    'application/javascript',
+    'application/x-sh',
+    'application/vnd.ms-excel',
+    'video/mp2t',
+  ]) {
+    t.equal(shown(type, words), 'text/plain', type)
+    t.equal(shown(type, `${words}${'x'.repeat(5000)}`), 'text/plain', `a long ${type}`)
+    for (const binary of ['PK\x03\x04', 'G\x00\x11', Buffer.from('Zo\xeb', 'latin1'), ''])
+      t.equal(shown(type, binary), type, `${type} that is none`)
+    t.equal(
+      shown(type, Buffer.from(`${'x'.repeat(5000)}\xff`, 'latin1')),
+      type,
+      'bytes that are no text come late',
+    )
+  }
+  for (const type of ['application/rtf', 'message/rfc822', 'text/csv', 'image/svg+xml', 'audio/webm'])
+    t.equal(shown(type, words), type, `${type} is known for what it is`)
+  const url = 'https://x.test/a.yaml'
+  t.equal(asItIs({ type: 'file', media_type: 'application/yaml', url })?.media_type, 'application/yaml')
+})
+
 t.test('a medium that was stored in a lenient form is shown in the strict one', async (t) => {
   const shown = (part: Omit<MediaPart, 'type'>) => {
     const given: MessageInput = { role: 'user', parts: [{ type: 'file', ...part }] }
@@ -166,7 +198,7 @@ t.test('a text file is shown as text to a model that takes no files', async (t) 
   t.strictSame(shown('Text/Markdown; charset=utf-8', words, { name: 'a.md' }), text('a.md'))
   t.strictSame(shown('application/json', words, { name: 'a.json' }), text('a.json'))
   for (const [media_type, data] of [
-    ['application/zip', words],
+    ['application/zip', Buffer.from('PK\x03\x04')],
     ['text/plain', Buffer.from([0x5a, 0x6f, 0xeb])],
     ['text/plain', Buffer.from(' \n')],
   ] as const)

@@ -125,7 +125,7 @@ t.test('media that the API takes go as they are, and others are named in text', 
   const refused = { type: 'text', text: /not shown to this model/, notes: [/is not accepted/] }
   t.match(media({ type: 'image', media_type: 'image/svg+xml', data: 'aGk=' }), refused)
   t.match(media({ type: 'image', media_type: 'image/svg+xml', url }), refused)
-  t.match(media({ type: 'file', media_type: 'application/zip', data: 'aGk=', name: 'a.zip' }), refused)
+  t.match(media({ type: 'file', media_type: 'application/zip', data: 'UEsDBA==', name: 'a.zip' }), refused)
   t.match(media({ type: 'file', media_type: 'text/plain', url }), refused)
   const open = url.replace('https', 'http')
   t.match(media({ type: 'image', media_type: 'image/png', url: open }), refused)
