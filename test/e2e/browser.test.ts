@@ -16,7 +16,8 @@ const skip = CHROMIUM === null && process.env.CI !== 'true' ? 'there is no Chrom
 t.test('in a real browser', { skip }, async (t) => {
   const [anthropic, google] = await Promise.all([createAnthropicLogins(), createGoogleLogins()])
   t.teardown(() => Promise.all([anthropic.close(), google.close()]))
-  const allowed = await serve(t, '<title>a frontend</title>')
+  // No secure context, as a frontend on a local network without https: its pages lack some of a browser's functions.
+  const allowed = (await serve(t, '<title>a frontend</title>')).replace('localhost', 'frontend.test')
   const env = {
     BATON_CORS_ORIGINS: allowed,
     BATON_ANTHROPIC_OAUTH_AUTHORIZE_URL: anthropic.authorizeUrl,
@@ -29,7 +30,7 @@ t.test('in a real browser', { skip }, async (t) => {
     BATON_GOOGLE_OAUTH_CLIENT_SECRET: SECRET,
   }
   const world = await openWorld(t, 'embedded', { env })
-  const page = await openBrowser(t, ['rebound.test'])
+  const page = await openBrowser(t, ['rebound.test', 'frontend.test'])
   await logins(t, world, page, () => anthropic.decline('access_denied'))
   await connectorLogin(t, world, page)
   await attacks(t, world, page)

@@ -71,7 +71,11 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
   const world = await openWorld(t, 'embedded')
   const [, code = ''] = /```js\n([\s\S]*?)```/.exec(readFileSync(README, 'utf8')) ?? []
   const requests: string[] = []
-  /** The first answer never arrives, the next two are a proxy's own; the others break in the middle of a frame. */
+  let silences = 0
+  /**
+   * The first answer never arrives, the next two are a proxy's own; the others break in the middle of a frame, or fall
+   * silent there, as when the machine was asleep or a NAT forgot the connection.
+   */
   const unsteady = async (url: string, request: RequestInit) => {
     const answer = await fetch(url, request)
     requests.push(`${request.method ?? 'GET'} ${answer.status}`)
@@ -81,18 +85,25 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
     // As Cloudflare answers for a server that does not.
     if (requests.length === 3) return new Response('error code: 522', { status: 522 })
     let left = 3000
+    const isSilent = requests.length % 2 === 0
     const cut = new TransformStream<Uint8Array, Uint8Array>({
       transform(chunk, out) {
-        out.enqueue(chunk.subarray(0, left))
+        out.enqueue(chunk.subarray(0, Math.max(left, 0)))
         left -= chunk.length
-        if (left <= 0) out.error(new Error('cut off'))
+        if (left <= 0 && !isSilent) out.error(new Error('cut off'))
+      },
+      flush() {
+        if (left > 0) return
+        silences++
+        return new Promise(() => {})
       },
     })
     return answer.body ? new Response(answer.body.pipeThrough(cut), answer) : answer
   }
-  const module = `export default (fetch, baton, key) => {${code}; return { ask, follow }}`
+  const module = `export default (fetch, setTimeout, baton, key) => {${code}; return { ask, follow }}`
   const client = await import(`data:text/javascript,${encodeURIComponent(module)}`)
-  const { ask, follow } = client.default(unsteady, world.api.url, 'none')
+  const soon = (wake: () => void, ms: number) => setTimeout(wake, ms / 100)
+  const { ask, follow } = client.default(unsteady, soon, world.api.url, 'none')
   const session = await world.session('openai key')
   const events: Json[] = []
   await ask(session, 'slow 60 5', (event: Json) => events.push(event))
@@ -108,6 +119,7 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
     'the request is sent again, and the same turn comes back',
   )
   t.ok(requests.filter((one) => one === 'GET 200').length > 1, 'the stream was cut off more than once')
+  t.ok(silences > 0, 'and fell silent')
   t.equal(requests.at(-1), 'GET 204')
   const again: Json[] = []
   await follow(events[0].turn_id, (event: Json) => again.push(event))
@@ -124,6 +136,17 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
     ask('ses_0', 'hello', () => {}),
     /No session ses_0 exists/,
   )
+  const leaving = new AbortController()
+  const left = await world.session('openai key')
+  const asked = ask(
+    left,
+    'slow 60 5',
+    ({ type }: Json) => type === 'step.started' && leaving.abort(),
+    leaving.signal,
+  )
+  await t.rejects(asked, { name: 'AbortError' }, 'a page leaves a chat, and asks for no more of it')
+  const [turn] = (await world.api.get(`/v1/sessions/${left}/turns`)).data
+  t.match(await world.api.get(`/v1/turns/${turn.id}?wait=60`), { state: 'completed' }, 'whose turn goes on')
 })
 
 t.test('the demo shows what it promises, whatever the shell is set to', async (t) => {
