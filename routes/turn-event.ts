@@ -82,7 +82,8 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
     { snapshot: Type.Object({ turn: TurnOrNone, messages: Type.Array(Message) }) },
     "What came after your cursor is no longer kept: start from the snapshot. Its messages are the turn's, or, in a session's stream, the " +
       "session's (the turn's, if those are more than 128 MiB). It lacks what a step under way has streamed: " +
-      'that follows from its `step.started`, or, if this is not kept either, whole with its `message`. If its turn is `awaiting_input`, ask ' +
+      'that follows from its `step.started`, or, if this is not kept either, whole with its `message`. If its turn has ended, no other event ' +
+      'says so. If its turn is `awaiting_input`, ask ' +
       '`GET /v1/tool-executions?turn_id=` which calls wait (`state: awaiting_approval`)',
   ],
 }
