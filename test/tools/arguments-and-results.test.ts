@@ -549,7 +549,12 @@ t.test('a text file is kept and abridged like a text', async (t) => {
   const file = (media_type: string, words: string): ContentPart => {
     return { type: 'file', media_type, data: Buffer.from(words).toString('base64'), name: 'file:///a' }
   }
-  for (const type of ['text/csv; charset=utf-8', 'application/json', 'application/atom+xml']) {
+  for (const type of [
+    'text/csv; charset=utf-8',
+    'application/json',
+    'application/atom+xml',
+    'application/yaml',
+  ]) {
     const { content, stored } = await shape([file(type, 'a,b')])
     t.strictSame([content, stored.output], [[text('[file:///a]\na,b')], '[file:///a]\na,b'], type)
   }
