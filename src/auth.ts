@@ -170,6 +170,12 @@ function assertLocal(headers: IncomingHttpHeaders, allowed: readonly string[]): 
   }
   const origin = headers.origin
   if (origin === undefined || origin === url.origin || allowed.includes(origin)) return
+  // As any sandboxed page may be: to name it would let every page call (lemonade-sdk/lemonade#3537).
+  if (origin === 'null') {
+    throw forbidden(
+      'A page without an origin, such as one that is opened from a file, may not call; serve it over http.',
+    )
+  }
   throw forbidden(`The origin ${origin} may not call; add it to BATON_CORS_ORIGINS if it should.`)
 }
 

@@ -190,6 +190,14 @@ t.test('with auth off the caller is the admin local, and only this machine may c
   }
   const refused = await open.app.inject({ url: '/healthz', headers: { host: 'evil.test' } })
   t.match(refused.json(), { error: { code: 'forbidden', message: /loopback/, request_id: String } })
+  for (const [origin, remedy] of [
+    ['http://evil.test', /add it to BATON_CORS_ORIGINS/],
+    // Which takes no `null`.
+    ['null', /opened from a file, may not call; serve it over http/],
+  ] as const) {
+    const drivenBy = await open.app.inject({ url: '/v1/sessions', headers: { host, origin } })
+    t.match(drivenBy.json().error.message, remedy, `what helps ${origin} is said`)
+  }
   const preflight = await open.app.inject({
     method: 'OPTIONS',
     url: '/v1/sessions',
