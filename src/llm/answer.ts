@@ -8,6 +8,7 @@ import { soundUsage } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import type { ModelParser } from '../provider.ts'
 import { createDecoder, type SseFrame } from '../sse.ts'
+import { wholeCharacters } from './characters.ts'
 import type { Exchange } from './exchange.ts'
 import type { Scrub } from './scrub.ts'
 
@@ -37,6 +38,7 @@ export async function readAnswer(
   take: (event: ModelEvent) => void,
 ): Promise<void> {
   const utf8 = new StringDecoder('utf8')
+  const pass = wholeCharacters(take)
   let failure: unknown
   let isOver = false
   let sawFrame = false
@@ -45,7 +47,7 @@ export async function readAnswer(
     if (isOver) return
     try {
       const events = produce()
-      for (const event of events) take(sound(event, scrub))
+      for (const event of events) pass(sound(event, scrub))
       // Whatever comes after the finish is padding (`[DONE]`, a last ping): the answer is whole.
       if (events.at(-1)?.type === 'finish') {
         isOver = true

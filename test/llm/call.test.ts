@@ -93,6 +93,14 @@ t.test('events of one network read come as one batch, in order, however the byte
   }
 })
 
+t.test('an emoji that the vendor cut in two is passed on whole', async (t) => {
+  const cut = frame({ text: 'hi \ud83d' }) + frame({ text: '\ude00' }) + WHOLE
+  const server = await upstreamServer(t, stream(cut))
+  const { batches } = await collect(bench(t, server.url).call())
+  const texts = batches.flat().flatMap((event) => (event.type === 'text.delta' ? [event.text] : []))
+  t.strictSame(texts, ['hi ', '😀', 'hello'])
+})
+
 t.test('a usage figure that is no number of tokens counts as not told', async (t) => {
   for (const odd of [-5, 1.5, 1e308, 1e13]) {
     const usage = { ...USAGE, output_tokens: odd }
