@@ -32,6 +32,7 @@ export const asItIs = once((part: MediaPart): MediaPart | null => {
   // Rows of earlier versions may lack their padding; else they are in the standard form.
   if (part.data !== undefined && part.data.length % 4 !== 0)
     known.data = standardBase64(part.data) ?? part.data
+  if (known.data !== undefined && isPlainText(media_type)) known.data = inUtf8(known.data)
   const fields = Object.keys(known) as (keyof MediaPart)[]
   return fields.every((field) => known[field] === part[field]) ? part : known
 })
@@ -51,6 +52,17 @@ export function standardBase64(text: string): string | null {
     .replaceAll('_', '/')
   const base64 = bare.padEnd(Math.ceil(bare.length / 4) * 4, '=')
   return isStandard(base64) ? base64 : null
+}
+
+/**
+ * A text in UTF-8, which is all that models read, if its byte order mark says that it is in UTF-16, as Notepad and Excel
+ * write (dust-tt/dust#27043, MoonshotAI/kimi-code#2647): read as UTF-8 it is full of NULs. Else as it is.
+ */
+function inUtf8(base64: string): string {
+  const encoding = { fffe: 'utf-16le', feff: 'utf-16be' }[bytesAt(base64, 0, 2).toString('hex')]
+  if (encoding === undefined) return base64
+  const words = new TextDecoder(encoding).decode(Buffer.from(base64, 'base64'))
+  return Buffer.from(words).toString('base64')
 }
 
 const isStandard = (text: string) => text.length % 4 === 0 && /^[A-Za-z0-9+/]+={0,2}$/.test(text)

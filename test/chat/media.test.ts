@@ -26,6 +26,23 @@ t.test('the parameters of a media type are left out', async (t) => {
   t.strictSame(asItIs(image), { ...image, media_type: 'image/png' })
 })
 
+t.test('a text in UTF-16 is shown in UTF-8', async (t) => {
+  const words = 'Zoë said 👋'
+  const little = Buffer.from(`\ufeff${words}`, 'utf16le')
+  for (const bytes of [little, Buffer.from(little).swap16()]) {
+    const file: MediaPart = { type: 'file', media_type: 'text/csv', data: bytes.toString('base64') }
+    t.strictSame(asItIs(file), { ...file, data: Buffer.from(words).toString('base64') })
+    const other: MediaPart = { ...file, media_type: 'application/zip' }
+    t.equal(asItIs(other), other, 'only a text')
+  }
+  const bare: MediaPart = {
+    type: 'file',
+    media_type: 'text/plain',
+    data: little.subarray(2).toString('base64'),
+  }
+  t.equal(asItIs(bare), bare, 'without its mark it might be anything')
+})
+
 t.test('the cost of a long media type does not grow faster than its length', async (t) => {
   const { user } = process.cpuUsage()
   asItIs({ type: 'image', media_type: `x${' '.repeat(200_000)}y`, data: 'aGk=' })

@@ -604,10 +604,10 @@ t.test('media within the limits pass whole, and others are replaced by a line th
       'the image gets the type that its bytes show',
     )
   }
-  const utf16: ContentPart = { type: 'file', media_type: 'text/csv; charset=utf-16', data: '//5hAA==' }
+  const latin: ContentPart = { type: 'file', media_type: 'text/csv; charset=latin1', data: 'Wm/r' }
   t.strictSame(
-    (await shape([utf16])).content,
-    [{ ...utf16, media_type: 'text/csv' }],
+    (await shape([latin])).content,
+    [{ ...latin, media_type: 'text/csv' }],
     'the media type loses its parameters',
   )
   t.match((await shape([text('a\ud800b\u0000c')])).content, [text('a\ufffdb\ufffdc')])
