@@ -1,5 +1,5 @@
 /** The store without a server: PGlite in a worker thread, one connection, one process per folder. */
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { makeDataDir, unusable } from '../config/data-dir.ts'
@@ -19,7 +19,7 @@ export async function openEmbedded(dataDir: string, template: () => string | nul
   })
   try {
     const folder = join(dataDir, 'pg')
-    assertWhole(folder)
+    makeWhole(folder)
     return await openWorker({ folder, template: existsSync(folder) ? null : template() }, unlock)
   } catch (err) {
     await unlock()
@@ -27,14 +27,42 @@ export async function openEmbedded(dataDir: string, template: () => string | nul
   }
 }
 
-/** PGlite makes a new database over one that lacks this file, and nothing of the old one is left. */
-function assertWhole(folder: string): void {
+/**
+ * Folders that PostgreSQL mostly has empty. Copies by git, rclone or to S3 leave empty folders out; without some of them
+ * PostgreSQL does not open, without others its checkpoints fail (docker-library/postgres#1053, pgmoneta/pgmoneta#1261).
+ */
+const MOSTLY_EMPTY = [
+  'pg_commit_ts',
+  'pg_dynshmem',
+  'pg_logical/mappings',
+  'pg_logical/snapshots',
+  'pg_notify',
+  'pg_replslot',
+  'pg_serial',
+  'pg_snapshots',
+  'pg_stat',
+  'pg_stat_tmp',
+  'pg_tblspc',
+  'pg_twophase',
+]
+
+/**
+ * Makes empty folders that are missing. Throws where PG_VERSION is missing: PGlite would make a new database over the
+ * old one, of which nothing would be left.
+ */
+function makeWhole(folder: string): void {
   const names = existsSync(folder) ? namesIn(folder) : []
-  if (names.length === 0 || names.includes('PG_VERSION')) return
-  throw doesNotOpen(
-    folder,
-    'its file PG_VERSION is missing, and others may be, too. Restore the data folder from a backup. Or, if nothing is to be kept, delete this folder.',
-  )
+  if (names.length === 0) return
+  if (!names.includes('PG_VERSION'))
+    throw doesNotOpen(
+      folder,
+      'its file PG_VERSION is missing, and others may be, too. Restore the data folder from a backup. Or, if nothing is to be kept, delete this folder.',
+    )
+  try {
+    for (const name of MOSTLY_EMPTY) mkdirSync(join(folder, name), { recursive: true, mode: 0o700 })
+  } catch (failure) {
+    throw unusable(folder, failure)
+  }
 }
 
 function namesIn(folder: string): string[] {

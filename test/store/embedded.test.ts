@@ -2,7 +2,17 @@
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -265,6 +275,25 @@ t.test('no new database is made over one that lost the file which tells its vers
   writeFileSync(version, words)
   const restored = await open()
   t.equal(await value(restored, `select value from setting where name = 'kept'`), 'yes')
+})
+
+t.test('a data folder is opened although a copy of it left empty folders out', async (t) => {
+  const dataDir = join(folder, 'copied')
+  const db = await freshDatabase(t, dataDir)
+  await db.query(`insert into setting values ('kept', 'yes')`)
+  await db.close()
+  const pg = join(dataDir, 'pg')
+  const isEmpty = (name: string) =>
+    statSync(join(pg, name)).isDirectory() && readdirSync(join(pg, name)).length === 0
+  const empty = readdirSync(pg, { recursive: true, encoding: 'utf8' }).filter(isEmpty)
+  for (const name of empty) rmdirSync(join(pg, name))
+  const copied = await freshDatabase(t, dataDir)
+  t.equal(await value(copied, `select value from setting where name = 'kept'`), 'yes')
+  await copied.query('checkpoint')
+  t.strictSame(
+    empty.filter((name) => !existsSync(join(pg, name))),
+    [],
+  )
 })
 
 t.test('a first start that cannot write says why', async (t) => {
