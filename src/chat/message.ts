@@ -130,12 +130,26 @@ export function soundUsage(told: Usage): Usage {
 
 /** A model's argument text as the canonical pair: an object, or `{}` with the text kept (api.md section 5). */
 export function parseArguments(text: string): Pick<ToolCallPart, 'arguments' | 'arguments_text'> {
-  if (text.trim() === '') return { arguments: {} }
-  const value = parseRecord(text)
-  if (value && isWithin(value, BEARABLE) && isExact(text)) return { arguments: value }
+  const json = writtenOnce(text)
+  if (json.trim() === '') return { arguments: {} }
+  const value = parseRecord(json)
+  if (value && isWithin(value, BEARABLE) && isExact(json)) return { arguments: value }
   // The text was cut by the length limit, is simply wrong, or has an id that would change when read: kept as text,
   // never run.
   return { arguments: {}, arguments_text: text }
+}
+
+/**
+ * The text that a JSON string holds, else the text itself. Some models, and servers that write JSON of what was JSON,
+ * send arguments so in each of their calls (vllm-project/vllm#54964, FoundationAgents/OpenManus#989).
+ */
+function writtenOnce(text: string): string {
+  if (!text.trimStart().startsWith('"')) return text
+  try {
+    return String(JSON.parse(text))
+  } catch {
+    return text
+  }
 }
 
 /** The tool calls of a message, in order. */

@@ -119,6 +119,21 @@ t.test('arguments with a whole number that parsing would change are kept as text
   }
 })
 
+t.test('arguments that a model or a server wrote as JSON twice are the object that it meant', async (t) => {
+  const twice = (json: string) => JSON.stringify(json)
+  t.strictSame(parseArguments(twice('{"path":"a\\"b"}')), { arguments: { path: 'a"b' } })
+  t.strictSame(parseArguments(` ${twice('{}')}\n`), { arguments: {} })
+  t.strictSame(parseArguments(twice('')), { arguments: {} })
+  for (const text of [
+    twice('{"id":9007199254740993}'),
+    twice('[1]'),
+    twice('{"a":'),
+    '"{}',
+    twice(twice('{}')),
+  ])
+    t.strictSame(parseArguments(text), { arguments: {}, arguments_text: text }, text)
+})
+
 t.test('arguments that are no object, or too much to handle, are empty with their text kept', async (t) => {
   t.strictSame(parseArguments('{"a":1}'), { arguments: { a: 1 } })
   t.strictSame(parseArguments('  '), { arguments: {} })
