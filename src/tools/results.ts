@@ -5,6 +5,7 @@
 import { BEARABLE, excessIn, isJsonOf, isRecord, isWithin, valueAt } from '../chat/json.ts'
 import { asItIs, fileAsText } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart, ToolResultPart } from '../chat/message.ts'
+import { wellFormedValue } from '../chat/well-formed.ts'
 import { invalid } from '../errors.ts'
 import type { McpResult } from '../mcp/contract.ts'
 import { characterStart, cutUtf8, endUtf8, nextCharacter, placeIn, storableText } from '../text.ts'
@@ -148,7 +149,7 @@ function fitted(raw: McpResult): Fitted {
     content,
     texts: content.filter((one): one is TextPart => one.type === 'text'),
     media: content.filter((one): one is MediaPart => one.type !== 'text'),
-    structured: isSound ? (raw.structured ?? undefined) : undefined,
+    structured: isSound ? (wellFormedValue(raw.structured) ?? undefined) : undefined,
   }
 }
 

@@ -509,6 +509,16 @@ t.test('a text that a server wraps in a structure counts once', async (t) => {
   t.strictSame(JSON.parse(more.stored.output).structured, { result }, 'and nothing else is lost')
 })
 
+t.test(
+  'half a character that a server cut off is replaced in the structure as it is in the text',
+  async (t) => {
+    const cut = '👋👋'.slice(0, 3)
+    const { content, structured } = await shape([text(cut)], { result: cut })
+    t.strictSame(content, [text('👋\ufffd')], 'which still counts as the same')
+    t.strictSame(structured, { result: '👋\ufffd' })
+  },
+)
+
 t.test('what only the structure says is shown beside the text, or named with a way to read it', async (t) => {
   const small = { items: [1, 2, 3] }
   const { content, structured } = await shape([text('three items')], small)
