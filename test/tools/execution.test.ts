@@ -208,6 +208,46 @@ t.test('what a model writes as null is not given, where its schema has no null',
   t.equal(sent.length, 2)
 })
 
+t.test('what is required and missing reaches the tool as its default, if the schema has one', async (t) => {
+  const { run, sent } = setUp()
+  const from = {
+    type: 'object',
+    properties: { topic: { type: 'string' }, start: { enum: ['latest', 'first'], default: 'latest' } },
+    required: ['topic', 'start'],
+  }
+  const choice = (key: string) => ({ properties: { key: { const: key, default: key } }, required: ['key'] })
+  const properties = {
+    scale: { type: 'string', enum: ['css', 'device'], default: 'css' },
+    from: { type: 'array', items: from },
+    all: { type: 'boolean' },
+    by: { type: 'object', anyOf: [choice('name'), choice('size')] },
+    most: { type: 'integer', default: 10 },
+    note: { type: 'integer', minimum: 1, default: 0 },
+    never: { type: 'string', default: null },
+  }
+  const needs = (...required: string[]) => ({
+    declared: { tool: tool({ input_schema: { type: 'object', properties, required } }), rename: null },
+  })
+  const call = { arguments: { from: [{ topic: 'a' }], all: 'true', by: {} } }
+  t.match((await run(call, needs('scale', 'from'))).result, { outcome: 'ok' })
+  t.strictSame(sent, [
+    { from: [{ topic: 'a', start: 'latest' }], all: true, by: { key: 'name' }, scale: 'css' },
+  ])
+  t.strictSame(Object.keys(call.arguments), ['from', 'all', 'by'], 'the conversation keeps what was said')
+  const bare = { arguments: {} }
+  t.match(words(await run(bare, needs('scale', 'from'))), /must have the property 'from'/, 'it has none')
+  t.match(words(await run(bare, needs('note'))), /must have the property 'note'/, 'its default does not fit')
+  t.match(
+    words(await run(bare, needs('never'))),
+    /must have the property 'never'/,
+    'nor does a default of null',
+  )
+  const none = { arguments: { scale: null, from: [] } }
+  t.match((await run(none, needs('scale', 'from'))).result, { outcome: 'ok' })
+  t.strictSame(sent.pop(), { scale: 'css', from: [] }, 'a null may have a default')
+  t.equal(sent.length, 1)
+})
+
 t.test(
   'renamed properties reach the server under its names, and the model hears of problems under theirs',
   async (t) => {

@@ -5,7 +5,7 @@
 import { parentPort } from 'node:worker_threads'
 import type { ErrorObject, ValidateFunction } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
-import { BEARABLE, excessIn, isExact, isWithin, stepsOf, valueAt } from '../../chat/json.ts'
+import { BEARABLE, excessIn, isExact, isRecord, isWithin, stepsOf, valueAt } from '../../chat/json.ts'
 import { modernised } from './dialect.ts'
 import { asWritten, patternOf } from './keywords.ts'
 
@@ -27,7 +27,7 @@ export interface Misfit {
 /** What became of a value that was checked. */
 export interface Findings {
   problems: Misfit[]
-  /** What the value means, if it fits only so: with texts read as the JSON that they hold, and without nulls */
+  /** What the value means, if it fits only so: with texts read as the JSON that they hold, with defaults, without nulls */
   read?: unknown
 }
 /** Id 0: the thread is ready. */
@@ -40,6 +40,8 @@ export type Judgement = { id: number } & (
 
 const MOST_COMPILED = 300
 const MOST_PROBLEMS = 5
+/** A text may hold a text, or a null; and a default of null where none may be is left out and filled in for ever. */
+const MOST_ROUNDS = 4
 const MOST_NAMED = 20
 
 const compiled = new Map<string, ValidateFunction>()
@@ -51,6 +53,8 @@ function compile(schema: unknown): ValidateFunction {
   const ajv = new Ajv2020({
     strict: false,
     allErrors: true,
+    // An error has its schema, which may have a default for what is missing.
+    verbose: true,
     validateSchema: false,
     validateFormats: false,
     // Else a property named `constructor` is found in every object.
@@ -75,7 +79,8 @@ function judge({ id, key, schema, value }: Job): Judgement {
     if (validate(value)) return { id, problems: [] }
     const errors = validate.errors ?? []
     let misfits = errors
-    while (readMeant(value, misfits) && isWithin(value, BEARABLE)) {
+    for (let round = 0; round < MOST_ROUNDS && isMended(value, misfits); round++) {
+      if (!isWithin(value, BEARABLE)) break
       if (validate(value)) return { id, problems: [], read: value }
       misfits = validate.errors ?? []
     }
@@ -84,6 +89,9 @@ function judge({ id, key, schema, value }: Job): Judgement {
     return { id, unusable: true }
   }
 }
+
+const isMended = (value: unknown, errors: readonly ErrorObject[]): boolean =>
+  [readMeant(value, errors), fillDefaults(value, errors)].includes(true)
 
 /**
  * Reads texts as the JSON that they hold where no text may be, and leaves out properties that may not be null. Models of
@@ -117,6 +125,27 @@ function heldBy(text: string): unknown {
   } catch {
     return undefined
   }
+}
+
+/**
+ * Gives what is required and missing its default. Many servers list as required what they themselves fill in, since zod 4
+ * does so unless it is told that the schema is for input (colinhacks/zod#4279, confluentinc/mcp-confluent#482; the
+ * screenshots of @playwright/mcp 0.0.83). True if something was missing that has a default.
+ */
+function fillDefaults(value: unknown, errors: readonly ErrorObject[]): boolean {
+  let isFilled = false
+  for (const { keyword, instancePath, params, parentSchema } of errors) {
+    if (keyword !== 'required') continue
+    const { missingProperty } = params
+    const property: unknown = parentSchema?.properties?.[missingProperty]
+    if (!isRecord(property) || !Object.hasOwn(property, 'default')) continue
+    const parent = valueAt(value, instancePath) as Record<string, unknown>
+    // The members of a choice may have a default each: the first counts, as it does with zod.
+    if (Object.hasOwn(parent, missingProperty)) continue
+    parent[missingProperty] = structuredClone(property.default)
+    isFilled = true
+  }
+  return isFilled
 }
 
 function problemOf({ instancePath, message = 'is not valid', params, keyword }: ErrorObject): Misfit {

@@ -12,8 +12,8 @@ export type { Misfit } from './validate-worker.ts'
 
 interface Validator {
   /**
-   * The arguments, if need be with texts read as the JSON that they hold and without nulls, and what does not fit:
-   * nothing when they fit, or when the schema could not be used in time.
+   * The arguments, if need be with texts read as the JSON that they hold, without nulls, and with defaults for what is
+   * missing; and what does not fit: nothing when they fit, or when the schema could not be used in time.
    */
   read<T>(schema: unknown, value: T): Promise<{ problems: Misfit[]; value: T }>
   /** The problems alone */
