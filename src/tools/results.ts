@@ -22,6 +22,8 @@ const TAIL = 16_384
 const BESIDE = 4_096
 /** Most values of a structure that are looked for in the text beside it: a hostile server must not hold the gateway. */
 const COMPARED = 100
+/** Characters of a medium's data from which on it counts as repeated; shorter texts may be the same by chance. */
+const REPEATED = 64
 /** Decoded bytes of one medium; larger ones are refused by the vendors or fill a window alone. */
 const MEDIA_LIMIT = 5 * 1024 * 1024
 /**
@@ -144,13 +146,30 @@ function fitted(raw: McpResult): Fitted {
     .map(fitMedia)
     .map((one) => (one.type === 'text' ? part(storableText(one.text)) : one))
   const isSound = isWithin(raw.structured, BEARABLE)
+  const structured = isSound ? (wellFormedValue(raw.structured) ?? undefined) : undefined
   if (!isSound) content.push(part(UNBEARABLE))
   return {
     content,
     texts: content.filter((one): one is TextPart => one.type === 'text'),
     media: content.filter((one): one is MediaPart => one.type !== 'text'),
-    structured: isSound ? (wellFormedValue(raw.structured) ?? undefined) : undefined,
+    structured: mediaNamed(structured, raw.content),
   }
+}
+
+/**
+ * The structure with the data of the result's media in words. With some tools the structure is the whole result again
+ * (server-filesystem 2026.8.31, read_media_file): a model would get each picture a second time, as 57,000 letters.
+ */
+function mediaNamed(structured: unknown, content: readonly ContentPart[]): unknown {
+  const names = new Map<string, string>()
+  for (const one of content)
+    if (one.type !== 'text' && one.data && one.data.length >= REPEATED) names.set(one.data, named(one))
+  if (structured === undefined || names.size === 0) return structured
+  const nameOf = (text: string) =>
+    names.get(text.startsWith('data:') ? text.slice(text.indexOf(',') + 1) : text)
+  const worded = (_key: string, value: unknown) =>
+    typeof value === 'string' ? (nameOf(value) ?? value) : value
+  return JSON.parse(JSON.stringify(structured, worded))
 }
 
 const UNBEARABLE = `[The structured result is nested more than ${BEARABLE.depth} levels deep, or holds more than ${BEARABLE.values} values, and was left out]`

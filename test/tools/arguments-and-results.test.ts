@@ -632,6 +632,24 @@ t.test('media within the limits pass whole, and others are replaced by a line th
   )
 })
 
+t.test('a medium that the structure repeats is named there, and its data are given once', async (t) => {
+  const data = Buffer.concat([Buffer.from('89504e470d0a1a0a', 'hex'), Buffer.alloc(90_000, 7)]).toString(
+    'base64',
+  )
+  const image = { type: 'image', media_type: 'image/png', data } as const
+  const name = `[image, image/png, ${Math.floor((data.length * 3) / 4)} bytes]`
+  const again = { content: [{ type: 'image', data, mimeType: 'image/png' }] }
+  const alone = await shape([image], again)
+  const structured = { content: [{ type: 'image', data: name, mimeType: 'image/png' }] }
+  t.strictSame(alone.content, [text(JSON.stringify(structured)), image])
+  t.strictSame(alone.structured, structured, 'what else it says is kept')
+  t.equal(alone.spill, undefined)
+  const beside = await shape([text('taken'), image], { wide: 20, url: `data:image/png;base64,${data}` })
+  t.strictSame(beside.content, [text('taken'), image, text(JSON.stringify({ wide: 20, url: name }))])
+  const short = { ...image, data: data.slice(0, 40) }
+  t.match(await shape([text('taken'), short], { id: short.data }), { structured: { id: short.data } })
+})
+
 t.test('slices of an output join to the whole, and none splits a character', async () => {
   fc.assert(
     fc.property(
