@@ -1,7 +1,7 @@
 /** The process: how it ends when it is told to or cannot listen, and that trouble with its log does not harm it. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, existsSync, openSync, readFileSync } from 'node:fs'
+import { closeSync, existsSync, openSync, readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
@@ -58,6 +58,26 @@ t.test('a start that cannot listen fails, and says what to do', async (t) => {
     t.match(said, /^Baton cannot start: /)
     t.equal(code, 1)
   }
+})
+
+t.test('what an operator loads into the process, such as an agent, its threads do without', async (t) => {
+  const folder = scratch(t)
+  const agent = join(folder, 'agent.cjs')
+  writeFileSync(agent, `require('node:fs').writeSync(1, 'loaded ')`)
+  const src = new URL('../src/', import.meta.url).href
+  const script = `
+    import { openDatabase } from '${src}store/open.js'
+    import { createValidator } from '${src}tools/schema/validate.js'
+    const db = await openDatabase({ databaseUrl: null, dataDir: '${join(folder, 'data')}', poolSize: 1 })
+    const [{ answer }] = await db.query('select 42 as answer')
+    const validator = createValidator()
+    const problems = await validator.problems({ type: 'object' }, [])
+    await Promise.all([validator.close(), db.close()])
+    process.stdout.write(answer + ' ' + problems.length)`
+  const env = { PATH: process.env.PATH, NODE_OPTIONS: `--require ${agent}` }
+  const args = ['--require', agent, '--input-type=module', '-e', script]
+  const { stdout } = spawn(process.execPath, args, { env, stdio: ['ignore', 'pipe', 'inherit'] })
+  t.equal(await text(stdout), 'loaded 42 1')
 })
 
 t.test('a process that was told to stop says what became of its turns', async (t) => {

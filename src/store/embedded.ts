@@ -86,6 +86,11 @@ type Asked = Question extends infer Q ? (Q extends unknown ? Omit<Q, 'id'> : nev
 async function openWorker(data: WorkerData, onClosed: () => Promise<void>): Promise<Db> {
   const worker = new Worker(new URL('./pglite-worker.js', import.meta.url), {
     workerData: data,
+    // Else it would load what the operator has loaded into the process (`NODE_OPTIONS=--require …`): an agent of
+    // OpenTelemetry takes a thread seconds and its memory, and has nothing to see here
+    // (getsentry/sentry-javascript#14824).
+    execArgv: [],
+    env: {},
     // Megabytes. Objects made for a statement are garbage right after it. With V8's usual 48, resident memory grows by
     // 30.
     resourceLimits: { maxYoungGenerationSizeMb: 6 },

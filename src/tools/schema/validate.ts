@@ -172,8 +172,13 @@ export function createValidator(budgetMs = BUDGET_MS, startThread = newThread): 
 
 const UNCHECKED: Findings = { problems: [] }
 
+/** Without what the operator has loaded into the process: an agent there would use up MEMORY, or START_BUDGET_MS. */
 const newThread = (): Worker =>
-  new Worker(new URL('./validate-worker.js', import.meta.url), { resourceLimits: MEMORY })
+  new Worker(new URL('./validate-worker.js', import.meta.url), {
+    resourceLimits: MEMORY,
+    execArgv: [],
+    env: {},
+  })
 
 /** A schema's hash; empty if the schema is too large to be read. */
 const keyOf = once((schema: object) => (isWithin(schema, LIMITS) ? sha256(canonicalJson(schema)) : ''))
