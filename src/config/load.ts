@@ -93,7 +93,8 @@ function applyOverrides(file: Record<string, unknown>, env: Env, problems: Probl
   // `…__2` before `…__10`: a list grows from its end.
   if (names.length > 1) names.sort(new Intl.Collator('en', { numeric: true }).compare)
   for (const name of names) {
-    const set = override(file, name, env[name] ?? '')
+    // A Secret made with `echo … | base64` ends with a line break (kubernetes/kubernetes#23404).
+    const set = override(file, name, (env[name] ?? '').replace(/[\r\n]+$/, ''))
     if (typeof set === 'string') setBy.set(set, name)
     else problems.push(set)
   }

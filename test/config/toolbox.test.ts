@@ -170,7 +170,8 @@ t.test('any value of the file can be overridden by its path', async (t) => {
   const env = {
     BATON__TOOLBOX__MCPS__0__ENV__TOKEN: '0012',
     BATON__TOOLBOX__MCPS__0__ENV__EXTRA: 'a: b',
-    BATON__TOOLBOX__MCPS__1__HEADERS__X_API_KEY: 'Bearer x: y',
+    // With the line break of a Kubernetes Secret that was made by `echo … | base64`
+    BATON__TOOLBOX__MCPS__1__HEADERS__X_API_KEY: 'Bearer x: y\n',
     BATON__TOOLBOX__MCPS__1__MODE: 'strict',
     BATON__TOOLBOX__MCPS__1__ALLOW_TOOLS: '[one, two]',
     BATON__TOOLBOX__MCPS__1__DENY_TOOLS: 'three, four',
