@@ -323,14 +323,19 @@ const loginExtrasOf = (content: FileContent): Config['loginExtras'] =>
   )
 
 function unknownVariables(env: Env): string[] {
-  const settings = [CONFIG_FILE, ENV_WORKSPACE, ...Object.values(ENV_KEYS), ...Object.values(SETTINGS)]
+  const settings = [ENV_WORKSPACE, ...Object.values(ENV_KEYS), ...Object.values(SETTINGS)]
   const known = new Set<string>(settings.map(({ name }) => name))
   return Object.keys(env)
-    .filter((name) => name.startsWith('BATON_') && !name.startsWith('BATON__') && !known.has(name))
-    .map((name) => {
+    .filter((name) => name !== CONFIG_FILE.name && !known.has(name) && !name.startsWith('BATON__'))
+    .flatMap((name) => {
       const plain = name.slice('BATON_'.length)
-      const meant = known.has(plain) ? `; the setting is named ${plain}` : ''
-      return `${name} is not a setting of Baton and is ignored${meant}`
+      // Many images read a secret from the file that such a variable names.
+      const held = name.replace(/_FILE$/, '')
+      if (!name.startsWith('BATON_') && !known.has(held)) return []
+      const meant = known.has(held)
+        ? `; set ${held} to what the file holds`
+        : known.has(plain) && `; the setting is named ${plain}`
+      return [`${name} is not a setting of Baton and is ignored${meant || ''}`]
     })
 }
 

@@ -329,15 +329,23 @@ t.test('a database server needs encryption keys', async (t) => {
   t.match(socket, { problem: /absolute URL/, remedy: /for a socket see docs\/operations/ })
 })
 
-t.test('an unknown variable that begins with BATON_ is a warning; other variables are ignored', async (t) => {
-  const { warnings } = load({ BATON_PROT: '1', BATTERY: '2', BATON_CONFIG: '' })
-  t.match(warnings, [/^BATON_PROT is not a setting[^;]*$/])
-  t.equal(warnings.length, 1)
-  const prefixed = { BATON_DATABASE_URL: 'postgres://h/d', BATON_OPENAI_API_KEY: 'sk-x' }
-  t.match(load(prefixed).warnings, [/the setting is named DATABASE_URL$/, /is named OPENAI_API_KEY$/])
-  const failing = { BATON_PROT: '1', BATON_PORT: 'x' }
-  t.throws(() => load(failing), { message: /^BATON_PORT: [^\n]*\nBATON_PROT is not a setting[^\n]*$/ })
-})
+t.test(
+  'a variable that can only be meant for Baton and that it does not know is a warning; others are ignored',
+  async (t) => {
+    const { warnings } = load({ BATON_PROT: '1', BATTERY: '2', BATON_CONFIG: '' })
+    t.match(warnings, [/^BATON_PROT is not a setting[^;]*$/])
+    t.equal(warnings.length, 1)
+    const prefixed = { BATON_DATABASE_URL: 'postgres://h/d', BATON_OPENAI_API_KEY: 'sk-x' }
+    t.match(load(prefixed).warnings, [/the setting is named DATABASE_URL$/, /is named OPENAI_API_KEY$/])
+    const inFiles = { DATABASE_URL_FILE: '/run/secrets/url', BATON_ADMIN_KEY_FILE: '/run/secrets/key' }
+    t.match(load({ ...inFiles, HOME_FILE: '/x' }).warnings, [
+      /^DATABASE_URL_FILE is not .*; set DATABASE_URL to what the file holds$/,
+      /^BATON_ADMIN_KEY_FILE is not .*; set BATON_ADMIN_KEY to what the file holds$/,
+    ])
+    const failing = { BATON_PROT: '1', BATON_PORT: 'x' }
+    t.throws(() => load(failing), { message: /^BATON_PORT: [^\n]*\nBATON_PROT is not a setting[^\n]*$/ })
+  },
+)
 
 t.test('a file is a map of settings; a broken or missing file, or an alias, is a problem', async (t) => {
   const dir = folder('port: 1234')
