@@ -209,6 +209,12 @@ t.test(
   },
 )
 
+t.test('no log of a Compose service grows without end', async (t) => {
+  const { services } = parse(read('docker-compose.yml'))
+  for (const [name, { logging }] of Object.entries<{ logging?: object }>(services))
+    t.match(logging, { driver: 'json-file', options: { 'max-size': /^\d+m$/, 'max-file': /^\d+$/ } }, name)
+})
+
 t.test('a Service named baton sets no setting of its pods', async (t) => {
   // The link to such a Service would set BATON_PORT to a URL.
   t.equal(pods.enableServiceLinks, false)
