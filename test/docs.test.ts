@@ -215,6 +215,12 @@ t.test('no log of a Compose service grows without end', async (t) => {
     t.match(logging, { driver: 'json-file', options: { 'max-size': /^\d+m$/, 'max-file': /^\d+$/ } }, name)
 })
 
+t.test('files of the checkout that Compose mounts can be read under SELinux', async (t) => {
+  const mounts = read('docker-compose.yml').match(/"\.\/[^"]+"/g) ?? []
+  t.ok(mounts.length > 0)
+  for (const mount of mounts) t.match(mount, /:ro,z"$/)
+})
+
 t.test('a Service named baton sets no setting of its pods', async (t) => {
   // The link to such a Service would set BATON_PORT to a URL.
   t.equal(pods.enableServiceLinks, false)
