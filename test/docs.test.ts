@@ -1,6 +1,8 @@
 /** What the documents name exists: settings, metrics, files, scripts. */
-import { spawnSync } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
 import { basename, dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
@@ -9,6 +11,7 @@ import { FileSchema } from '../src/config/file.ts'
 import { loadConfig } from '../src/config/load.ts'
 import { SETTINGS } from '../src/config/settings.ts'
 import { METRICS } from '../src/telemetry.ts'
+import { listening } from './listening.ts'
 import { NONE } from './patterns.ts'
 import { scratch } from './scratch.ts'
 
@@ -236,6 +239,16 @@ t.test('a start may take as long in Docker as in Kubernetes', async (t) => {
   const [{ startupProbe }] = pods.containers
   const [, minutes] = /^HEALTHCHECK .*--start-period=(\d+)m /m.exec(read('Dockerfile')) ?? []
   t.equal(Number(minutes) * 60, startupProbe.periodSeconds * startupProbe.failureThreshold)
+})
+
+t.test("the image's health check does without what NODE_OPTIONS has for the gateway", async (t) => {
+  const [, json = ''] = /^HEALTHCHECK .*\\\n +CMD (\[.*\])$/m.exec(read('Dockerfile')) ?? []
+  const [command, ...args]: string[] = JSON.parse(json)
+  const server = createServer((_, answer) => answer.end())
+  const port = await listening(t, server)
+  const env = { PATH: process.env.PATH, BATON_PORT: String(port), NODE_OPTIONS: '--require /nowhere.cjs' }
+  const check = spawn(command ?? '', args, { env, stdio: 'inherit' })
+  t.same(await once(check, 'exit'), [0, null])
 })
 
 t.test('every file that a document links to or names in code exists', async (t) => {
