@@ -90,7 +90,7 @@ export function canonicalJson(value: unknown): string {
 
 interface Limits {
   /** Nesting levels of objects and lists */
-  depth: number
+  depth?: number
   /** Items and fields, all together */
   values?: number
   /** A lower bound of the JSON's length */
@@ -105,7 +105,10 @@ export const BEARABLE = { depth: 200, values: 200_000 }
  * deep, which JSON.stringify cannot take, only answers no. It makes no object for each value, which would cost more than
  * all the rest.
  */
-export function isWithin(value: unknown, { depth, values = Infinity, bytes = Infinity }: Limits): boolean {
+export function isWithin(
+  value: unknown,
+  { depth = Infinity, values = Infinity, bytes = Infinity }: Limits,
+): boolean {
   let count = 1
   let length = 0
   let level: readonly unknown[] = [value]

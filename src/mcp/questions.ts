@@ -1,8 +1,9 @@
 /** Passes a server's questions on, a few at a time: one that asks without end must not hold up everybody else. */
-import type { Transport } from '@modelcontextprotocol/client'
+import type { JSONRPCRequest, Transport } from '@modelcontextprotocol/client'
 import { isWithin } from '../chat/json.ts'
 
 type Deliver = NonNullable<Transport['onmessage']>
+type Question = [request: JSONRPCRequest, extra: Parameters<Deliver>[1]]
 
 /**
  * How many of a server's questions are answered at a time. Over HTTP each answer is a request: with 16, two servers
@@ -12,10 +13,10 @@ const MOST_ASKED = 4
 /** Questions that wait until others are answered; further ones get no answer */
 const MOST_WAITING = 256
 /** Nor does a larger one that would have to wait: each may have megabytes, and a server need not take the answers. */
-const LARGEST_WAITING = { depth: 32, values: 1_000, bytes: 16 * 1024 }
+const LARGEST_WAITING = { values: 1_000, bytes: 16 * 1024 }
 
 export function createQuestions(give: Deliver) {
-  const waiting: Parameters<Deliver>[] = []
+  const waiting: Question[] = []
   /** Ids of questions that were passed on and are not answered; the server may use an id twice */
   const asked: unknown[] = []
   let answering = 0
@@ -28,18 +29,18 @@ export function createQuestions(give: Deliver) {
     while (isFree()) {
       const next = waiting.shift()
       if (!next) return
-      asked.push('id' in next[0] ? next[0].id : undefined)
+      asked.push(next[0].id)
       give(...next)
     }
   }
   return {
-    ask(...question: Parameters<Deliver>): void {
+    ask(...question: Question): void {
       const mayWait = waiting.length < MOST_WAITING && isWithin(question[0], LARGEST_WAITING)
       if (mayWait || isFree()) waiting.push(question)
       goOn()
     },
     cancelled(id: unknown): void {
-      const at = waiting.findIndex(([message]) => 'id' in message && message.id === id)
+      const at = waiting.findIndex(([request]) => request.id === id)
       if (at >= 0) waiting.splice(at, 1)
       else forget(id)
       goOn()

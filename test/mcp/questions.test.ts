@@ -7,8 +7,8 @@ import { ATTEMPT_MS } from '../../src/mcp/contract.ts'
 import { exchanges } from '../../src/mcp/exchange.ts'
 import { tap } from '../../src/mcp/tap.ts'
 
-/** A transport whose answers leave when the test lets them go, under a client that answers at once. */
-function asked() {
+/** A transport whose answers leave when the test lets them go, under a client that answers at once, or when it is told. */
+function asked({ isAnswering = true } = {}) {
   const leaving: { id: unknown; go(): void }[] = []
   const transport: Transport = {
     start: async () => {},
@@ -19,14 +19,17 @@ function asked() {
       }),
   }
   const { deliver } = tap(transport, { onResult: (_, result) => result, answersInResponse: () => true })
+  const heard: unknown[] = []
+  const answer = (id: string | number) => void transport.send({ jsonrpc: '2.0', id, result: {} })
   transport.onmessage = (message: JSONRPCMessage) => {
-    if ('id' in message && 'method' in message && message.id !== undefined)
-      void transport.send({ jsonrpc: '2.0', id: message.id, result: {} })
+    if (!('id' in message && 'method' in message) || message.id === undefined) return
+    heard.push(message.id)
+    if (isAnswering) answer(message.id)
   }
   const ask = (id: number, params = {}) => deliver({ jsonrpc: '2.0', id, method: 'ping', params })
   const cancel = (requestId: number) =>
     deliver({ jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId } })
-  return { leaving, ask, cancel }
+  return { leaving, heard, ask, answer, cancel }
 }
 
 const settled = () => new Promise(setImmediate)
@@ -57,6 +60,21 @@ t.test('an answer counts until it has left, even if its request is cancelled', a
   t.equal(leaving.length, 4, 'requests that were cancelled while they waited are not answered')
   ask(300)
   t.equal(leaving.at(-1)?.id, 300)
+})
+
+t.test('a request counts until it is answered or cancelled, itself and no other', async (t) => {
+  const { leaving, heard, ask, answer, cancel } = asked({ isAnswering: false })
+  for (let id = 1; id <= 8; id++) ask(id)
+  t.same(heard, [1, 2, 3, 4])
+  cancel(99)
+  cancel(6)
+  t.same(heard, [1, 2, 3, 4], 'neither an unknown one nor one that waits')
+  answer(2)
+  leaving[0]?.go()
+  await settled()
+  t.same(heard, [1, 2, 3, 4, 5])
+  cancel(1)
+  t.same(heard, [1, 2, 3, 4, 5, 7])
 })
 
 t.test('requests of a flood beyond those that may wait are not answered', async (t) => {
