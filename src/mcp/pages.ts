@@ -15,7 +15,6 @@ export interface Pages {
 
 /** Most pages of one list; a server's pages may have no end. */
 const MAX_PAGES = 32
-const LARGEST = { depth: Number.POSITIVE_INFINITY, bytes: MAX_LIST_BYTES }
 
 export function createPages(): Pages {
   let entries: unknown[] = []
@@ -34,25 +33,25 @@ export function createPages(): Pages {
     read(result, isFirst) {
       if (isFirst) take()
       if (!isRecord(result)) return result
-      const { nextCursor, ttlMs, cacheScope, tools, ...rest } = result
+      const { nextCursor, ttlMs, tools, ...rest } = result
       // An empty slice of Go is null in JSON.
       const listed = tools === null ? [] : tools
       if (!Array.isArray(listed)) return result
-      const page: unknown[] = listed.slice(0, Math.max(0, MAX_ENTRIES + 1 - entries.length))
+      const page: unknown[] = listed.slice(0, MAX_ENTRIES - entries.length)
       entries.push(...page)
       count++
       // Some servers end with `nextCursor: null` or "". No page is asked for beyond what can ever be offered, nor after
       // as many bytes of anything else: to read a page of eight megabytes takes most of a second.
       const isOffered = typeof nextCursor === 'string' && nextCursor !== ''
-      const isOpen = entries.length <= MAX_ENTRIES && count < MAX_PAGES
-      const hasNext = isOffered && isOpen && isWithin([entries, beside, rest], LARGEST)
+      const isOpen = entries.length < MAX_ENTRIES && count < MAX_PAGES
+      const hasNext = isOffered && isOpen && isWithin([entries, beside, rest], { bytes: MAX_LIST_BYTES })
       beside = hasNext ? [...beside, rest] : []
       return {
         ...rest,
         resultType: 'complete',
         ...(hasNext && { nextCursor }),
         ttlMs: Number.isInteger(ttlMs) ? Math.min(Math.max(Number(ttlMs), 0), Number.MAX_SAFE_INTEGER) : 0,
-        cacheScope: cacheScope === 'public' ? 'public' : 'private',
+        cacheScope: 'private',
         tools: repairTools(page).tools.map(({ name, inputSchema }) => ({
           name,
           inputSchema: JSON.stringify(inputSchema).includes('"x-mcp-header"')

@@ -73,7 +73,7 @@ const repairTool = once((entry: Record<string, unknown>): Repaired => {
   if (isForAppAlone(entry._meta)) return "it is for the server's own user interface, not for a model"
   const tooLarge = `its definition is larger than ${MAX_TOOL_BYTES} bytes`
   // Megabytes are neither walked nor written only to find that they are too many.
-  if (!isWithin(entry, { depth: Number.POSITIVE_INFINITY, bytes: MAX_TOOL_BYTES })) return tooLarge
+  if (!isWithin(entry, { bytes: MAX_TOOL_BYTES })) return tooLarge
   if (!isWithin(entry, { depth: MAX_DEPTH }))
     return `its definition is nested more than ${MAX_DEPTH} levels deep`
   if (JSON.stringify(entry).length > MAX_TOOL_BYTES) return tooLarge
