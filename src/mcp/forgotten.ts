@@ -35,7 +35,7 @@ export function isForgotten({ error, failure, exchange, over, isProven }: Failed
   const { status = 0 } = refusal ?? exchange
   const { message } = refusal ?? failure
   const hasSession = over.http?.sessionId !== undefined
-  if (over.http && saysSo(status, message, hasSession)) return true
+  if (saysSo(status, message, hasSession)) return true
   // A remembered revision that no longer holds shows at the first request.
   if (refusal) return !isProven && [400, 404, 405].includes(status)
   // Or an answer says -32001. A proxy turns the 404 that a server gave it into an answer (python-sdk: -32600).

@@ -8,7 +8,7 @@ import { listening } from '../listening.ts'
 import { freePort } from '../servers.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
-import { type Exchange, startRig, TOOL } from './servers/rig.ts'
+import { type Exchange, legacyAnswers, startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
@@ -87,7 +87,10 @@ t.test('an error that only mentions a session or version does not make a call ru
     ['modern', 422, -32000, 'Your login session expired'],
     ['modern', 200, -32022, 'Unsupported version of the document'],
     ['modern', 404, -32000, 'Session not found: there are no sessions'],
+    ['modern', 200, -32600, 'Session not found: there are none'],
     ['legacy', 400, -32000, 'Paid, but the checkout session could not be closed'],
+    ['legacy', 200, -32000, 'Session not found in the archive'],
+    ['legacy', 200, -32600, 'Words of its own'],
     ['legacy', 200, -32020, 'A code of its own'],
   ]
   for (const [era, status, code, words] of said) {
@@ -191,6 +194,34 @@ t.test('a refused connection counts as a call that was not sent, over either tra
     await fails(t, call(door(t), { ...spec, transport }), { kind: 'unavailable', sent: false }, transport)
 })
 
+t.test('a call whose server could not be reached at all runs over a new connection', async (t) => {
+  const rig = await startRig(t, 'legacy', 's')
+  const answers = {
+    ...legacyAnswers(rig, 's'),
+    'notifications/initialized': ({ status }: Exchange) => status(202),
+  }
+  for (const [method, answer] of Object.entries(answers))
+    rig.on(method, (exchange) => {
+      exchange.response.setHeader('connection', 'close')
+      answer(exchange)
+    })
+  let isAway = false
+  const mcp = door(t, {
+    async resolve() {
+      if (!isAway) return [{ address: '127.0.0.1', family: 4 }]
+      isAway = false
+      throw Object.assign(new Error('no answer'), { code: 'EAI_AGAIN' })
+    },
+  })
+  const spec = specOf(rig, { url: rig.url.replace('127.0.0.1', 'rig.test') })
+  await list(mcp, spec)
+  isAway = true
+  t.same(await call(mcp, spec), RAN)
+  t.notOk(isAway)
+  t.equal(rig.count('initialize'), 2)
+  t.equal(rig.count('tools/call'), 1)
+})
+
 t.test('an unused connection is closed, and the next one needs no probe', async (t) => {
   for (const era of ['legacy', 'modern'] as const) {
     const rig = await startRig(t, era, 's')
@@ -272,6 +303,7 @@ t.test('a server that is replaced by one of the other revision runs the next cal
       'a refusal of the older revision’s request',
       ({ status }) => status(400, {}, body(null, -32022, 'Unsupported')),
     ],
+    ['modern', 'an answer', ({ fail }) => fail(-32022, 'Unsupported', 400)],
   ]
   for (const [now, how, refuse] of refusals) {
     const rig = await startRig(t, now === 'modern' ? 'legacy' : 'modern')
