@@ -4,7 +4,16 @@
  * not open. No error reveals anything about a secret or a key.
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
-import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  linkSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  writeSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import type { Config } from '../config/config.ts'
 import { makeDataDir, unusable } from '../config/data-dir.ts'
@@ -129,7 +138,7 @@ export function loadKeyFile(dataDir: string): VaultKey[] {
 
 function readOrMake(path: string): string {
   try {
-    return readIfThere(path) ?? made(path)
+    return existsSync(path) ? readFileSync(path, 'utf8') : made(path)
   } catch (failure) {
     throw unusable(path, failure)
   }
@@ -152,19 +161,10 @@ function made(path: string): string {
   return readFileSync(path, 'utf8')
 }
 
-function readIfThere(path: string): string | null {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch (err) {
-    if ((err as NodeJS.ErrnoException).code === 'ENOENT') return null
-    throw err
-  }
-}
-
 function parseKey(text: string, path: string): VaultKey {
-  const [id, base64 = ''] = text.trim().split(':', 2)
+  const [id = '', base64 = ''] = text.trim().split(':')
   const key = Buffer.from(base64, 'base64')
-  if (!id || !KEY_ID.test(id) || key.length !== 32) {
+  if (!KEY_ID.test(id) || key.length !== 32) {
     throw fault(
       `The key file ${path} is damaged. Restore it from a backup: without it the stored secrets cannot be read.`,
     )

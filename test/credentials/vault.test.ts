@@ -1,13 +1,16 @@
-import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import fs, { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { syncBuiltinESMExports } from 'node:module'
 import { join } from 'node:path'
-import { Worker } from 'node:worker_threads'
+import { mock } from 'node:test'
 import fc from 'fast-check'
 import t from 'tap'
 import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import {
   confirmKeys,
   createVault,
+  hintOf,
   loadKeyFile,
+  openVault,
   secretContext,
   verifyKeys,
 } from '../../src/credentials/vault.ts'
@@ -99,41 +102,77 @@ t.test(
   },
 )
 
+t.test(
+  'what was sealed by an earlier version opens, and what a later one may seal is told as such',
+  async (t) => {
+    const sealed = Buffer.from('AQNvbGTGya+bfN6WRC0gt1v9mTTaGkxw+ehQr5EBGyomovTA8hqANue5fAsiH7k=', 'base64')
+    t.equal(createVault([OLD]).open(sealed, CONTEXT), SECRET)
+    const check = 'AQNvbGQshPwCXRxO2zdEqnObwfx0ZVxJj8qme+ZLNyWFyhQuNfY='
+    const init = async (name: string) => (name === 'encryption_check' ? check : '')
+    await verifyKeys({ init, set: async () => {} }, createVault([OLD]))
+    sealed[0] = 2
+    t.match(
+      fault(() => createVault([OLD]).open(sealed, CONTEXT)),
+      /a form that this version of Baton does not know/,
+    )
+  },
+)
+
+t.test('of a secret four characters are shown, if there are more', async (t) => {
+  t.strictSame(['sk-abcd', 'abcde', 'abcd', ''].map(hintOf), ['abcd', 'bcde', '****', '****'])
+})
+
+t.test('the keys of the settings are used if there are any, else those of the key file', async (t) => {
+  const dataDir = scratch(t)
+  const open = (encryptionKeys: (typeof OLD)[] | null) => openVault({ encryptionKeys, dataDir })
+  t.match(open([NEW, OLD]), { current: 'new', others: ['old'] })
+  t.strictSame(readdirSync(dataDir), [])
+  const sealed = open(null).seal(SECRET, CONTEXT)
+  t.equal(open(null).open(sealed, CONTEXT), SECRET)
+})
+
 t.test('the key file', async (t) => {
   const dir = scratch(t)
 
-  await t.test('is made once, by the first that needs it, and only its owner can read it', async (t) => {
-    const folders = Array.from({ length: 30 }, (_, i) => join(dir, `race-${i}`))
-    const url = new URL('../../src/credentials/vault.js', import.meta.url).href
-    // Whoever is behind finds keys that are made already, and so catches up with the other.
-    const code = `import('${url}').then(({ loadKeyFile }) => {
-      const ids = ${JSON.stringify(folders)}.map((folder) => loadKeyFile(folder)[0].id)
-      require('node:worker_threads').parentPort.postMessage(ids)
-    })`
-    const makeKeys = () =>
-      new Promise((resolve, reject) => {
-        new Worker(code, { eval: true }).once('message', resolve).once('error', reject)
-      })
-    const [ids, others] = await Promise.all([makeKeys(), makeKeys()])
-    t.strictSame(ids, others)
-    const [data = ''] = folders
-    t.strictSame(
-      folders.map((folder) => loadKeyFile(folder)[0]?.id),
-      ids,
-    )
+  await t.test('is made once, and only its owner can read it', async (t) => {
+    const data = join(dir, 'made')
+    const keys = loadKeyFile(data)
+    t.strictSame(loadKeyFile(data), keys)
     t.strictSame(readdirSync(data), ['encryption.key'])
     t.equal(statSync(join(data, 'encryption.key')).mode & 0o777, 0o600)
     t.match(readFileSync(join(data, 'encryption.key'), 'utf8'), /^k[0-9a-f]{8}:[A-Za-z0-9+/]{43}=\n$/)
   })
 
+  await t.test('is taken as it is if another process makes it meanwhile, or has made it', async (t) => {
+    const data = join(dir, 'shared')
+    const others = `k2:${Buffer.alloc(32, 2).toString('base64')}\n`
+    const { linkSync: link } = fs
+    const linkSync = mock.method(fs, 'linkSync', (draft: string, path: string) => {
+      writeFileSync(path, others)
+      link(draft, path)
+    })
+    syncBuiltinESMExports()
+    t.teardown(() => {
+      linkSync.mock.restore()
+      syncBuiltinESMExports()
+    })
+    for (const _ of ['meanwhile', 'before']) t.strictSame(loadKeyFile(data), [key('k2', 2)])
+    t.equal(linkSync.mock.callCount(), 1, 'one that is there needs no file system with links')
+    t.strictSame(readdirSync(data), ['encryption.key'])
+  })
+
   await t.test('is not replaced when it is damaged', async (t) => {
     const path = join(dir, 'encryption.key')
-    writeFileSync(path, 'k1:c2hvcnQ=\n')
-    t.match(
-      fault(() => loadKeyFile(dir)),
-      /^internal: The key file .*encryption\.key is damaged/,
-    )
-    t.equal(readFileSync(path, 'utf8'), 'k1:c2hvcnQ=\n')
+    const base64 = Buffer.alloc(32).toString('base64')
+    for (const text of ['k1:c2hvcnQ=\n', base64, `:${base64}`, `a key:${base64}`, '']) {
+      writeFileSync(path, text)
+      t.match(
+        fault(() => loadKeyFile(dir)),
+        /^internal: The key file .*encryption\.key is damaged/,
+        text,
+      )
+      t.equal(readFileSync(path, 'utf8'), text)
+    }
   })
 
   await t.test('is named where it cannot be read', async (t) => {
