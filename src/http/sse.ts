@@ -207,7 +207,7 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => void): P
     },
     end() {
       clearTimeout(greeting)
-      if (!raw.destroyed) raw.end()
+      raw.end()
     },
   }
 }

@@ -1,4 +1,5 @@
 /** What event streams tell: of a turn, of a session, after a cursor. */
+import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
 import type { ReadOptions } from '../../src/bus/bus.ts'
@@ -6,7 +7,7 @@ import { endId } from '../../src/bus/cursor.ts'
 import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Turn } from '../../src/store/store.ts'
-import { eventually } from '../waiting.ts'
+import { eventually, gate } from '../waiting.ts'
 import { cursorAt } from './fake-bus.ts'
 import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from './served-streams.ts'
 
@@ -318,6 +319,38 @@ t.test(
   },
 )
 
+t.test(
+  'the key of a stream with events to send is looked at once a second, not with each event',
+  async (t) => {
+    const asked: string[] = []
+    let doing = 'opening'
+    const auth = {
+      assertLocal() {},
+      async authenticate() {
+        asked.push(doing)
+        return { owner: 'local', admin: true, key_id: 'key_1' }
+      },
+    }
+    const s = await serve(t, turnRow(), { pingMs: 600_000, auth })
+    let now = 0
+    const clock = mock.method(performance, 'now', () => now)
+    t.teardown(() => clock.mock.restore())
+    const stream = await s.open('/v1/sessions/ses_1/events')
+    await until(stream, '\n\n')
+    for (const [ms, text] of [
+      [1000, 'first'],
+      [1, 'second'],
+      [1000, 'third'],
+    ] as const) {
+      now += ms
+      doing = text
+      await s.say('content.delta', 'turn_1', { text })
+      await until(stream, `"${text}"`)
+    }
+    t.same(asked, ['opening', 'second'])
+  },
+)
+
 t.test('a reader that is too slow for its buffer is told that it lagged, and its stream ends', async (t) => {
   const s = await serve(t, turnRow())
   scripted(async function* () {
@@ -351,6 +384,22 @@ t.test('a bus that fails in the middle ends the stream and nothing else', async 
   t.same(typesIn(await all(await s.open('/v1/turns/turn_1/events'))), ['content.delta'])
   t.match(lines, [{ msg: 'an event stream broke', err: { message: /bus is away/ } }])
   t.equal((await s.call('GET', '/healthz')).status, 200)
+})
+
+t.test('a bus that fails as a reader leaves is no news', async (t) => {
+  const { opened: over, open: end } = gate()
+  const s = await serve(t, turnRow(), {
+    log: pino({ level: 'warn' }, { write: (line) => void t.fail(line) }),
+  })
+  scripted(async function* ({ signal }) {
+    yield { events: [event('content.delta', 1)] }
+    await aborted(signal)
+    setImmediate(end)
+    throw new BatonError('unavailable', 'The event bus is away.')
+  })(s)
+  const stream = await s.open('/v1/turns/turn_1/events')
+  stream.destroy()
+  await over
 })
 
 t.test('events that are there together are sent in few writes', async (t) => {
