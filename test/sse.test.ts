@@ -27,7 +27,9 @@ t.test('the decoder reads the forms of an event stream that vendors use', async 
     [frame('a', undefined, '7')],
     'unknown fields are passed over',
   )
-  t.same(decode('\ufeffdata: a\n\n'), [frame('a')], 'a byte order mark is passed over')
+  t.same(decode('', '\ufeffdata: a\n\n'), [frame('a')], 'a byte order mark is passed over')
+  t.same(decode('data: a', '\ufeffb\n\n'), [frame('a\ufeffb')], 'but not within the stream')
+  t.same(decode('data: a\r', '', '\ndata: b\n\n'), [frame('a\nb')], 'CR LF that is cut')
   t.same(decode('{"error":"no stream"}'), [], 'a text that is no stream has no frames')
 })
 
@@ -88,6 +90,13 @@ t.test('an event of lines without end is given up', async (t) => {
   t.throws(() => flood('data\n', 1), tooMany)
   t.ok(frames.filter(({ data }) => data === 'a').length === 5, 'an event before it is delivered')
   for (const line of ['data\n\n', ':\r\r', '\r\n']) t.doesNotThrow(() => flood(line), line)
+  const pieces = (...texts: string[]) => {
+    const decoder = createDecoder(() => {})
+    for (let i = 0; i <= 100_000; i++) for (const text of texts) decoder.push(text)
+  }
+  t.throws(() => pieces('data', '\n'), tooMany, 'the end of a line is not the end of its event')
+  t.doesNotThrow(() => pieces('data\n', '\n'), 'many events that are cut before their ends')
+  t.doesNotThrow(() => pieces('data\r', '\n', '\r', '\n'), 'or within them')
 })
 
 t.test('events and comments are encoded as clients read them', async (t) => {
