@@ -9,12 +9,15 @@ t.test('a glob with many stars matches correctly and quickly', async (t) => {
     ['read', ['read'], ['reader', 'read*', '']],
     ['*', ['read', ''], []],
     ['a*a', ['aa', 'aba'], ['a', 'ab']],
+    ['a*', ['a', 'ab'], ['ba', '']],
     ['*b*', ['b', 'abc', 'a\nb'], ['ac']],
     ['a**c*d', ['acd', 'abcxd', 'accdd'], ['adc', 'acdx']],
     ['*ab*abc', ['ab_abc', 'ababc'], ['abc', 'ab_abc_']],
-    ['rea?', ['read', 'rea?'], ['rea', 'reads', 'xread']],
+    ['rea?', ['read', 'rea?'], ['rea', 'lead', 'reads', 'xread']],
     ['?*a?c*?', ['xabcx', 'x_aac_abcx'], ['abcx', 'xabc', 'xacx']],
+    ['*a?*', ['ab', 'xabx'], ['a', 'xb']],
     ['*?', ['a', 'ab'], ['']],
+    ['??**', ['ab'], ['a']],
     ['a.c', ['a.c'], ['abc']],
   ]
   for (const [glob, fits, fitsNot] of table) {
