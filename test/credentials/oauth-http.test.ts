@@ -4,10 +4,12 @@ import t from 'tap'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
 import { USER_AGENT } from '../../src/version.ts'
 import { listening } from '../listening.ts'
+import { freePort } from '../servers.ts'
 import { suspendedWhenAsked } from '../suspended.ts'
 
 const server = createServer(async (request, response) => {
   if (request.url === '/endless') return void response.end(Buffer.alloc((1 << 20) + 1, 'x'))
+  if (request.url === '/silent') return
   if (request.url === '/echo') return void response.end(JSON.stringify(request.headers))
   let body = ''
   for await (const chunk of request) body += chunk
@@ -19,18 +21,31 @@ const http = createOAuthHttp({})
 t.teardown(() => http.close())
 /** Renewed at once */
 const LOGINS = 100
+const open = {
+  grant_type: 'grant-of-the-vendor',
+  client_id: 'client-of-the-gateway',
+  redirect_uri: 'callback-of-the-gateway',
+  tierId: 'tier-of-the-account',
+  cloudaicompanionProject: 'project-of-the-account',
+}
+const fields = { ...open, refresh_token: 'rt-secret-of-the-login' }
 const sent = {
   method: 'POST' as const,
   headers: { authorization: 'Bearer ya29.secret-of-the-login' },
-  json: { refresh_token: 'rt-secret-of-the-login', client_id: 'baton' },
+  json: fields,
 }
 
 t.test('a refusal that quotes the request shows none of its secrets', async (t) => {
-  for (const code of [400, 307]) {
-    const { status, body } = await http.send({ ...sent, url: `${root}/${code}` })
+  const { json: _, ...formed } = { ...sent, form: fields }
+  for (const [code, call] of [
+    [400, sent],
+    [307, sent],
+    [400, formed],
+  ] as const) {
+    const { status, body } = await http.send({ ...call, url: `${root}/${code}` })
     t.equal(status, code)
     t.notMatch(body, /secret-of-the-login/)
-    t.match(body, 'baton', 'public values stay')
+    for (const value of Object.values(open)) t.match(body, value, 'public values stay')
   }
   t.match(
     (await http.send({ ...sent, url: `${root}/taken` })).body,
@@ -47,6 +62,19 @@ t.test('a login service hears that Baton asks, and that Baton reads plain JSON',
 
 t.test('an answer without end is given up', async (t) => {
   await t.rejects(http.send({ ...sent, url: `${root}/endless` }), { code: 'upstream_disconnected' })
+})
+
+t.test('a service that is silent or away is told as such', async (t) => {
+  const hasty = createOAuthHttp({ timeoutMs: 50 })
+  t.teardown(() => hasty.close())
+  await t.rejects(hasty.send({ ...sent, url: `${root}/silent` }), {
+    code: 'upstream_timeout',
+    message: /within 50 ms/,
+  })
+  await t.rejects(http.send({ ...sent, url: `http://127.0.0.1:${await freePort()}` }), {
+    code: 'upstream_disconnected',
+    cause: { code: 'ECONNREFUSED' },
+  })
 })
 
 t.test('a request waits for no other, which would cost its answer time', async (t) => {
