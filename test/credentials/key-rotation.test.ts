@@ -10,6 +10,7 @@ const vault = createVault([key('new', 2), key('old', 1)])
 t.test('every page is sealed anew, and so is a row that is written behind a pass', async (t) => {
   const rows = new Map<string, Uint8Array>()
   const write = (id: string) => rows.set(id, former.seal('secret', secretContext('ann', id)))
+  let confirmed = 0
   for (const id of ['b', 'c', 'd']) write(id)
   const store = {
     sealed: {
@@ -26,9 +27,10 @@ t.test('every page is sealed anew, and so is a row that is written behind a pass
       arguments: async () => [],
       documents: async () => [],
     },
-    settings: { set: async () => {} },
+    settings: { set: async () => void confirmed++ },
   } as unknown as Parameters<typeof rotateKeys>[0]
   t.same(await rotateKeys(store, vault), { resealed: 4, left: 0, unopened: [] })
+  t.equal(confirmed, 1, 'no pass follows the one that found nothing')
   for (const [id, secret] of rows) t.equal(vault.keyId(secret), 'new', id)
 })
 
@@ -108,14 +110,14 @@ t.test(
   async (t) => {
     const secret = former.seal('secret', secretContext('ann', 'a'))
     const did: unknown[] = []
-    const rotation = (passes: number) => {
+    const rotation = (passes: number, isWritten: boolean) => {
       const store = {
         sealed: {
           secrets: async (after: string) =>
             after || passes-- <= 0
               ? []
               : [{ table: 'credential', id: 'a', owner: 'ann', version: 1, secret }],
-          putSecret: async () => false,
+          putSecret: async () => isWritten,
           arguments: async () => [],
           documents: async () => [],
         },
@@ -124,15 +126,15 @@ t.test(
       } as unknown as Parameters<typeof rotateEncryption>[0]
       return rotateEncryption(store, vault, 'admin')
     }
-    const entry = (left: number) => ({
+    const entry = (resealed: number, left: number) => ({
       owner: 'admin',
       act: 'encryption.rotate',
       subject: 'new',
-      details: { resealed: 0, left, unopened: 0 },
+      details: { resealed, left, unopened: 0 },
     })
-    t.match(await rotation(6), { left: 1, key: 'new', others: ['old'] })
-    t.same(did.splice(0), [entry(1)], 'a former key is still needed')
-    t.match(await rotation(5), { left: 0 })
-    t.same(did, ['encryption_check', entry(0)])
+    t.match(await rotation(6, true), { left: 1, key: 'new', others: ['old'] })
+    t.same(did.splice(0), [entry(5, 1)], 'a former key is still needed: the last pass only counts')
+    t.match(await rotation(5, false), { left: 0 })
+    t.same(did, ['encryption_check', entry(0, 0)])
   },
 )
