@@ -1,5 +1,5 @@
 /** Environment and file become one frozen configuration, or a list of every problem. */
-import { readdirSync, statSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 import t from 'tap'
@@ -365,6 +365,32 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
     ['prot', 'toolbox.mcps[0].pim'],
   )
   t.match(problems({ BATON_CONFIG: 'missing.yaml' }), [{ path: 'BATON_CONFIG', problem: /ENOENT/ }])
+  for (const [yaml, place] of [
+    ['toolbox: {tools: [null]}', 'toolbox.tools[0]'],
+    ['toolbox: {mcps: [null]}', 'toolbox.mcps[0]'],
+    [
+      'toolbox: {mcps: [{name: a, transport: stdio, command: x, mode: strict, env: {a.b.c: [1]}}]}',
+      'toolbox.mcps[0].env.a.b.c',
+    ],
+  ] as const)
+    t.same(
+      problems({}, yaml).map(({ path }) => path),
+      [place],
+    )
+  t.match(problems({ BATON_PORT: 'x' }, 'port: 1'), [{ path: 'BATON_PORT' }], 'at the value that counts')
+  const { loginExtras } = load({}, 'providers: {openai: {oauth: {system_blocks: [Hi]}}, gemini: {}}').config
+  t.strictSame(loginExtras, {
+    openai: { system_blocks: ['Hi'], headers: {} },
+    gemini: { system_blocks: [], headers: {} },
+  })
+  const taken = join(empty, 'taken')
+  const path = join(taken, 'baton.yaml')
+  mkdirSync(path, { recursive: true })
+  t.throws(
+    () => loadConfig({}, taken),
+    { message: `${path}: the file ${path} cannot be read (EISDIR). Correct the path` },
+    'also one that nobody named, if it is there',
+  )
   t.match(problems({}, '- a\n- b\n'), [{ problem: 'must be a map of settings' }])
   const broken = problems({}, 'admin_key: "hunter2\nport: 1\n')
   t.match(broken, [{ path: /baton\.yaml:\d+:\d+$/, problem: /not valid YAML/ }])
