@@ -53,7 +53,7 @@ function unlessRefused(error: unknown): void {
 
 /** Puts itself between the transport and the client, which sets `onmessage` afterwards. */
 export function tap(transport: Transport, options: TapOptions): Tap {
-  const pending = new Map<string | number, JSONRPCRequest>()
+  const pending = new Map<unknown, JSONRPCRequest>()
   let handler: Deliver | undefined
   const send = transport.send.bind(transport)
   const questions = createQuestions((message, extra) => handler?.(message, extra))
@@ -66,8 +66,7 @@ export function tap(transport: Transport, options: TapOptions): Tap {
       return
     }
     // Some servers give a number back as text, which the SDK takes as well.
-    const request =
-      message.id === undefined ? undefined : (pending.get(message.id) ?? pending.get(Number(message.id)))
+    const request = pending.get(message.id) ?? pending.get(Number(message.id))
     if (!request) return handler?.(message, extra)
     pending.delete(request.id)
     const seen =
@@ -77,10 +76,6 @@ export function tap(transport: Transport, options: TapOptions): Tap {
   const fail: Tap['fail'] = (id, kind, text) => {
     if (!pending.delete(id)) return
     handler?.({ jsonrpc: '2.0', id, error: { code: -32000, message: text, data: { [LOCAL]: kind } } })
-  }
-
-  const forget = (id: unknown): void => {
-    if (typeof id === 'number' || typeof id === 'string') pending.delete(id)
   }
 
   Object.defineProperty(transport, 'onmessage', {
@@ -94,7 +89,7 @@ export function tap(transport: Transport, options: TapOptions): Tap {
   const ask = async (request: JSONRPCRequest, sendOptions: SendOptions): Promise<void> => {
     const { id } = request
     pending.set(id, request)
-    sendOptions?.requestSignal?.addEventListener('abort', () => forget(id), { once: true })
+    sendOptions?.requestSignal?.addEventListener('abort', () => pending.delete(id), { once: true })
     const exchange = exchanges.getStore()
     if (exchange) Object.assign(exchange, { id, isStreaming: false })
     const onRequestStreamEnd = (): void => {
@@ -124,7 +119,7 @@ export function tap(transport: Transport, options: TapOptions): Tap {
         own.abort()
       })
     if (!('method' in message)) return questions.answered(message.id, leave)
-    if (message.method === 'notifications/cancelled') forget(message.params?.requestId)
+    if (message.method === 'notifications/cancelled') pending.delete(message.params?.requestId)
     if (message.method !== 'notifications/initialized') return leave()
     // Some servers never answer, or open a stream that they do not end (vocs#484), and then answer requests.
     await within(READY_MS, leave().catch(unlessRefused))
