@@ -150,20 +150,19 @@ function providerProblems(content: FileContent): Problem[] {
   )
 }
 
-/** Variable before file before default. An unfit value is left out. */
+/** Variable before file before default. An unfit value is undefined. */
 function readSettings(
   env: Env,
   file: Record<string, unknown>,
   setBy: ReadonlyMap<string, string>,
   problems: Problem[],
 ): Partial<SettingValues> {
-  const values = Object.entries<Setting<unknown>>(SETTINGS).flatMap(([key, setting]) => {
+  const values = Object.entries<Setting<unknown>>(SETTINGS).map(([key, setting]) => {
     const name = env[setting.name]?.trim() ? setting.name : (setting.also ?? setting.name)
     const fromEnv = env[name]?.trim() || null
     const fromFile = fileText(file[key])
     const path = fromEnv === null && fromFile !== null ? withVariable(key, setBy) : name
-    const value = readOne(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)
-    return value === undefined ? [] : [[key, value]]
+    return [key, readOne(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)]
   })
   return Object.fromEntries(values)
 }

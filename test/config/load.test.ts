@@ -30,6 +30,8 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
     connectorsAllowPrivate: true,
     allowStdioConnectors: false,
     encryptionKeys: null,
+    forwardProxy: null,
+    connectorProxy: null,
     deploymentOptions: { dual_declarations: true, unstored: false },
     baseUrls: {
       openai: 'https://api.openai.com/v1',
@@ -129,13 +131,25 @@ t.test('the API keys of the environment become credentials', async (t) => {
     { provider: 'openai', apiKey: 'sk-1' },
     { provider: 'gemini', apiKey: 'g-1' },
   ])
-  t.same(load({ ANTHROPIC_WORKSPACE_ID: 'wrkspc_1', ANTHROPIC_API_KEY: 'sk-2' }).config.envCredentials, [
+  const placed = { ...env, ANTHROPIC_WORKSPACE_ID: 'wrkspc_1', ANTHROPIC_API_KEY: 'sk-2' }
+  t.strictSame(load(placed).config.envCredentials, [
+    { provider: 'openai', apiKey: 'sk-1' },
     { provider: 'anthropic', apiKey: 'sk-2', workspaceId: 'wrkspc_1' },
+    { provider: 'gemini', apiKey: 'g-1' },
   ])
   const found = problems({ OPENAI_API_KEY: 'sk-secret with\nbreak' })
   t.match(found, [{ path: 'OPENAI_API_KEY' }])
   t.notMatch(JSON.stringify(found), /secret/)
 })
+
+t.test(
+  'every page may call where each call needs a key, and a proxy is not for connectors unless they are named',
+  async (t) => {
+    t.same(problems({ BATON_CORS_ORIGINS: '*', BATON_AUTH: 'keys' }), [])
+    const { config } = load({ HTTPS_PROXY: 'http://proxy.test:3128' })
+    t.match(config, { forwardProxy: { url: /proxy\.test/ }, connectorProxy: null })
+  },
+)
 
 t.test('an encryption key that stands where its id belongs is not shown', async (t) => {
   const key = 'c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U'
@@ -377,7 +391,12 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
       problems({}, yaml).map(({ path }) => path),
       [place],
     )
-  t.match(problems({ BATON_PORT: 'x' }, 'port: 1'), [{ path: 'BATON_PORT' }], 'at the value that counts')
+  t.match(
+    problems({ BATON_PORT: 'x' }, 'port: 1'),
+    [{ path: 'BATON_PORT', remedy: /^Port to listen on.*[^.]$/ }],
+    'at the value that counts',
+  )
+  t.equal(problems({}, 'port: {a: 1}').length, 1)
   const { loginExtras } = load({}, 'providers: {openai: {oauth: {system_blocks: [Hi]}}, gemini: {}}').config
   t.strictSame(loginExtras, {
     openai: { system_blocks: ['Hi'], headers: {} },
