@@ -343,6 +343,15 @@ t.test('a database server needs encryption keys', async (t) => {
   t.match(socket, { problem: /absolute URL/, remedy: /for a socket see docs\/operations/ })
 })
 
+t.test('keys that nobody can make, or anybody can guess, are a warning', async (t) => {
+  const warned = (env: Record<string, string>) => load({ BATON_AUTH: 'keys', ...env }).warnings
+  t.match(warned({}), [/ADMIN_KEY is not set.* before the gateway starts with: /])
+  t.match(warned({ BATON_ADMIN_KEY: 'x'.repeat(15) }), [/ADMIN_KEY is shorter than 16/])
+  t.same(warned({ BATON_ADMIN_KEY: 'x'.repeat(16) }), [])
+  const servers = { DATABASE_URL: 'postgres://db/baton', BATON_ENCRYPTION_KEYS: `k1:${KEY}` }
+  t.match(warned({ ...servers, REDIS_URL: 'redis://cache' }), [/make a first key with: /])
+})
+
 t.test(
   'a variable that can only be meant for Baton and that it does not know is a warning; others are ignored',
   async (t) => {
