@@ -134,11 +134,12 @@ const RULES: readonly Rule[] = [
     says: '{vendor} is overloaded.',
   },
   {
-    // cyber_policy, bio_policy, content_policy_violation, … OpenRouter's `invalid_prompt` is any malformed request
-    // (its page "Error Handling" of the Responses API; can1357/oh-my-pi#9041).
+    // cyber_policy, bio_policy, content_policy_violation, … `invalid_prompt` comes "for safety reasons", too
+    // (microsoft/PyRIT#1463); OpenRouter's is any malformed request (its page "Error Handling" of the Responses API;
+    // can1357/oh-my-pi#9041).
     when: ({ code, type, message }) =>
       [code, type].some((name) => /_policy(_violation)?$|^content_filter$/.test(name)) ||
-      (code === 'invalid_prompt' && /policy|^$/i.test(message)),
+      (code === 'invalid_prompt' && /policy|safety|^$/i.test(message)),
     code: 'upstream_rejected',
     says: '{vendor} refused the conversation by its policy.',
   },

@@ -75,12 +75,14 @@ t.test('failures become codes of the catalogue', async (t) => {
       /refused the request/,
     ],
     [400, json({ code: 'cyber_policy', message: 'no' }), 'upstream_rejected', /policy/],
-    [
-      400,
-      json({ code: 'invalid_prompt', message: 'It violates our usage policy.' }),
-      'upstream_rejected',
-      /by its policy/,
-    ],
+    ...['It violates our usage policy.', "We've limited access for safety reasons."].map(
+      (message): (typeof rows)[number] => [
+        400,
+        json({ code: 'invalid_prompt', message }),
+        'upstream_rejected',
+        /by its policy/,
+      ],
+    ),
     [
       400,
       json({ code: 'invalid_prompt', message: 'Bad input.' }),
