@@ -45,8 +45,8 @@ const NEWEST: Family = {
 const FAMILIES: readonly Family[] = [
   plain(/^gpt-5-chat/, true),
   { pattern: /^gpt-5\.\d-chat/, reasoning: true, efforts: ['medium'], vision: true },
-  plain(/^(gpt-4o|gpt-4\.[15]|gpt-4-turbo|chatgpt-4o)/, true),
-  plain(/^(gpt-4|gpt-3\.?5)/, false),
+  plain(/^(gpt-4-?o|gpt-4\.[15]|gpt-4-turbo|chatgpt-4o)/, true),
+  plain(/^(gpt-4|gpt-3\.5)/, false),
   { pattern: /^o(1-mini|1-preview|3-mini)/, reasoning: true, efforts: UP_TO_HIGH, vision: false },
   { pattern: /^o\d/, reasoning: true, efforts: UP_TO_HIGH, vision: true },
   { pattern: /^gpt-5-pro/, reasoning: true, efforts: ['high'], vision: true },
@@ -76,10 +76,14 @@ export function familyOf(model: string): Family {
 /**
  * The model's own name in that of a fine-tuned model (`ft:gpt-4o-…:org::id`), a gateway (`openai/gpt-4o`:
  * vercel/ai#11828; `openai.gpt-5.5` at Bedrock), or a deployment (`ptu-gpt-5.4-mini`: bolna-ai/bolna#882; `gpt4o-prod`).
+ * Of deployments the version is often written without its dot (`gpt-41`: QuantumNous/new-api#980; `gpt-4-1-mini`).
  */
 function baseOf(model: string): string {
   const [, base = model] = /(?:^|[^a-z\d])((?:gpt-?\d|chatgpt-|o\d).*)/i.exec(model) ?? []
-  return base.toLowerCase().replace(/^gpt(?=\d)/, 'gpt-')
+  return base
+    .toLowerCase()
+    .replace(/^gpt-?(?=\d)/, 'gpt-')
+    .replace(/^(gpt-\d)-?(?=\d(?!\d))/, '$1.')
 }
 
 const RANK: readonly Effort[] = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
@@ -155,7 +159,7 @@ const commonTo = (model: string) => ({
  */
 export const appendsInstructions = (model: string): boolean => versionOf(model) >= 6.2
 
-/** Of a GPT model, by its name; 0 for any other model (and for `gpt-35-turbo`, as Azure writes it). */
+/** Of a GPT model, by its name; 0 for any other model. */
 const versionOf = (model: string): number => Number(/^gpt-(\d(?:\.\d)?)(?!\d)/.exec(baseOf(model))?.[1] ?? 0)
 
 /**

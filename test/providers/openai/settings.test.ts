@@ -45,6 +45,13 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
     ['prod-GPT-4o', true, 'image,pdf,file'],
     ['gpt4o-prod', true, 'image,pdf,file'],
     ['our-gpt-35-turbo', true, 'file'],
+    ['gpt-41', true, 'image,pdf,file'],
+    ['our-gpt41-mini', true, 'image,pdf,file'],
+    ['gpt-4-1-nano', true, 'image,pdf,file'],
+    ['gpt-4-o', true, 'image,pdf,file'],
+    ['gpt-4-0613', true, 'file'],
+    ['gpt-4-1106-preview', true, 'file'],
+    ['gpt-5-2025-08-07', false, 'image,pdf,file'],
     ['custom-o3-mini', false, 'file'],
     ['openai/gpt-oss-120b', false, 'image,pdf,file'],
   ] as const) {
@@ -56,7 +63,7 @@ t.test('sampling, media and effort of a model are looked up by its family', asyn
     const { body } = publicBody(requestFor({ model, settings }))
     return [body.temperature, body.top_p]
   }
-  for (const model of ['gpt-5.1', 'gpt-5.2-2025-12-11', 'gpt-5.4-mini', 'ptu-gpt-5.4-mini']) {
+  for (const model of ['gpt-5.1', 'gpt-5.2-2025-12-11', 'gpt-5.4-mini', 'ptu-gpt-5.4-mini', 'gpt-5-4-nano']) {
     t.same(unthinking(model, 'none'), [0.2, 0.5], `${model} samples while it does not think`)
     t.same(unthinking(model, 'low'), [undefined, undefined], model)
     t.same(unthinking(model, null), [0.2, 0.5], `${model} does not think unless it is asked to`)
