@@ -114,9 +114,9 @@ const DEEPSEEK: Family = { ...UNSIGNED, documents: [] }
 /**
  * The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. Clouds and gateways
  * have names of their own around it: `us.anthropic.claude-sonnet-4-5-20250929-v1:0`, `anthropic/claude-opus-4.6`,
- * `databricks-claude-opus-4-7` (databricks/unity-gateway#102).
+ * `databricks-claude-opus-4-7` (databricks/unity-gateway#102). Not that of a `…:thinking`, which thinks unasked.
  */
-const CLAUDE = /^(.*[./:-])?claude-([a-z]+-\d+(?:[-.]\d{1,2})?)(?:[-@]\d{8})?(?:-v\d+)?(?::\w+)?$/
+const CLAUDE = /^(.*[./:-])?claude-([a-z]+-\d+(?:[-.]\d{1,2})?)(?:[-@]\d{8})?(?:-v\d+)?(?::(?!thinking)\w+)?$/
 
 function tabled(model: string): Family {
   const [, prefix, line = ''] = CLAUDE.exec(model) ?? []
@@ -127,9 +127,13 @@ function tabled(model: string): Family {
   return /deepseek|glm|kimi|mimo/i.test(model) ? UNSIGNED : FOREIGN
 }
 
-/** Of a Claude behind a cloud or a gateway: some do not know what is Anthropic's alone, or count `max_tokens` as used. */
+/**
+ * Of a Claude behind a cloud or a gateway: some do not know what is Anthropic's alone, count `max_tokens` as used, or
+ * have it think though the request says nothing of it.
+ */
 const relayed = (family: Family): Family => ({
   ...family,
+  thinksUnasked: family.thinksUnasked || null,
   dropsUnbound: false,
   systemMessages: false,
   documents: FOREIGN.documents,

@@ -83,6 +83,11 @@ t.test('thinking is asked for as each model takes it', async (t) => {
       'fields that a relay may not know are left out',
     )
     t.match(plan('anthropic/claude-opus-9'), { thinking: undefined }, 'a Claude that is not known')
+    t.match(
+      plan('anthropic/claude-sonnet-4.5:thinking', undefined, { settings: { temperature: 0.5 } }),
+      { thinking: undefined, notes: [/temperature/] },
+      'a variant that always thinks takes none of the settings that thinking rules out',
+    )
     const { boundThinking, systemMessages } = anthropic.capabilities('anthropic/claude-opus-5.5')
     t.same([boundThinking, systemMessages], [true, false])
   })
@@ -161,6 +166,8 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     for (const [model, effort] of [
       ['claude-sonnet-5-5', 'none'],
       ['deepseek-v4-flash', undefined],
+      ['anthropic/claude-sonnet-4.5', undefined],
+      ['anthropic/claude-sonnet-4.5:thinking', undefined],
       ['glm-9', 'none'],
     ] as const) {
       t.match(
