@@ -46,9 +46,10 @@ const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 /**
  * Refusals of reasoning sent back that is of another account or model, was never stored, or lacks its pair; or that
  * Azure takes only with an id (openai/codex#3451, NousResearch/hermes-agent#63257), or of one answer alone (#106718).
+ * "Could not decrypt the provided encrypted_content" is xAI's (Wei-Shaw/sub2api#4535).
  */
 export const STALE =
-  /encrypted.content.*(could not be|not issued)|Item with id '[^']*' not found|Items are not persisted|without its required|Missing required parameter: 'input\[\d+\]\.id'|provided data does not match the expected schema|Conflicting authenticated continuation/i
+  /encrypted.content.*(could not be|not issued)|could not decrypt the provided encrypted|Item with id '[^']*' not found|Items are not persisted|without its required|Missing required parameter: 'input\[\d+\]\.id'|provided data does not match the expected schema|Conflicting authenticated continuation/i
 
 /** A text of more than 10 MiB (Shopify/roast#52); with a smaller maximum the text is a name or an id. */
 const LONG_TEXT = /string too long\. .* maximum length \d{7}/

@@ -451,6 +451,7 @@ t.test('a refused request is amended once, without what was refused', async (t) 
     failed({ message: 'The provided data does not match the expected schema', code: 'invalid_payload' }),
     failed({ message: 'Conflicting authenticated continuation identities.', code: 'invalid_value' }),
     failed({ message: 'Failed: [x] reasoning `encrypted_content` was not issued to this caller' }),
+    failed({ message: 'Could not decrypt the provided encrypted_content. Ensure the value is unmodified.' }),
   ]) {
     const again = openai.amend(failure, request)
     t.same(again?.messages, [{ role: 'assistant', parts: parts.slice(1) }])
