@@ -8,10 +8,9 @@ import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { statusIn } from '../frames.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
+import { TOO_LONG, UNPAID } from '../refusals.ts'
 import { vendorsError } from '../relayed.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
-import { TOO_LONG } from '../too-long.ts'
-import { UNPAID } from '../unpaid.ts'
 
 interface Report {
   /** null: the error came inside a stream, and names none */

@@ -7,10 +7,9 @@ import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { statusIn } from '../frames.ts'
 import { type Json, number, object, string } from '../json.ts'
+import { TOO_LONG, UNPAID } from '../refusals.ts'
 import { vendorsError } from '../relayed.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
-import { TOO_LONG } from '../too-long.ts'
-import { UNPAID } from '../unpaid.ts'
 
 /** What a failure says, wherever it came from. `status` is null inside a stream that began well. */
 export interface Facts {
