@@ -617,9 +617,9 @@ const RELAYED: readonly [status: number, body: string, code: string, says: RegEx
   ],
   [
     400,
-    '{"error":{"code":"invalid_prompt","message":"Invalid."},"metadata":{"raw":"input[2]: Bad item."}}',
+    '{"error":{"code":"invalid_prompt","message":"Invalid."},"metadata":{"raw":"Bad key safety_identifier."}}',
     'upstream_rejected',
-    /said: input\[2\]: Bad item\.$/,
+    /refused the request\. It said: Bad key safety_identifier\.$/,
   ],
   [
     400,
