@@ -19,7 +19,7 @@ export function vendorsError(error: Json): Json {
   return raw === undefined ? error : { ...error, message: raw }
 }
 
-/** The first object in the words if it is a vendor's answer: it has an error, or is all that there is and has a message. */
+/** The first object in the words if it is a vendor's answer: it has an error, or stands at the beginning with a message. */
 function errorIn(words: string): Json | null {
   const start = words.indexOf('{')
   let end = start
