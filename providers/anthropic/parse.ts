@@ -245,7 +245,7 @@ function onBlockDelta(state: State, event: Json): ModelEvent[] {
   const place = number(event.index) ?? -1
   const told = TOLD.find((type) => string(delta[type]))
   const open = state.open.get(place)
-  const isOther = open && TOLD.includes(open.type) && open.type !== told
+  const isOther = open && TOLD.includes(open.type) && !string(delta[open.type])
   if (!told || (open && !isOther)) return open?.delta(delta) ?? []
   const begun = onBlockStart(state, { index: place, content_block: { type: told } })
   return [...begun, ...(state.open.get(place)?.delta(delta) ?? [])]

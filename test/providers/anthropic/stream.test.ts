@@ -291,6 +291,10 @@ t.test('a stream becomes the parts of a message', async (t) => {
       ],
       [block(0, { type: 'text', text: '' }, thought), { type: 'reasoning', text: 'hm' }],
       [
+        block(0, { type: 'thinking', thinking: '' }, { ...thought, text: 'hm' }, signed),
+        { type: 'reasoning', text: 'hm' },
+      ],
+      [
         block(0, { type: 'text', text: '' }, thought, signed, words),
         { type: 'reasoning', text: 'hm' },
         { text: 'So.' },
