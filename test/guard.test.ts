@@ -197,6 +197,8 @@ t.test('only http and https without user information are URLs to fetch', async (
   await t.rejects(assertUrl('no url'), { code: 'invalid_request', param: 'url' })
   const plain = guard(t, { requireHttps: true }).assertUrl('http://public.test/a')
   await t.rejects(plain, { ...REFUSED, message: 'http://public.test is not allowed, only https URLs are.' })
+  const long = guard(t, { requireHttps: true }).assertUrl(`http://${'a'.repeat(900_000)}.test/`)
+  await t.rejects(long, { ...REFUSED, message: /^http:\/\/a{993}$/ }, 'no more is said of it')
   await t.resolves(guard(t, { requireHttps: true }).assertUrl('https://public.test/'))
   await t.rejects(guard(t, { requireHttps: true, allowPrivate: true }).fetch('http://127.0.0.1:1/'), REFUSED)
   const error = await assertUrl('https://user:secret@public.test/').catch((thrown) => thrown)

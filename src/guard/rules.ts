@@ -2,6 +2,7 @@
 import { isIP } from 'node:net'
 import { isLoopback, isPublicAddress, type Openings } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
+import { cutUtf8 } from '../text.ts'
 
 /**
  * Checks what can be known without the network: scheme, user information, literal addresses, loopback names. Throws
@@ -30,9 +31,12 @@ export function assertPasses(hostname: string, addresses: readonly string[], ope
   if (!passes) throw notAllowed(hostname)
 }
 
-/** The error of an address that may not be used. */
+/** The error of an address that may not be used. What a stranger gives as a host's name may be a megabyte long. */
 export const refused = (message: string): BatonError =>
-  new BatonError('address_not_allowed', message, { param: 'url' })
+  new BatonError('address_not_allowed', cutUtf8(message, MOST_WORDS), { param: 'url' })
+
+/** Bytes; no name of a host that there is has more than 253 */
+const MOST_WORDS = 1000
 
 /** Names the host as given, never what it resolved to: that would tell a tenant of the inner network. */
 const notAllowed = (hostname: string): BatonError =>
