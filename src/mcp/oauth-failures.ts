@@ -49,8 +49,7 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
   if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
   if (failure instanceof RegistrationRejectedError) {
     // Figma's and Cal.com's services register only clients that they know.
-    const isFinal = failure.status < 500 && failure.status !== 429
-    if (isFinal) return byHand(target, `does not let Baton register itself (${refusal(failure)})`)
+    if (isFinal(failure)) return byHand(target, `does not let Baton register itself (${refusal(failure)})`)
     return away(target, failure)
   }
   if (failure instanceof OAuthClientFlowError) return rejected(target, failure.name)
@@ -74,8 +73,11 @@ const INCOMPATIBLE =
 export const errorCodeIn = (text: unknown): string | undefined =>
   typeof text === 'string' ? /^[\w.-]{1,64}$/.exec(text)?.[0] : undefined
 
-const refusal = ({ status, body }: RegistrationRejectedError): string =>
-  [`HTTP ${status}`, errorCodeIn(parseRecord(body)?.error)].filter(Boolean).join(', ')
+const isFinal = ({ status }: RegistrationRejectedError): boolean => status < 500 && status !== 429
+
+const codeIn = ({ body }: RegistrationRejectedError) => errorCodeIn(parseRecord(body)?.error)
+const refusal = (failure: RegistrationRejectedError): string =>
+  [`HTTP ${failure.status}`, codeIn(failure)].filter(Boolean).join(', ')
 
 const byHand = (target: McpLoginTarget, why: string) =>
   new BatonError(
@@ -83,12 +85,18 @@ const byHand = (target: McpLoginTarget, why: string) =>
     `${target.name} ${why}. Register Baton there and give auth.client_id (and auth.client_secret) to the connector.`,
   )
 
-/** Nothing says where the server's login service is, or it is not where the server says. */
-export const unfound = (target: McpLoginTarget, address: string) =>
-  new BatonError(
+/**
+ * What a failure means where no metadata are: the SDK has guessed where clients register. A client made by hand helps only
+ * at a service that is there, as one with the code of a refused registration is (RFC 7591 3.2.2).
+ */
+export function atGuess(failure: unknown, target: McpLoginTarget, address: string): unknown {
+  if (!(failure instanceof RegistrationRejectedError) || !isFinal(failure)) return failure
+  if (failure.status === 400 && codeIn(failure) !== undefined) return failure
+  return new BatonError(
     'not_available',
     `No login service of ${target.name} was found${told(address)}. If it has one elsewhere, give its address as auth.issuer.`,
   )
+}
 
 function mismatch({ kind, expected, received }: IssuerMismatchError): string {
   // Cloudflare's did so for a while (mcp-server-cloudflare#449). RFC 9207 2.4 forbids to go on.

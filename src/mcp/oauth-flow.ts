@@ -8,7 +8,6 @@ import {
   OAuthError,
   OAuthErrorCode,
   type OAuthServerInfo,
-  RegistrationRejectedError,
   refreshAuthorization,
   selectResourceURL,
 } from '@modelcontextprotocol/client'
@@ -25,7 +24,7 @@ import {
   type StepContext,
 } from './oauth.ts'
 import { leniently, metadataUrl, namedMetadata, TokenlessError, tokenFetch } from './oauth-answers.ts'
-import { away, bounded, errorCodeIn, MOST_ADDRESS, rejected, step, unfound } from './oauth-failures.ts'
+import { atGuess, away, bounded, errorCodeIn, MOST_ADDRESS, rejected, step } from './oauth-failures.ts'
 import {
   assertIssuer,
   authMethodAt,
@@ -65,9 +64,7 @@ export async function begin(
       ...named,
     }).catch((failure: unknown) => {
       const { authorizationServerUrl = '', authorizationServerMetadata } = desk.discovery ?? {}
-      const isGuessed = failure instanceof RegistrationRejectedError && !authorizationServerMetadata
-      // A client made by hand would not help: the SDK has guessed where such a service might be.
-      throw isGuessed && failure.status < 500 ? unfound(target, authorizationServerUrl) : failure
+      throw authorizationServerMetadata ? failure : atGuess(failure, target, authorizationServerUrl)
     })
   })
   const url = desk.authorization_url

@@ -61,9 +61,14 @@ t.test('a login says so where there is no login service, rather than ask for a c
   guarded.metadata({ resource: guarded.url, authorization_servers: [guarded.url] })
   guarded.instead('/register', { status: 404, body: 'Not Found' })
   const message = `No login service of docs was found (${guarded.url}). If it has one elsewhere, give its address as auth.issuer.`
-  await t.rejects(replica().begin(ANN, await read()), { code: 'not_available', message })
-  guarded.instead('/register', { status: 503 })
-  await t.rejects(replica().begin(ANN, await read()), { code: 'upstream_overloaded' })
+  const begin = async () => replica().begin(ANN, await read())
+  await t.rejects(begin(), { code: 'not_available', message })
+  for (const status of [503, 429]) {
+    guarded.instead('/register', { status })
+    await t.rejects(begin(), { code: 'upstream_overloaded' }, `${status}`)
+  }
+  guarded.instead('/register', { status: 400, body: '{"error":"invalid_redirect_uri"}' })
+  await t.rejects(begin(), { message: /auth\.client_id/ }, 'what refuses a registration is such a service')
 })
 
 t.test(
