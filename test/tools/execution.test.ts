@@ -187,6 +187,7 @@ t.test('what a model writes as null is not given, where its schema has no null',
     query: { type: 'string' },
     country: { type: 'string', enum: ['de', 'us'] },
     until: { type: ['string', 'null'] },
+    order: { enum: ['up', 'down'] },
     by: { type: 'object', properties: { 'a/b': { anyOf: [{ type: 'integer' }, { type: 'string' }] } } },
     all: { type: 'array', items: { type: 'string' } },
   }
@@ -194,7 +195,7 @@ t.test('what a model writes as null is not given, where its schema has no null',
     tool: tool({ input_schema: { type: 'object', properties, required: ['query'] } }),
     rename: null,
   }
-  const said = { query: 'x', country: null, until: null, by: { 'a/b': null }, all: null }
+  const said = { query: 'x', country: null, until: null, order: null, by: { 'a/b': null }, all: null }
   t.match((await run({ arguments: said }, { declared })).result, { outcome: 'ok' })
   t.match((await run({ arguments: { query: 'x', by: '{"a/b":null}', all: '"[]"' } }, { declared })).result, {
     outcome: 'ok',

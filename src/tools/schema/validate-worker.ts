@@ -44,6 +44,9 @@ const MOST_PROBLEMS = 5
 const MOST_ROUNDS = 4
 const MOST_NAMED = 20
 
+/** Whose failure says that a value is none of those that may be there, null or text included. */
+const KINDS = new Set(['type', 'enum', 'const'])
+
 const compiled = new Map<string, ValidateFunction>()
 
 /** Every draft is read as 2020-12; a reference that leads out of the schema, or nowhere, allows anything. */
@@ -103,7 +106,7 @@ function readMeant(value: unknown, errors: readonly ErrorObject[]): boolean {
   let isRead = false
   for (const { keyword, instancePath } of errors) {
     const end = instancePath.lastIndexOf('/')
-    if (keyword !== 'type' || end < 0) continue
+    if (!KINDS.has(keyword) || end < 0) continue
     const given = valueAt(value, instancePath)
     const parent = valueAt(value, instancePath.slice(0, end)) as Record<string, unknown>
     const [key = ''] = stepsOf(instancePath.slice(end))
