@@ -152,18 +152,27 @@ function fitted(raw: McpResult): Fitted {
     content,
     texts: content.filter((one): one is TextPart => one.type === 'text'),
     media: content.filter((one): one is MediaPart => one.type !== 'text'),
-    structured: mediaNamed(structured, raw.content),
+    structured: mediaNamed(structured, raw.content, content),
   }
 }
 
 /**
- * The structure with the data of the result's media in words. With some tools the structure is the whole result again
- * (server-filesystem 2026.8.31, read_media_file): a model would get each picture a second time, as 57,000 letters.
+ * The structure with the data of the media that are passed on in words. With some tools the structure is the whole result
+ * again (server-filesystem 2026.8.31, read_media_file): a model would get each picture a second time, as 57,000 letters.
  */
-function mediaNamed(structured: unknown, content: readonly ContentPart[]): unknown {
+function mediaNamed(
+  structured: unknown,
+  given: readonly ContentPart[],
+  passed: readonly ContentPart[],
+): unknown {
   const names = new Map<string, string>()
-  for (const one of content)
-    if (one.type !== 'text' && one.data && one.data.length >= REPEATED) names.set(one.data, named(one))
+  for (const [i, one] of given.entries()) {
+    const shown = passed[i]
+    if (one.type === 'text' || !one.data || one.data.length < REPEATED) continue
+    // Of others, such as an archive, the structure has the only copy. And the type of one that is shown is short: a
+    // hostile server may repeat its name thousands of times.
+    if (shown && shown.type !== 'text') names.set(one.data, named(shown))
+  }
   if (structured === undefined || names.size === 0) return structured
   const nameOf = (text: string) =>
     names.get(text.startsWith('data:') ? text.slice(text.indexOf(',') + 1) : text)

@@ -646,6 +646,10 @@ t.test('a medium that the structure repeats is named there, and its data are giv
   t.equal(alone.spill, undefined)
   const beside = await shape([text('taken'), image], { wide: 20, url: `data:image/png;base64,${data}` })
   t.strictSame(beside.content, [text('taken'), image, text(JSON.stringify({ wide: 20, url: name }))])
+  const archive = Buffer.from(`PK\x03\x04${'x'.repeat(100)}`).toString('base64')
+  const long = `application/${'z'.repeat(10_000)}`
+  const kept = await shape([{ type: 'file', media_type: long, data: archive }], { blobs: [archive, archive] })
+  t.strictSame(kept.structured, { blobs: [archive, archive] }, 'what is not passed on is nowhere else')
   const short = { ...image, data: data.slice(0, 40) }
   t.match(await shape([text('taken'), short], { id: short.data }), { structured: { id: short.data } })
 })
