@@ -55,14 +55,15 @@ export function standardBase64(text: string): string | null {
 }
 
 /**
- * A text in UTF-8, which is all that models read, if its byte order mark says that it is in UTF-16, as Notepad and Excel
- * write (dust-tt/dust#27043, MoonshotAI/kimi-code#2647): read as UTF-8 it is full of NULs. Else as it is.
+ * A text in UTF-8, which is all that models read, if its byte order mark says that it is in UTF-16, as Notepad, Excel and
+ * `>` of PowerShell write (dust-tt/dust#27043, MoonshotAI/kimi-code#2647): read as UTF-8 it is full of NULs. Else, and if
+ * there is nothing but the mark, as it is.
  */
 function inUtf8(base64: string): string {
   const encoding = { fffe: 'utf-16le', feff: 'utf-16be' }[bytesAt(base64, 0, 2).toString('hex')]
   if (encoding === undefined) return base64
   const words = new TextDecoder(encoding).decode(Buffer.from(base64, 'base64'))
-  return Buffer.from(words).toString('base64')
+  return Buffer.from(words).toString('base64') || base64
 }
 
 const isStandard = (text: string) => text.length % 4 === 0 && /^[A-Za-z0-9+/]+={0,2}$/.test(text)
@@ -92,8 +93,9 @@ const HEAD = 4096
  */
 function isUnnamedText(declared: string, base64: string): boolean {
   if (/^(image|audio|text|message)\/|\/(pdf|rtf)$/.test(declared)) return false
-  const start = Buffer.from(base64.slice(0, HEAD), 'base64')
-  return start.length > 0 && !start.some(isControl) && isUtf8(Buffer.from(base64, 'base64'))
+  const text = inUtf8(base64)
+  const start = Buffer.from(text.slice(0, HEAD), 'base64')
+  return start.length > 0 && !start.some(isControl) && isUtf8(Buffer.from(text, 'base64'))
 }
 
 /** A byte that no text has; there are tabs, ends of lines and pages, and the colours of terminals in texts. */

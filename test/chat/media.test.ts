@@ -32,7 +32,12 @@ t.test('a text in UTF-16 is shown in UTF-8', async (t) => {
   for (const bytes of [little, Buffer.from(little).swap16()]) {
     const file: MediaPart = { type: 'file', media_type: 'text/csv', data: bytes.toString('base64') }
     t.strictSame(asItIs(file), { ...file, data: Buffer.from(words).toString('base64') })
-    const other: MediaPart = { ...file, media_type: 'application/zip' }
+    for (const media_type of ['application/octet-stream', 'application/x-yaml'])
+      t.strictSame(asItIs({ ...file, media_type }), asItIs({ ...file, media_type: 'text/plain' }), media_type)
+    const mark: MediaPart = { ...file, data: bytes.subarray(0, 2).toString('base64') }
+    t.equal(asItIs(mark), mark, 'vendors refuse a file of no bytes')
+    const binary = Buffer.concat([bytes, Buffer.alloc(4)])
+    const other: MediaPart = { ...file, media_type: 'application/zip', data: binary.toString('base64') }
     t.equal(asItIs(other), other, 'only a text')
   }
   const bare: MediaPart = {
