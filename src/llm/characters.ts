@@ -11,6 +11,8 @@ type Delta = Extract<ModelEvent, { type: `${string}.delta` }>
 export function wholeCharacters(take: (event: ModelEvent) => void): (event: ModelEvent) => void {
   let held: Delta | null = null
   return (event) => {
+    // Gemini counts in each of its chunks, and so between any two deltas.
+    if (event.type === 'usage') return take(event)
     const before = held
     held = null
     const isNext = event.type === before?.type && event.index === before.index

@@ -2,6 +2,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import type { ModelEvent } from '../../src/chat/event.ts'
+import { NO_USAGE } from '../../src/chat/message.ts'
 import { wholeCharacters } from '../../src/llm/characters.ts'
 import { ANY_CHARACTER } from '../characters.ts'
 
@@ -52,6 +53,11 @@ t.test('an emoji that a service cut in two arrives in one delta', async (t) => {
       FINISH,
     ],
   )
+})
+
+t.test('what was counted between the halves of a character does not part them', async (t) => {
+  const usage: ModelEvent = { type: 'usage', usage: { ...NO_USAGE, output_tokens: 1 } }
+  t.strictSame(passed([text('\ud83d'), usage, text('\ude00'), FINISH]), [usage, text('😀'), FINISH])
 })
 
 t.test('half a character whose other half never comes is passed on before what follows', async (t) => {
