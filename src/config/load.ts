@@ -93,8 +93,9 @@ function applyOverrides(file: Record<string, unknown>, env: Env, problems: Probl
   // `…__2` before `…__10`: a list grows from its end.
   if (names.length > 1) names.sort(new Intl.Collator('en', { numeric: true }).compare)
   for (const name of names) {
-    // A Secret made with `echo … | base64` ends with a line break (kubernetes/kubernetes#23404).
-    const set = override(file, name, (env[name] ?? '').replace(/[\r\n]+$/, ''))
+    // A Secret made with `echo … | base64` ends with a line break (kubernetes/kubernetes#23404). A text of several lines
+    // keeps its last one: OpenSSH reads no key without it.
+    const set = override(file, name, (env[name] ?? '').replace(/^(.*)[\r\n]+$/, '$1'))
     if (typeof set === 'string') setBy.set(set, name)
     else problems.push(set)
   }

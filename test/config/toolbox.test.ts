@@ -170,6 +170,7 @@ t.test('any value of the file can be overridden by its path', async (t) => {
   const env = {
     BATON__TOOLBOX__MCPS__0__ENV__TOKEN: '0012',
     BATON__TOOLBOX__MCPS__0__ENV__EXTRA: 'a: b',
+    BATON__TOOLBOX__MCPS__0__ENV__SSH_KEY: '-----BEGIN\nEND-----\n',
     // With the line break of a Kubernetes Secret that was made by `echo … | base64`
     BATON__TOOLBOX__MCPS__1__HEADERS__X_API_KEY: 'Bearer x: y\n',
     BATON__TOOLBOX__MCPS__1__MODE: 'strict',
@@ -192,7 +193,7 @@ t.test('any value of the file can be overridden by its path', async (t) => {
     loginExtras: { anthropic: { system_blocks: ['You are: Baton'], headers: { x_team: 'research' } } },
     toolbox: {
       mcps: [
-        { env: { TOKEN: '0012', EXTRA: 'a: b', LOUD: 'true' } },
+        { env: { TOKEN: '0012', EXTRA: 'a: b', SSH_KEY: '-----BEGIN\nEND-----\n', LOUD: 'true' } },
         {
           mode: 'strict',
           headers: { 'X-Api-Key': 'Bearer x: y' },
