@@ -329,10 +329,11 @@ function unknownVariables(env: Env): string[] {
     .filter((name) => name !== CONFIG_FILE.name && !known.has(name) && !name.startsWith('BATON__'))
     .flatMap((name) => {
       const plain = name.slice('BATON_'.length)
-      // Many images read a secret from the file that such a variable names.
+      // Many images read a secret from the file that such a variable names; an entry point may have done so.
       const held = name.replace(/_FILE$/, '')
-      if (!name.startsWith('BATON_') && !known.has(held)) return []
-      const meant = known.has(held)
+      const isUnread = known.has(held) && !env[held]?.trim()
+      if (!name.startsWith('BATON_') && !isUnread) return []
+      const meant = isUnread
         ? `; set ${held} to what the file holds`
         : known.has(plain) && `; the setting is named ${plain}`
       return [`${name} is not a setting of Baton and is ignored${meant || ''}`]

@@ -365,6 +365,9 @@ t.test(
       /^DATABASE_URL_FILE is not .*; set DATABASE_URL to what the file holds$/,
       /^BATON_ADMIN_KEY_FILE is not .*; set BATON_ADMIN_KEY to what the file holds$/,
     ])
+    const read = load({ OPENAI_API_KEY_FILE: '/x', OPENAI_API_KEY: 'sk-x', ...inFiles, BATON_ADMIN_KEY: KEY })
+    t.match(read.warnings, [/^DATABASE_URL_FILE/, /^BATON_ADMIN_KEY_FILE is not [^;]*$/], 'one that was read')
+    t.equal(read.warnings.length, 2)
     const failing = { BATON_PROT: '1', BATON_PORT: 'x' }
     t.throws(() => load(failing), { message: /^BATON_PORT: [^\n]*\nBATON_PROT is not a setting[^\n]*$/ })
   },
