@@ -123,6 +123,17 @@ t.test('a variable wins over the file; an empty variable counts as not set', asy
   const yaml = 'port: 1000\nlog_level: error\ncors_origins: [https://a.test, https://b.test]'
   const { config } = load({ BATON_PORT: '2000', BATON_LOG_LEVEL: '' }, yaml)
   t.match(config, { port: 2000, logLevel: 'error', corsOrigins: ['https://a.test', 'https://b.test'] })
+  t.match(problems({ BATON_PORT: 'x' }, 'port: 1'), [
+    { path: 'BATON_PORT', remedy: /^Port to listen on.*[^.]$/ },
+  ])
+})
+
+t.test('logins have the blocks and headers that the file gives them, else none', async (t) => {
+  const { loginExtras } = load({}, 'providers: {openai: {oauth: {system_blocks: [Hi]}}, gemini: {}}').config
+  t.strictSame(loginExtras, {
+    openai: { system_blocks: ['Hi'], headers: {} },
+    gemini: { system_blocks: [], headers: {} },
+  })
 })
 
 t.test('the API keys of the environment become credentials', async (t) => {
@@ -404,17 +415,7 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
       problems({}, yaml).map(({ path }) => path),
       [place],
     )
-  t.match(
-    problems({ BATON_PORT: 'x' }, 'port: 1'),
-    [{ path: 'BATON_PORT', remedy: /^Port to listen on.*[^.]$/ }],
-    'at the value that counts',
-  )
   t.equal(problems({}, 'port: {a: 1}').length, 1)
-  const { loginExtras } = load({}, 'providers: {openai: {oauth: {system_blocks: [Hi]}}, gemini: {}}').config
-  t.strictSame(loginExtras, {
-    openai: { system_blocks: ['Hi'], headers: {} },
-    gemini: { system_blocks: [], headers: {} },
-  })
   const taken = join(empty, 'taken')
   const path = join(taken, 'baton.yaml')
   mkdirSync(path, { recursive: true })
