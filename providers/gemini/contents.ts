@@ -211,7 +211,9 @@ function functionResponse(
  */
 function responseObject(part: ToolResultPart): Record<string, unknown> {
   const said = textOfResult(part.content)
-  const structured = part.structured ?? undefined
+  const structured = hasReference(part.structured)
+    ? JSON.stringify(part.structured)
+    : (part.structured ?? undefined)
   if (part.is_error)
     return { error: said === '' ? (structured ?? 'The tool failed without a message.') : said }
   if (structured === undefined || (said !== '' && !isJsonOf(structured, said))) {
@@ -220,6 +222,14 @@ function responseObject(part: ToolResultPart): Record<string, unknown> {
   const isWhole = isRecord(structured) && !('output' in structured) && !('error' in structured)
   return isWhole && Object.keys(structured).length > 0 ? structured : { output: structured }
 }
+
+/**
+ * Whether a result holds a `$ref` anywhere, as schemas and OpenAPI documents do. Gemini takes it for the name of a
+ * medium among the response's `parts`, and refuses the request and every later one of the conversation
+ * (BerriAI/litellm#38223, NousResearch/hermes-agent#93014). In a text it is read as it is.
+ */
+const hasReference = (value: unknown): boolean =>
+  typeof value === 'object' && value !== null && ('$ref' in value || Object.values(value).some(hasReference))
 
 const textOfResult = (content: readonly ContentPart[]): string =>
   content.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n')

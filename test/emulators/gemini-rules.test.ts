@@ -171,6 +171,11 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /Struct/,
   ],
   [
+    'a reference within a response',
+    exchange([call('f', SIGNED)], [response('f', { response: { a: [{ $ref: '#/$defs/b' }] } })]),
+    /referenced name `#\/\$defs\/b`.*does not match to a display_name/,
+  ],
+  [
     'a response without a response',
     exchange([call('f', SIGNED)], [{ functionResponse: { name: 'f' } }]),
     /is required/,

@@ -232,11 +232,29 @@ function checkResponses(contents: readonly Content[], { signed }: Traits): void 
           `* GenerateContentRequest.contents[${i}].parts[${n}].function_response.response: is required\n`,
         )
       }
+      const reference = referenceIn(response.response)
+      if (reference !== undefined) {
+        throw invalid(
+          `The referenced name \`${reference}\` in function_response.response does not match to a display_name in the function_response.parts.`,
+        )
+      }
       checkMedia(response.parts ?? [], signed)
     })
   })
   const last = contents.at(-1)
   if (last && callsOf(last).length > 0) throw invalid(COUNT)
+}
+
+/** The first `$ref` in a response's value, which names a medium of the response (googleapis/python-genai#2792). */
+function referenceIn(value: unknown): string | undefined {
+  if (typeof value !== 'object' || value === null) return undefined
+  const own = '$ref' in value ? String(value.$ref) : undefined
+  return (
+    own ??
+    Object.values(value)
+      .map(referenceIn)
+      .find((name) => name !== undefined)
+  )
 }
 
 const isResponse = (part: Part) => part.functionResponse !== undefined

@@ -170,6 +170,16 @@ t.test(
     const rounded = response({ structured: JSON.parse(exact), content: [{ type: 'text', text: exact }] })
     t.strictSame(rounded, { output: exact }, 'a large id keeps its digits')
     t.strictSame(response({ structured: { a: 1 }, content: [] }), { a: 1 })
+    const schema = { items: [{ $ref: '#/$defs/a' }] }
+    t.strictSame(
+      repeated(schema),
+      { output: JSON.stringify(schema, null, 2) },
+      'a result with a reference, which the server would look for among its media, is a text',
+    )
+    t.strictSame(response({ structured: schema, content: [] }), { output: JSON.stringify(schema) })
+    t.strictSame(response({ structured: schema, content: [], is_error: true }), {
+      error: JSON.stringify(schema),
+    })
     t.strictSame(response({ structured: null }), { output: 'some text' })
     t.strictSame(response({ structured: [1], content: [] }), { output: [1] })
     for (const structured of [undefined, null])
