@@ -96,7 +96,9 @@ const UNREAD: Unread = [
   [/document has no pages|supported page limit/i, isFile],
   [/cannot fetch content|file ?uri/i, isLinked],
   [NO_FILE, isLinked],
-  [/unsupported mime type/i, isNamed],
+  // "… it has a mimeType parameter with value audio/x-odd, which is not supported": Vertex AI's and Code Assist's words;
+  // they spell it `mime_type`, too (google-gemini/gemini-cli#16995).
+  [/unsupported mime type|\bmime_?type\b.*not supported/i, isNamed],
   // "Image input modality is not enabled for models/gemma-3-1b-it"
   [
     /input modality is not/i,
