@@ -13,7 +13,7 @@
  *   gemini/classify.ts)
  */
 export const TOO_LONG =
-  /context window|(max(imum)?|available|model's) (context|prompt) (length|size)|prompt (is )?too long|exceed context limit|exceeded model token limit|tokens exceed the configured limit|input is too long|exceeds the maximum (allowed input length|number of tokens)/i
+  /context window|(max(imum)?|available|model's) (context|prompt) (length|size)|prompt (is )?too long|exceed context limit|exceeded model token limit|tokens exceed the configured limit|input is too long|exceeds the maximum (allowed input length|number of tokens)|input token count is \d+ but/i
 
 /**
  * The account has no money left, which no wait gets past.

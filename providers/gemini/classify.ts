@@ -199,7 +199,12 @@ export const NO_FILE = /permission to access the File\b/i
 /** Words that say more than the reason that comes with them, which may be missing or general. */
 const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
   [/UNSUPPORTED_CLIENT|no longer supported for Gemini Code Assist/i, RETIRED],
-  [/input token count.*exceeds the maximum|exceeds the maximum number of tokens/is, TOO_LONG],
+  // "… the input token count is 1251952 but model only supports up to 1048576": Vertex AI's and Code Assist's words
+  // (google-gemini/gemini-cli#19727).
+  [
+    /input token count.*(?:exceeds the maximum|supports up to)|exceeds the maximum number of tokens/is,
+    TOO_LONG,
+  ],
   [TOO_MANY_BYTES, TOO_LARGE],
   [NO_FILE, ['upstream_rejected', 'A file has expired at Google, or belongs to another project.']],
   [/API key (not valid|expired|not found)/i, BAD_KEY],

@@ -116,6 +116,11 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   [error(400, 'API Key not found.'), 400, 'upstream_auth', /this API key/],
   [error(400, 'It exceeds the maximum number of tokens allowed (8).'), 400, 'context_too_long'],
   [error(400, 'The input token count (9) exceeds the maximum of 8.'), 400, 'context_too_long'],
+  [
+    error(400, 'The input token count is 1251952 but model only supports up to 1048576. Reduce it.'),
+    400,
+    'context_too_long',
+  ],
   [error(429, 'No capacity available for model x on the server'), 429, 'upstream_overloaded'],
   [error(408, 'Late.'), 408, 'upstream_timeout'],
   [error(400, 'Bad.'), 400, 'upstream_rejected', /^Gemini rejected the request\. It said: Bad\.$/],

@@ -110,6 +110,7 @@ t.test('failures become codes of the catalogue', async (t) => {
       "The input (9 tokens) is longer than the model's context length (8 tokens).",
       'Input length 9 exceeds the maximum allowed input length of 8 tokens',
       'The input token count (9) exceeds the maximum number of tokens allowed (8).',
+      'Unable to submit request because the input token count is 9 but model only supports up to 8.',
     ].map((message): (typeof rows)[number] => [400, json({ message }), 'context_too_long']),
     [
       400,
