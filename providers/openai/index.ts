@@ -8,7 +8,14 @@ import { amendRequest } from './amend.ts'
 import { chatgptCapabilities, parseChatgptModels, publicCapabilities, schemaProfile } from './capabilities.ts'
 import { classifyFailure } from './classify.ts'
 import { createParser } from './parse.ts'
-import { accountHeaders, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
+import {
+  accountHeaders,
+  declareTools,
+  ORIGINATOR,
+  renderChatgpt,
+  renderPublic,
+  residencyHeader,
+} from './render.ts'
 
 /**
  * The Responses API with a key, whichever vendor serves it. `provider` is its id, `vendor` its name in errors. A vendor
@@ -41,8 +48,12 @@ export const chatgpt: Deployment = {
   toolLimit: null,
   capabilities: chatgptCapabilities,
   render: renderChatgpt,
-  // With the account's header, which the list of models needs, too.
-  authorize: ({ access_token }, facts) => ({ ...bearer(access_token, 'OpenAI'), ...accountHeaders(facts) }),
+  // With the account's headers, which the list of models needs, too.
+  authorize: ({ access_token }, facts) => ({
+    ...bearer(access_token, 'OpenAI'),
+    ...accountHeaders(facts),
+    ...residencyHeader(access_token),
+  }),
   // The vendor filters the list by the protocol level that the client names; the adapter was written against this one.
   models: { path: '/models?client_version=0.169.0', headers: ORIGINATOR, parse: parseChatgptModels },
 }

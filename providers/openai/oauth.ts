@@ -18,7 +18,7 @@ import {
 } from '../../src/oauth-vendor.ts'
 import { type Json, object, present, string } from '../json.ts'
 import { claimsOf, expiryOf, tokenAnswer, tokensIn } from '../tokens.ts'
-import { isWorkspace, ORIGINATOR } from './render.ts'
+import { AUTH_CLAIM, isWorkspace, ORIGINATOR } from './render.ts'
 
 /** The vendor's public client for logins on a person's own machine; it has no secret (1.1). */
 const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
@@ -80,8 +80,6 @@ export const openaiLogins: OAuthVendor = {
   device: deviceFlow(),
   imports: { codex: readCodexFile },
 }
-
-const AUTH_CLAIM = 'https://api.openai.com/auth'
 
 /** Both tokens carry the claims; the id token is the vendor's own source (1.5). */
 function identify({ access_token, id_token }: LoginSecret): LoginIdentity {

@@ -8,6 +8,8 @@ import type {
   RenderedRequest,
   ToolDeclaration,
 } from '../../src/provider.ts'
+import { object, string } from '../json.ts'
+import { claimsOf } from '../tokens.ts'
 import { appendsInstructions, effortFor, familyOf, refuses } from './capabilities.ts'
 import { inputItems, instructionItems } from './input.ts'
 import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './wire.ts'
@@ -72,6 +74,20 @@ export const accountHeaders = ({ account_id, fedramp }: CredentialFacts): Record
   ...(isWorkspace(account_id) ? { 'chatgpt-account-id': account_id } : {}),
   ...(fedramp ? { 'x-openai-fedramp': fedramp } : {}),
 })
+
+/** Where a login's tokens say what they are for (wire/openai.md 1.5). */
+export const AUTH_CLAIM = 'https://api.openai.com/auth'
+
+/**
+ * The region that the workspace binds its models' work to, by the token at hand. Such a workspace is refused without the
+ * header, with a 401 ("Workspace is not authorized in this region") or as `data_residency_mismatch`; all others need
+ * none (anomalyco/opencode#40243, NousResearch/hermes-agent#23896, can1357/oh-my-pi#9128). Where its data are kept is
+ * another claim, which does not route (vercel-labs/fx#287).
+ */
+export function residencyHeader(access_token: string | undefined): Record<string, string> {
+  const region = string(object(claimsOf(access_token)[AUTH_CLAIM]).chatgpt_compute_residency)
+  return region && region !== 'no_constraint' ? { 'x-openai-internal-codex-residency': region } : {}
+}
 
 /** One key per conversation; the API takes at most 64 characters. */
 const cacheKey = ({ session_id }: ModelRequest): string => session_id.slice(0, 64)

@@ -12,6 +12,7 @@ import { chatgptBody, publicBody } from '../../../providers/openai/render.ts'
 import type { ContentPart, MessageInput, Part, ToolResultPart } from '../../../src/chat/message.ts'
 import type { ModelSettings } from '../../../src/provider.ts'
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
+import { jwt } from '../../emulators/oauth.ts'
 import { NONE } from '../../patterns.ts'
 import { resultOf } from '../exchange.ts'
 import { fold, framesOf, thrownBy } from '../streams.ts'
@@ -401,6 +402,14 @@ t.test('each path authorizes in its own way, and needs its own kind of secret', 
     'chatgpt-account-id': 'acc-1',
     'x-openai-fedramp': 'true',
   })
+  const bound = (chatgpt_compute_residency?: string) =>
+    chatgpt.authorize(
+      { access_token: jwt({ 'https://api.openai.com/auth': { chatgpt_compute_residency } }) },
+      facts,
+    )['x-openai-internal-codex-residency']
+  t.equal(bound('eu'), 'eu', "a workspace's region is named")
+  t.equal(bound('no_constraint'), undefined)
+  t.equal(bound(), undefined)
   t.match(
     thrownBy(() => openai.authorize({ access_token: 'at' }, facts)),
     { code: 'no_credential' },
