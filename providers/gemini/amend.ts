@@ -42,8 +42,9 @@ const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
   [/unknown name "id"/i, { call_ids: false }],
   [BAD_THINKING, { efforts: [] }],
   [BAD_SAMPLING, { refused: { temperature: 'any', top_p: 'any' } }],
-  // "Function calling is not enabled for models/gemma-3-27b-it", and for image models (agno-agi/agno#3505).
-  [/function calling is not (?:enabled|supported)/i, { tools: false }],
+  // "Function calling is not enabled for models/gemma-3-27b-it", and for image models (agno-agi/agno#3505); of Vertex AI's
+  // image models "the model does not support function calling" (anomalyco/opencode#41464).
+  [/function calling is not (?:enabled|supported)|not support function calling/i, { tools: false }],
   // "Developer instruction is not enabled for models/gemma-3-27b-it" (CherryHQ/cherry-studio#3242)
   [/developer instruction is not (?:enabled|supported)/i, { instructions: false }],
 ]

@@ -160,13 +160,14 @@ t.test('tools and instructions go as words to a model that says it takes none', 
       said('again'),
     ],
   })
-  const refusal = (what: string) => ({
+  const refused = (message: string) => ({
     status: 400,
     headers: {},
-    body: JSON.stringify({
-      error: { code: 400, message: `${what} is not enabled for models/gemma-3-27b-it` },
-    }),
+    body: JSON.stringify({ error: { code: 400, message } }),
   })
+  const refusal = (what: string) => refused(`${what} is not enabled for models/gemma-3-27b-it`)
+  const vertex = 'Unable to submit request because the model does not support function calling.'
+  t.match(gemini.amend(refused(vertex), wish)?.reported, { tools: false })
   const bare = gemini.amend(refusal('Function calling'), wish)
   const again = bare && gemini.amend(refusal('Developer instruction'), bare)
   if (!again) return t.fail('the request was not amended')
