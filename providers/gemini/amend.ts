@@ -45,6 +45,8 @@ const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
   // "Function calling is not enabled for models/gemma-3-27b-it", and for image models (agno-agi/agno#3505); of Vertex AI's
   // image models "the model does not support function calling" (anomalyco/opencode#41464).
   [/function calling is not (?:enabled|supported)|not support function calling/i, { tools: false }],
+  // Gemini 3 Pro Image, of answers of other models (googleapis/js-genai#1116, lobehub/lobehub#10404)
+  [/text part is missing a.{0,3}thought_?signature/i, { signed_texts: true }],
   // "Developer instruction is not enabled for models/gemma-3-27b-it" (CherryHQ/cherry-studio#3242)
   [/developer instruction is not (?:enabled|supported)/i, { instructions: false }],
 ]

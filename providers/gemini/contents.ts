@@ -51,9 +51,14 @@ interface ContentsTarget {
   apart: boolean
   /** Calls and responses are sent as such, else as text */
   calls: boolean
+  /** The model's words are signed, too */
+  signedTexts: boolean
 }
 
-/** Google's documented stand-in for the signature of a call that Gemini did not make here (wire/gemini.md 4.4). */
+/**
+ * Google's documented stand-in for the signature of a call that Gemini did not make here (wire/gemini.md 4.4), and of
+ * words where a model wants them signed.
+ */
 const DUMMY_SIGNATURE = 'skip_thought_signature_validator'
 const FIRST = '[The conversation starts with an answer of the assistant.]'
 const LAST = 'Please continue.'
@@ -101,7 +106,7 @@ interface Written {
 }
 
 function writtenFor(target: ContentsTarget): Written {
-  const kind = `${target.gemini3} ${target.ids} ${target.calls}`
+  const kind = `${target.gemini3} ${target.ids} ${target.calls} ${target.signedTexts}`
   const written = WRITTEN.get(kind) ?? {
     model: once((part) => modelPart(part, target).map(kept)),
     user: once((part) => userPart(part, target)),
@@ -114,7 +119,12 @@ const WRITTEN = new Map<string, Written>()
 function modelPart(part: Part, target: ContentsTarget): WirePart[] {
   switch (part.type) {
     case 'text':
-      return [{ text: part.text, ...signature(part.provenance?.opaque) }]
+      return [
+        {
+          text: part.text,
+          ...signature(part.provenance?.opaque ?? (target.signedTexts ? DUMMY_SIGNATURE : undefined)),
+        },
+      ]
     case 'tool_call':
       if (!target.calls) return [{ text: `[Call of ${part.name}: ${JSON.stringify(part.arguments)}]` }]
       return [{ functionCall: functionCall(part, target), ...signature(part.provenance?.opaque) }]

@@ -78,6 +78,7 @@ export function contentsOf({ model, messages, reported }: ModelRequest): Content
     ids,
     apart: reported?.results_apart !== false,
     calls: reported?.tools !== false,
+    signedTexts: reported?.signed_texts === true,
   })
 }
 

@@ -1,5 +1,5 @@
 /** A scene as the chunks of a Gemini answer (wire/gemini.md 6), before any envelope or framing. */
-import type { Traits } from './gemini-rules.ts'
+import type { Traits } from './gemini-models.ts'
 import { type Signatures, signedPart } from './gemini-rules.ts'
 import { pause } from './http.ts'
 import type { Json } from './json.ts'

@@ -211,6 +211,12 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /missing a thought_signature.*`default_api:f` , position 2/,
   ],
   [
+    'unsigned words for a model that wants them signed',
+    exchange([{ text: 'a', ...SIGNED }, { text: 'b' }], [{ text: 'c' }]),
+    /Text part is missing a thought_signature in content position 2, part position 2/,
+    'gemini-3-pro-image',
+  ],
+  [
     'a foreign signature',
     exchange([call('f', { thoughtSignature: 'Zm9yZWlnbg==' })], [response('f')]),
     /Thought signature is not valid/,

@@ -1,52 +1,12 @@
 /**
  * What Gemini's server refuses besides unknown fields, in its words where they are known (wire/gemini.md 4, 5, 8):
  * order of contents, answers to calls, signatures, tools and settings. Reads bodies that gemini-shape.ts has spelled in
- * camelCase. The tables are independent of the adapter's, so that an error there cannot hide here.
+ * camelCase. Independent of the adapter, so that an error there cannot hide here.
  */
 import { DAMAGED, isDead, pdfPages, seenAs } from './bytes.ts'
+import type { Traits } from './gemini-models.ts'
 import { invalid } from './gemini-shape.ts'
 import { isObject, type Json } from './json.ts'
-
-export interface Traits {
-  /** Gemini 3 and newer: calls have ids, signatures are checked, results may have media */
-  signed: boolean
-  /** Refuses sampling fields and a request that ends with a model turn */
-  newest: boolean
-  levels: readonly string[]
-  budget: { min: number; max: number; off: boolean } | null
-  /** Does not think without a budget */
-  idle: boolean
-  output: number
-}
-
-const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
-  [/^gemini-2\.0-/, { output: 8192 }],
-  [/^gemini-2\.5-pro/, { budget: { min: 128, max: 32_768, off: false } }],
-  [/^gemini-2\.5-flash-lite/, { budget: { min: 512, max: 24_576, off: true }, idle: true }],
-  [/^gemini-(2\.5-flash|robotics-er-1\.5)/, { budget: { min: 0, max: 24_576, off: true } }],
-  [/^gemini-3-pro-preview$/, { signed: true, levels: ['LOW', 'HIGH'] }],
-  [/^gemini-3\.1-pro-preview/, { signed: true, levels: ['LOW', 'MEDIUM', 'HIGH'] }],
-  [/^gemini-3\.5-flash-lite$/, { signed: true, newest: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] }],
-  [
-    /^gemini-3(\.1|\.5)?-flash(-lite)?(-preview)?$/,
-    { signed: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] },
-  ],
-  [/^gemini-3\.1-flash(-lite)?-image$/, { signed: true, levels: ['MINIMAL', 'HIGH'] }],
-  [/^gemini-3\.6-flash$/, { signed: true, newest: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] }],
-  [
-    /^gemini-(3\.7-flash|3\.8-flash|4-argon|4-carbon)$/,
-    { signed: true, newest: true, levels: ['LOW', 'MEDIUM', 'HIGH'] },
-  ],
-  [/^gemini-4-(hydrogen|neon)$/, { signed: true, newest: true, levels: ['LOW', 'MEDIUM', 'HIGH', 'XHIGH'] }],
-  [/^gemma-4-/, { levels: ['MINIMAL', 'HIGH'] }],
-]
-
-/** Null for a model that does not exist. */
-export function traitsOf(model: string): Traits | null {
-  const found = MODELS.find(([name]) => name.test(model))?.[1]
-  const plain = { signed: false, newest: false, levels: [], budget: null, idle: false, output: 65_536 }
-  return found ? { ...plain, ...found } : null
-}
 
 interface Part {
   text?: string
@@ -117,6 +77,7 @@ export function checkRequest(request: Request, model: string, traits: Traits, si
   checkResponses(contents, traits)
   checkTurns(contents, traits)
   if (traits.signed) checkSignatures(contents, model, signatures)
+  if (traits.signedTexts) checkSignedTexts(contents)
   checkTools(request)
   checkSettings(request.generationConfig ?? {}, traits)
 }
@@ -296,6 +257,18 @@ function checkSignatures(contents: readonly Content[], model: string, signatures
           'correctly, and missing thought_signature may lead to degraded model performance. Additional data, ' +
           `function call \`default_api:${first.functionCall?.name}\` , position ${i + 1}. Please refer to ` +
           'https://ai.google.dev/gemini-api/docs/thought-signatures for more details.',
+      )
+    }
+  })
+}
+
+function checkSignedTexts(contents: readonly Content[]): void {
+  contents.forEach((content, i) => {
+    if (roleOf(content) !== 'model') return
+    const at = (content.parts ?? []).findIndex((part) => part.text && !part.thoughtSignature)
+    if (at >= 0) {
+      throw invalid(
+        `Text part is missing a thought_signature in content position ${i + 1}, part position ${at + 1}.`,
       )
     }
   })

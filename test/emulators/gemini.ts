@@ -4,14 +4,8 @@
  * that passes here keeps every documented rule. Answers are scenes (scene.ts).
  */
 import { chunksOf, mergeChunks, type Step } from './gemini-answer.ts'
-import {
-  type Content,
-  checkRequest,
-  createSignatures,
-  declarationsOf,
-  type Request,
-  traitsOf,
-} from './gemini-rules.ts'
+import { traitsOf } from './gemini-models.ts'
+import { type Content, checkRequest, createSignatures, declarationsOf, type Request } from './gemini-rules.ts'
 import { CODE_ASSIST_REQUEST, invalid, PUBLIC_REQUEST, Refusal, readBody } from './gemini-shape.ts'
 import { type Beat, type Emulator, type Recorded, type Reply, serve } from './http.ts'
 import type { Json } from './json.ts'

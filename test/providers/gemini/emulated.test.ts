@@ -26,8 +26,9 @@ import {
 } from '../../../src/chat/message.ts'
 import { repair } from '../../../src/chat/repair.ts'
 import { JPEG, PDF, pdfOf } from '../../emulators/bytes.ts'
+import { traitsOf } from '../../emulators/gemini-models.ts'
 import { emulate } from '../../emulators/gemini-requests.ts'
-import { checkRequest, createSignatures, type Request, traitsOf } from '../../emulators/gemini-rules.ts'
+import { checkRequest, createSignatures, type Request } from '../../emulators/gemini-rules.ts'
 import { PUBLIC_REQUEST, readBody } from '../../emulators/gemini-shape.ts'
 import { calls, text } from '../../emulators/scene.ts'
 import { EMPTY } from '../../patterns.ts'
@@ -162,6 +163,20 @@ t.test('a signature that Google cannot verify is left out, and the request is am
     null,
     'another refusal does not amend the request',
   )
+})
+
+t.test('a model that wants the words of answers signed is given those of other models', async (t) => {
+  const emulator = await emulate(t)
+  const answer: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: 'Hello.' }] }
+  const one = requestFor({ model: 'gemini-3-pro-image', messages: [said('hi'), answer, said('say Done.')] })
+  const { failure } = await ask(gemini, emulator, one)
+  const again = failure && gemini.amend(failure, one)
+  if (!again) return t.fail('the request was not amended')
+  t.match(again.reported, { id: 'gemini-3-pro-image', signed_texts: true }, 'the model is known for it')
+  const { error, parts } = await ask(gemini, emulator, again)
+  t.equal(error, null)
+  t.match(parts[0], { text: 'Done.' })
+  t.equal(gemini.amend(failure, again), null, 'the request is amended only once')
 })
 
 t.test('media that Google cannot read become text', async (t) => {
