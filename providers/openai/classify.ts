@@ -115,7 +115,9 @@ const RULES: readonly Rule[] = [
     says: "The login's workspace is deactivated.",
   },
   {
-    when: named('unsupported_country_region_territory'),
+    // A workspace that is bound to another region says so with a 401 (openai/codex#16951): no new token helps.
+    when: (facts) =>
+      named('unsupported_country_region_territory')(facts) || says(/not authorized in this region/i)(facts),
     code: 'upstream_rejected',
     says: '{vendor} does not serve the region of this server.',
   },

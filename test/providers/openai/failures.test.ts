@@ -170,6 +170,10 @@ t.test('failures become codes of the catalogue', async (t) => {
     [403, '<!DOCTYPE html><title>Just a moment...</title>', 'upstream_rejected', /edge .* Just a moment/],
     [403, 'blocked', 'upstream_rejected', /edge/, { 'cf-mitigated': 'challenge' }],
     [403, json({ code: 'unsupported_country_region_territory' }), 'upstream_rejected', /region/],
+    ...[
+      '{"detail":"Workspace is not authorized in this region."}',
+      'Workspace is not authorized in this region.',
+    ].map((body): (typeof rows)[number] => [401, body, 'upstream_rejected', /does not serve the region/]),
     [
       403,
       json({ message: 'You have insufficient permissions' }),
