@@ -5,6 +5,7 @@
 
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
+import { finished } from 'node:stream'
 import type { ConnectionError, FastifyReply, FastifyRequest } from 'fastify'
 import type { App } from '../../routes/app.ts'
 import { newId } from '../chat/ids.ts'
@@ -33,11 +34,12 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
   if (error.code === 'unauthenticated') reply.header('www-authenticate', 'Bearer')
   // Fastify would close the connection at once, and a client that is still sending would lose the answer.
   if (error.code === 'body_too_large') reply.removeHeader('connection')
+  reply.code(error.status).header('x-request-id', request.id).type('application/json; charset=utf-8')
+  const body = { error: { ...error.toBody(), request_id: request.id } }
+  if (request.raw.complete || reply.raw.shouldKeepAlive) return reply.send(body)
+  // So would a client that asked for the connection to be closed (urllib does): the rest is read first.
+  finished(request.raw.resume(), () => void reply.send(body))
   return reply
-    .code(error.status)
-    .header('x-request-id', request.id)
-    .type('application/json; charset=utf-8')
-    .send({ error: { ...error.toBody(), request_id: request.id } })
 }
 
 function retryAfter(error: BatonError): number | null {

@@ -400,6 +400,29 @@ t.test('a body that is too large gets an error in words, however much of it is s
   t.match(answer, /^HTTP\/1.1 413 .*body_too_large.*HTTP\/1.1 200 OK/s)
 })
 
+t.test(
+  'a client that wants no other answer can send all of its body before it reads a refusal',
+  async (t) => {
+    // More than the kernel holds for a server that does not read.
+    const body = Buffer.alloc(32 * 2 ** 20, 'x')
+    for (const [start, end, status] of [
+      ['POST /v1/sessions HTTP/1.1', 'connection: close\r\n', 413],
+      ['POST /v1/sessions HTTP/1.0', '', 413],
+      ['POST /v1/nothing HTTP/1.1', 'connection: close\r\n', 404],
+    ] as const) {
+      const head = `${start}\r\nhost: localhost\r\ncontent-type: application/json\r\n${end}`
+      const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+      socket.write(`${head}content-length: ${body.length}\r\n\r\n`)
+      await new Promise<void>((sent, failed) => {
+        socket.write(body, (error) => (error ? failed(error) : sent()))
+      })
+      const answer = (await socket.setEncoding('utf8').toArray()).join('')
+      t.match(answer, new RegExp(`^HTTP/1.1 ${status} .*request_id`, 's'), head)
+      socket.end()
+    }
+  },
+)
+
 t.test('a body that turns out to be empty counts as absent, whatever its content type', async (t) => {
   const { body: session } = await call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
   for (const type of ['garbage', '', 'a/', 'text/plain;;', 'application/json'])
