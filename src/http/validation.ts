@@ -134,7 +134,10 @@ function invalidRequest(errors: readonly Failure[], part: string): BatonError {
   // Node makes the names of headers lower case.
   const path = part === 'headers' ? found.replace(/\b[a-z]/g, (letter) => letter.toUpperCase()) : found
   const subject = path === '' ? PARTS[part] : path
-  const message = `${subject ?? 'The request'} ${problem}.${remedy ? ` ${remedy}.` : ''}`
+  // A name that stands in a query twice arrives as a list, which no call takes: each of its values may be right.
+  const isTwice = part === 'querystring' && Array.isArray(error.data)
+  const words = isTwice ? 'may be given only once.' : `${problem}.${remedy ? ` ${remedy}.` : ''}`
+  const message = `${subject ?? 'The request'} ${words}`
   return new BatonError('invalid_request', message, { param: path || null })
 }
 

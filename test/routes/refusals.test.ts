@@ -97,6 +97,15 @@ t.test('a query that a call does not know is refused, also where the call takes 
   t.equal((await call('GET', '/healthz?odd=1')).status, 200, 'probes are not refused')
 })
 
+t.test('a name that stands in a query twice is refused for that, whatever its values', async (t) => {
+  for (const query of ['outcome=ok&outcome=error', 'tool=a&tool=b', 'limit=1&limit=1']) {
+    const name = query.split('=')[0] ?? ''
+    const answer = await call('GET', `/v1/tool-executions?${query}`)
+    t.match(answer, refused('invalid_request', 400, name), query)
+    t.match(answer.body.error.message, 'may be given only once', query)
+  }
+})
+
 t.test('a body is refused by a call that takes none: it may say how the call is meant', async (t) => {
   const misplaced = await call('DELETE', '/v1/sessions/ses_0/connectors/docs', { apply: 'now' })
   t.match(misplaced, refused('invalid_request', 400, 'apply'))
