@@ -103,7 +103,7 @@ export class NoTunnelError extends Error {
   readonly code: string
 
   constructor(what: string, options?: ErrorOptions) {
-    super('The forward proxy gave no tunnel', options)
+    super(`The forward proxy gave no tunnel: ${what}`, options)
     this.what = what
     this.code = `FORWARD_PROXY_${what}`
   }

@@ -115,7 +115,7 @@ function judgeServer({ name, error, unforeseen }: TriedServer, report: Report): 
 /** Any answer at all means that the provider can be reached. */
 async function checkProviders({ baseUrls, forwardProxy }: Config, report: Report): Promise<void> {
   const { request } = await import('undici')
-  const { upstreamAgent } = await import('../outbound.ts')
+  const { NoTunnelError, upstreamAgent } = await import('../outbound.ts')
   const dispatcher = upstreamAgent(forwardProxy, {})
   for (const [name, url] of Object.entries(baseUrls)) {
     try {
@@ -123,8 +123,9 @@ async function checkProviders({ baseUrls, forwardProxy }: Config, report: Report
       await body.dump()
       report.ok(`${name} at ${url} answers (HTTP ${statusCode})`)
     } catch (failure) {
-      const why = whyNot(failure)
-      report.bad(`${name} at ${url} cannot be reached (${why}). Check the network and its base URL setting.`)
+      const isProxy = failure instanceof NoTunnelError
+      const remedy = isProxy ? "HTTPS_PROXY, and the proxy's rules" : 'the network and its base URL setting'
+      report.bad(`${name} at ${url} cannot be reached (${whyNot(failure)}). Check ${remedy}.`)
     }
   }
   await dispatcher.destroy()

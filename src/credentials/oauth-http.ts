@@ -101,13 +101,14 @@ function secretsOf({ form, json, headers }: OAuthCall): string[] {
 
 /** The cause may hold the request's address, never its body. */
 function broken(thrown: unknown, timeoutMs: number): BatonError {
-  const isLate = thrown instanceof Error && thrown.name === 'TimeoutError'
-  return isLate
+  const { name, code = name } = thrown as Error & { code?: string }
+  return name === 'TimeoutError'
     ? new BatonError(
         'upstream_timeout',
         `The provider's login service did not answer within ${timeoutMs} ms.`,
       )
     : new BatonError('upstream_disconnected', "The provider's login service cannot be reached.", {
+        details: { reason: code },
         cause: thrown,
       })
 }

@@ -70,6 +70,22 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   t.match(online.out.join('\n'), /^ok {4}anthropic at .* answers/m)
 })
 
+t.test('the doctor says what a forward proxy answered, and that it is the one to look at', async (t) => {
+  const refuses = createServer().on('connect', (_, socket) =>
+    socket.end('HTTP/1.1 407 Proxy Authentication Required\r\n\r\n'),
+  )
+  for (const [port, why] of [
+    [await listening(t, refuses), 'The forward proxy gave no tunnel: 407'],
+    [1, 'connect ECONNREFUSED 127.0.0.1:1'],
+  ] as const) {
+    const env = { BATON_DATA_DIR: scratch(t), HTTPS_PROXY: `127.0.0.1:${port}` }
+    const { code, out } = await run(env, 'doctor --online')
+    t.equal(code, 1)
+    const words = `BAD   openai at https://api.openai.com/v1 cannot be reached (${why}). Check HTTPS_PROXY, and the proxy's rules.`
+    t.ok(out.includes(words), out.join('\n'))
+  }
+})
+
 t.test('the doctor names the tools because of which the next start would fail', async (t) => {
   const tools = await startToolServer({ echo: ECHO, wipe: ECHO, admin_reset: ECHO })
   t.teardown(() => tools.close())

@@ -94,3 +94,16 @@ t.test('an answer that came while the process stood still is read, however late'
   t.teardown(() => hasty.close())
   t.match(await hasty.send({ ...sent, url }), { status: 200, body: 'answered' })
 })
+
+t.test('a login service that no tunnel leads to is told with what the forward proxy said', async (t) => {
+  const refuses = createServer().on('connect', (_, socket) =>
+    socket.end('HTTP/1.1 407 Proxy Authentication Required\r\n\r\n'),
+  )
+  const url = `http://127.0.0.1:${await listening(t, refuses)}`
+  const behind = createOAuthHttp({ forwardProxy: { url, except: '' } })
+  t.teardown(() => behind.close())
+  await t.rejects(behind.send({ ...sent, url: 'https://login.vendor.test/token' }), {
+    code: 'upstream_disconnected',
+    details: { reason: 'FORWARD_PROXY_407' },
+  })
+})
