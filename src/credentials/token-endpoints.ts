@@ -111,8 +111,8 @@ const FAILED_ELSEWHERE = 'The login could not be renewed by another process a mo
  * The same error, with a time for the next try: nobody asks the vendor sooner, so a caller that waits less gets the
  * same again.
  */
-const later = ({ code, message, cause }: BatonError): BatonError =>
-  new BatonError(code, message, { cause, retryAfter: SHORTEST_PAUSE_MS / 1000 })
+const later = ({ code, message, details, cause }: BatonError): BatonError =>
+  new BatonError(code, message, { details, cause, retryAfter: SHORTEST_PAUSE_MS / 1000 })
 
 const NO_TOKENS: TokenFailure = {
   isLasting: false,
