@@ -11,7 +11,7 @@ import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
-import { StaleOwner } from '../../src/store/store.ts'
+import { StaleOwner, type Step } from '../../src/store/store.ts'
 import { within } from '../../src/within.ts'
 import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
@@ -451,6 +451,26 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
       t.strictSame(left.sort(), [used.id, busy.id].sort())
     },
   )
+
+  await t.test('the statement of docs/operations.md adds up what each owner used in a month', async (t) => {
+    const page = readFileSync(new URL('../../../docs/operations.md', import.meta.url), 'utf8')
+    const [, statement = ''] = /```\n(select owner[^`]+);\n```/.exec(page) ?? []
+    const scope = owner()
+    const { turn, fence } = await runningTurn(store, scope)
+    const spent = { input_tokens: 100, output_tokens: 20, reasoning_tokens: 5, cached_tokens: 60 }
+    const ended = (ended_at: string, index: number, more: Partial<Step> = {}) =>
+      store.turns.commit(fence, { turn_id: turn.id, step: step(index, { usage: spent, ended_at, ...more }) })
+    await ended('2026-10-31T23:59:59.999Z', 0)
+    await ended('2026-11-01T00:00:00.000Z', 1)
+    await ended('2026-11-30T23:59:59.999Z', 2, { discarded: true })
+    await ended('2026-12-01T00:00:00.000Z', 3)
+    const used = await raw.query<{ owner: string }>(statement)
+    const { provider, model } = step(0)
+    t.strictSame(
+      used.filter((row) => row.owner === scope.owner),
+      [{ owner: scope.owner, provider, model, input: '200', cached: '120', output: '40', reasoning: '10' }],
+    )
+  })
 
   await t.test('the migrations', async (t) => {
     const own = await newDatabase(t, SERVERS.DATABASE_URL)
