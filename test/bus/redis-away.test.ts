@@ -337,6 +337,20 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.pass('and a new one is made')
   })
 
+  t.test('what is cut off is told with the reason, not with an option of the driver', async (t) => {
+    const lines: object[] = []
+    const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url, log })
+    proxy.freeze()
+    t.equal(await bus.slots('all', 1).enter({ id: '1', tool: 'read', most: 1 }, 0), 'in')
+    const reason = /^Socket timeout/
+    t.match(lines, [
+      { msg: 'Redis is away', reason },
+      { msg: 'limits of tools are counted by each replica alone', reason },
+    ])
+  })
+
   t.test('a reader hears on after the connection that it listened on fell silent', async (t) => {
     mock.timers.enable({ apis: ['setInterval'] })
     t.teardown(() => mock.timers.reset())

@@ -61,9 +61,10 @@ export const refusalOf = (words: string): string | undefined => REFUSAL.exec(wor
 const REFUSAL =
   /^(?:ERR |.*-)?(READONLY|OOM|MISCONF|NOPERM|NOREPLICAS|CROSSSLOT|MOVED|ACL failure in script|The user executing the script)\b/
 
-/** The driver's words for a command while there is no connection. */
-const isUnsent = (thrown: unknown): boolean =>
-  thrown instanceof Error && thrown.message.startsWith("Stream isn't writeable")
+/** The driver's words for a command that has no connection, or loses it: they name options of the driver. */
+const isCutOff = (thrown: unknown): boolean =>
+  thrown instanceof Error &&
+  /^(?:Stream isn't writeable|Reached the max retries|Connection is closed)/.test(thrown.message)
 
 const TALLY = script(`
 local count = redis.call('INCR', KEYS[1])
@@ -99,7 +100,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   let isClosed = false
   let isListening = false
   let leftAt = Number.NEGATIVE_INFINITY
-  /** Why a connection failed last: a command that finds none fails without a reason */
+  /** Why a connection failed last: a command that is cut off fails without a reason */
   let lost: Error | null = null
   /** The era; null until somebody needs it on this connection */
   let knownEra: Promise<string> | null = null
@@ -110,7 +111,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
       const isSelect = thrown.command?.name === 'select'
       // AUTH, sent before, was refused with the reason.
       if (isSelect && thrown.message.startsWith('NOAUTH')) return
-      if (!isUnsent(thrown)) lost = thrown
+      if (!isCutOff(thrown)) lost = thrown
       presence.away(lost ?? thrown)
       // The driver would go on in database 0, which may be another installation's.
       if (isSelect) connection.disconnect(true)
@@ -146,6 +147,9 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     if (listener.status === 'ready') listener.ping().catch(() => {})
   }, PING_MS).unref()
 
+  const reasonOf = (thrown: unknown): unknown =>
+    isCutOff(thrown) ? (lost ?? new Error('The connection was closed.')) : thrown
+
   /** Channels in the order in which they came: those of the whole replica before its readers'. */
   async function resubscribe(): Promise<void> {
     const all = [...channels]
@@ -177,7 +181,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
         }
         return result
       } catch (thrown) {
-        const cause = isUnsent(thrown) ? (lost ?? thrown) : thrown
+        const cause = reasonOf(thrown)
         const refusal = refusalOf(thrown instanceof Error ? thrown.message : '')
         const isDemoted = refusal === 'READONLY'
         if (isDemoted) leave()
@@ -197,7 +201,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     try {
       return await commands.evalsha(sha, keys.length, ...keys, ...args)
     } catch (thrown) {
-      if (!(thrown instanceof Error) || !thrown.message.startsWith('NOSCRIPT')) throw thrown
+      if (!(thrown instanceof Error) || !thrown.message.startsWith('NOSCRIPT')) throw reasonOf(thrown)
       return commands.eval(lua, keys.length, ...keys, ...args)
     }
   }
