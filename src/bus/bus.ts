@@ -83,9 +83,10 @@ export interface Bus {
    */
   present(session: string): Promise<string>
   /**
-   * Whether the cursor is at or after the turn's terminal event; false if the log no longer knows. `hasEnded`: the
-   * store says that the turn is over. If the log keeps the cursor's place and knows nothing of the turn any more, its
-   * end was forgotten before that place: the answer is `hasEnded`. Throws `invalid_cursor`.
+   * Whether the cursor is at or after the turn's terminal event; false if the log no longer knows, and while the bus is
+   * away: then the reader waits in `read`. `hasEnded`: the store says that the turn is over. If the log keeps the
+   * cursor's place and knows nothing of the turn any more, its end was forgotten before that place: the answer is
+   * `hasEnded`. Throws `invalid_cursor` alone.
    */
   pastEnd(session: string, turn: string, cursor: string, hasEnded: boolean): Promise<boolean>
   /** For a deleted session: drops its log and ends its reads. */

@@ -72,7 +72,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     },
     pastEnd: async (session, turn, cursor, hasEnded) => {
       const position = parseCursor(cursor, session)
-      return link.persist(() => scripts.pastEnd(session, turn, position, hasEnded))
+      return link.persist(() => scripts.pastEnd(session, turn, position, hasEnded)).catch(() => false)
     },
     drop,
     async publish(topic, message) {

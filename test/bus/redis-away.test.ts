@@ -3,7 +3,7 @@ import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { createLog } from '../../src/log.ts'
-import { appended, bytes, delta, event, SESSION, start, textsOf } from '../contracts/bus-bed.ts'
+import { appended, bytes, delta, event, SESSION, start, TURN, textsOf } from '../contracts/bus-bed.ts'
 import { ON_REDIS } from '../given-servers.ts'
 import { eventually } from '../waiting.ts'
 import { proxied } from './proxied.ts'
@@ -292,6 +292,11 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     const live = start(t, bus, { after: await bus.present(SESSION) })
     const unheard = start(t, bus, { after: await bus.present('ses_lost') }, 'ses_lost')
     const fresh = start(t, bus, { turn: 'turn_new', begun: false }, 'ses_lost')
+    t.equal(
+      await bus.pastEnd(SESSION, TURN, cursor, true),
+      false,
+      'nobody knows whether anything follows: a reader that comes back waits, too',
+    )
     const leaving = new AbortController()
     const gone = start(t, bus, { signal: leaving.signal }, 'ses_other')
     await sleep(700)
