@@ -44,7 +44,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
       appends.resetBroken()
       for (const session of undropped) drop(session).catch(() => {})
     },
-    onListening: () => inboxes.missed(),
+    onMissed: () => inboxes.missed(),
   })
   const replica = randomBytes(6).toString('hex')
   const shared = new Map<string, SharedSlots>()

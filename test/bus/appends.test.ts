@@ -51,7 +51,7 @@ t.test('a process that was frozen tries again, even if the time for its attempts
     log: pino({ level: 'silent' }),
     onMessage: nothing,
     onUp: nothing,
-    onListening: nothing,
+    onMissed: nothing,
   })
   t.teardown(close)
   let clock = 0

@@ -9,7 +9,7 @@ import { eventually } from '../waiting.ts'
 import { proxied } from './proxied.ts'
 import { isReady, redisBeds } from './redis-bed.ts'
 
-const { command, freshUrl, openAt } = redisBeds([14, 15])
+const { command, databaseOf, freshUrl, openAt } = redisBeds([14, 15])
 
 /** Two replicas' buses on one Redis, of which only the first goes through the proxy. */
 async function replicas(t: Test) {
@@ -368,6 +368,22 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     mock.timers.tick(5_000)
     t.equal((await reading.events(2)).length, 2)
   })
+
+  t.test(
+    'a reader asks again when commands alone had lost Redis: they may have reached another server',
+    async (t) => {
+      const bus = await openAt(t, { url: await freshUrl() })
+      const reading = start(t, bus)
+      await bus.append(SESSION, [delta('before')])
+      await reading.events(1)
+      await command(t, bus, 'FLUSHDB')
+      const clients = String(await command(t, bus, 'CLIENT', 'LIST')).split('\n')
+      const commands = ['name=baton', `db=${databaseOf(bus)}`, 'sub=0']
+      const mine = clients.find((line) => commands.every((word) => line.includes(` ${word} `))) ?? ''
+      await command(t, bus, 'CLIENT', 'KILL', 'ID', /^id=(\d+)/.exec(mine)?.[1] ?? '')
+      t.match(await reading.item(1), { gap: true })
+    },
+  )
 
   t.test('Baton starts without Redis and finds it later', async (t) => {
     const proxy = await proxied(t, await freshUrl())

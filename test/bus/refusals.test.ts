@@ -136,7 +136,7 @@ t.test('refusals', ON_REDIS, async (t) => {
         ups++
         if (isDemoted) void link.persist(refusing).catch(() => {})
       },
-      onListening: () => heard(),
+      onMissed: () => heard(),
     })
     t.teardown(() => link.close())
     const first = listening()

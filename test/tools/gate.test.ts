@@ -31,7 +31,7 @@ async function replica(t: Test, scope: string, leaseMs = 60_000, total = 10): Pr
     log,
     onMessage: (_, message) => room?.hear(message),
     onUp() {},
-    onListening() {},
+    onMissed() {},
   })
   t.teardown(() => link.close())
   await link.open()

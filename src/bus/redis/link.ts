@@ -79,19 +79,19 @@ interface LinkDeps {
   url: string
   log: Logger
   /**
-   * `isEarly`: said before `onListening`: a reader may have missed messages before this one, and does not know it yet
+   * `isEarly`: said before `onMissed`: a reader may have missed messages before this one, and does not know it yet
    */
   onMessage(channel: string, message: string, isEarly: boolean): void
   /** Commands work again, or for the first time; may be told twice */
   onUp(): void
-  /** Listening again, or for the first time: whatever was said in between has been missed */
-  onListening(): void
+  /** A connection is there again, or for the first time: something that was said may have been missed */
+  onMissed(): void
 }
 
 export type Link = ReturnType<typeof createLink>
 
 /** Connects with `open`, and again whenever it must; a command in between fails at once. */
-export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps) {
+export function createLink({ url, log, onMessage, onUp, onMissed }: LinkDeps) {
   const commands = new Redis(url, OPTIONS)
   const listener = new Redis(url, OPTIONS)
   const channels = new Set<string>()
@@ -121,6 +121,9 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   commands.on('ready', () => {
     lost = null
     onUp()
+    // Behind a proxy they may have reached another server than the listener, which noticed nothing: while Sentinel
+    // makes a copy the primary, two servers say that they are it for some ten seconds.
+    if (isListening) onMissed()
   })
   commands.on('close', () => {
     knownEra = null
@@ -129,7 +132,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     resubscribe().then(
       () => {
         isListening = true
-        onListening()
+        onMissed()
       },
       (err) => {
         presence.away(err)
