@@ -117,16 +117,15 @@ function writtenFor(target: ContentsTarget): Written {
 const WRITTEN = new Map<string, Written>()
 
 function modelPart(part: Part, target: ContentsTarget): WirePart[] {
+  const standIn = target.signedTexts ? DUMMY_SIGNATURE : undefined
   switch (part.type) {
     case 'text':
-      return [
-        {
-          text: part.text,
-          ...signature(part.provenance?.opaque ?? (target.signedTexts ? DUMMY_SIGNATURE : undefined)),
-        },
-      ]
+      return [{ text: part.text, ...signature(part.provenance?.opaque ?? standIn) }]
     case 'tool_call':
-      if (!target.calls) return [{ text: `[Call of ${part.name}: ${JSON.stringify(part.arguments)}]` }]
+      if (!target.calls) {
+        // The call's own signature is not of these words.
+        return [{ text: `[Call of ${part.name}: ${JSON.stringify(part.arguments)}]`, ...signature(standIn) }]
+      }
       return [{ functionCall: functionCall(part, target), ...signature(part.provenance?.opaque) }]
     // Thought summaries are never sent back; the signatures hold what the model needs of them.
     case 'reasoning':

@@ -167,16 +167,25 @@ t.test('a signature that Google cannot verify is left out, and the request is am
 
 t.test('a model that wants the words of answers signed is given those of other models', async (t) => {
   const emulator = await emulate(t)
-  const answer: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: 'Hello.' }] }
-  const one = requestFor({ model: 'gemini-3-pro-image', messages: [said('hi'), answer, said('say Done.')] })
-  const { failure } = await ask(gemini, emulator, one)
-  const again = failure && gemini.amend(failure, one)
-  if (!again) return t.fail('the request was not amended')
-  t.match(again.reported, { id: 'gemini-3-pro-image', signed_texts: true }, 'the model is known for it')
-  const { error, parts } = await ask(gemini, emulator, again)
-  t.equal(error, null)
-  t.match(parts[0], { text: 'Done.' })
-  t.equal(gemini.amend(failure, again), null, 'the request is amended only once')
+  const model = 'gemini-3-pro-image'
+  const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name: 'files__read', arguments: {} }
+  const messages: MessageInput[] = [
+    said('hi'),
+    { role: 'assistant', parts: [{ type: 'text', text: 'Hello.' }, call] },
+    { role: 'tool', parts: [resultOf(call)] },
+    said('say Done.'),
+  ]
+  for (const told of [{}, { tools: false }] as const) {
+    const one = requestFor({ model, messages, reported: { id: model, ...told } })
+    const { failure } = await ask(gemini, emulator, one)
+    const again = failure && gemini.amend(failure, one)
+    if (!again) return t.fail('the request was not amended')
+    t.match(again.reported, { id: model, ...told, signed_texts: true }, 'the model is known for it')
+    const { error, parts } = await ask(gemini, emulator, again)
+    t.equal(error, null)
+    t.match(parts[0], { text: 'Done.' })
+    t.equal(gemini.amend(failure, again), null, 'the request is amended only once')
+  }
 })
 
 t.test('media that Google cannot read become text', async (t) => {
