@@ -115,11 +115,16 @@ const RULES: readonly Rule[] = [
     says: "The login's workspace is deactivated.",
   },
   {
-    // A workspace that is bound to another region says so with a 401 (openai/codex#16951): no new token helps.
-    when: (facts) =>
-      named('unsupported_country_region_territory')(facts) || says(/not authorized in this region/i)(facts),
+    when: named('unsupported_country_region_territory'),
     code: 'upstream_rejected',
     says: '{vendor} does not serve the region of this server.',
+  },
+  {
+    // With a 401 (openai/codex#16951), which a renewal may cure: a token from before the workspace was bound to a region
+    // does not name that region (render.ts).
+    when: says(/not authorized in this region/i),
+    code: 'upstream_auth',
+    says: "{vendor} does not serve the login's workspace in this region.",
   },
   {
     // Before the overload: with this type, `slow_down` says that the caller's rate grew too fast. As a fault of the

@@ -173,7 +173,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     ...[
       '{"detail":"Workspace is not authorized in this region."}',
       'Workspace is not authorized in this region.',
-    ].map((body): (typeof rows)[number] => [401, body, 'upstream_rejected', /does not serve the region/]),
+    ].map((body): (typeof rows)[number] => [401, body, 'upstream_auth', /login's workspace in this region/]),
     [
       403,
       json({ message: 'You have insufficient permissions' }),
