@@ -75,7 +75,7 @@ export interface ReportedModel {
   instructions?: false
   /** Gemini. True: it refuses calls that are not signed, as Gemini 3 does. */
   signed_calls?: true
-  /** Gemini. True: it refuses words of an answer that are not signed, as models of images do. */
+  /** Gemini. True: it refuses words of an answer that are not signed, as Gemini 3 Pro Image does. */
   signed_texts?: true
   /** Anthropic. False: requests do not say what becomes of thinking whose prefix has changed. */
   block_binding?: false
