@@ -103,7 +103,7 @@ function mismatch({ kind, expected, received }: IssuerMismatchError): string {
   if (received === undefined)
     return 'its answer does not name its issuer, though its metadata promise that it does'
   if (kind !== 'metadata') return 'its issuer is not the one expected'
-  const other = told(received ?? '')
+  const other = told(received)
   return `the metadata of ${cutUtf8(String(expected), LONGEST)} is that of another issuer${other}; if that is right, give it as auth.issuer`
 }
 
