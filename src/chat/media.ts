@@ -92,7 +92,7 @@ const HEAD = 4096
  * texts that some vendors read as documents.
  */
 function isUnnamedText(declared: string, base64: string): boolean {
-  if (/^(image|audio|text|message)\/|\/(pdf|rtf)$/.test(declared)) return false
+  if (isPlainText(declared) || /^(image|audio|message)\/|\/(pdf|rtf)$/.test(declared)) return false
   const text = inUtf8(base64)
   const start = Buffer.from(text.slice(0, HEAD), 'base64')
   return start.length > 0 && !start.some(isControl) && isUtf8(Buffer.from(text, 'base64'))
