@@ -8,7 +8,7 @@ import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { statusIn } from '../frames.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
-import { TOO_LONG, UNPAID } from '../refusals.ts'
+import { isTooLong, isUnpaid } from '../refusals.ts'
 import { vendorsError } from '../relayed.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
 
@@ -86,7 +86,7 @@ function errorOf(report: Report, vendor: string): BatonError {
 }
 
 const verdictOf = (report: Report): Verdict =>
-  UNPAID.test(report.message)
+  isUnpaid(report.message)
     ? unpaid()
     : (BY_TYPE.get(report.type) ?? BY_STATUS.get(report.status ?? 0) ?? unexpected)(report)
 
@@ -160,7 +160,7 @@ const POLICY =
   /only authorized for use with Claude Code|Third-party apps now draw from your extra usage|out of extra usage|^Error$/
 
 function invalidRequest({ message }: Report): Verdict {
-  if (TOO_LONG.test(message)) {
+  if (isTooLong(message)) {
     return ['context_too_long', "The conversation is longer than this model's context window."]
   }
   if (POLICY.test(message)) {

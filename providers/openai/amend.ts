@@ -11,7 +11,7 @@ import {
   withoutUnread,
 } from '../amend.ts'
 import { refuses } from './capabilities.ts'
-import { type Facts, factsOf, STALE } from './classify.ts'
+import { type Facts, factsOf, isStale } from './classify.ts'
 
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another account or
@@ -24,7 +24,7 @@ import { type Facts, factsOf, STALE } from './classify.ts'
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
   const { status, code, message, error } = facts
-  if (code === 'invalid_encrypted_content' || STALE.test(message)) return withoutReasoning(request)
+  if (code === 'invalid_encrypted_content' || isStale(message)) return withoutReasoning(request)
   if (status === 413) return withoutMedia(request)
   const isTyped = (status === 400 || status === 422) && LISTED.test(failure.body)
   const strings = isTyped ? withPlainAnswers(request) : null

@@ -7,7 +7,7 @@ import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { statusIn } from '../frames.ts'
 import { type Json, number, object, string } from '../json.ts'
-import { TOO_LONG, UNPAID } from '../refusals.ts'
+import { isTooLong, isUnpaid } from '../refusals.ts'
 import { vendorsError } from '../relayed.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
 
@@ -42,13 +42,23 @@ const status =
     facts.status !== null && numbers.includes(facts.status)
 const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 
-/**
- * Refusals of reasoning sent back that is of another account or model, was never stored, or lacks its pair; or that
- * Azure takes only with an id (openai/codex#3451, NousResearch/hermes-agent#63257), or of one answer alone (#106718).
- * "Could not decrypt the provided encrypted_content" is xAI's (Wei-Shaw/sub2api#4535).
- */
-export const STALE =
-  /encrypted.content.*(could not be|not issued)|could not decrypt the provided encrypted|Item with id '[^']*' not found|Items are not persisted|without its required|Missing required parameter: 'input\[\d+\]\.id'|provided data does not match the expected schema|Conflicting authenticated continuation/i
+/** Refusals of reasoning sent back that is of another account or model, was never stored, or lacks its pair. */
+export const isStale = (message: string): boolean => STALE.some((words) => words.test(message))
+
+const STALE: readonly RegExp[] = [
+  // "… was not issued to this caller" is a relay's (anomalyco/opencode#48773).
+  /encrypted.content.*(could not be|not issued)/i,
+  // xAI (Wei-Shaw/sub2api#4535)
+  /could not decrypt the provided encrypted/i,
+  /Item with id '[^']*' not found/i,
+  /Items are not persisted/i,
+  /without its required/i,
+  // Azure, which takes some only with an id (openai/codex#3451, NousResearch/hermes-agent#63257)
+  /Missing required parameter: 'input\[\d+\]\.id'/i,
+  /provided data does not match the expected schema/i,
+  // Azure, too, of GPT-6: reasoning of one answer alone (NousResearch/hermes-agent#105369, #106718)
+  /Conflicting authenticated continuation/i,
+]
 
 /** A text of more than 10 MiB (Shopify/roast#52); with a smaller maximum the text is a name or an id. */
 const LONG_TEXT = /string too long\. .* maximum length \d{7}/
@@ -63,7 +73,7 @@ const RULES: readonly Rule[] = [
   },
   {
     when: (facts) =>
-      named('context_length_exceeded')(facts) || says(TOO_LONG)(facts) || says(LONG_TEXT)(facts),
+      named('context_length_exceeded')(facts) || isTooLong(facts.message) || says(LONG_TEXT)(facts),
     code: 'context_too_long',
     says: 'The conversation is longer than the model accepts.',
   },
@@ -87,7 +97,7 @@ const RULES: readonly Rule[] = [
   {
     // By code too: the type is not always `insufficient_quota`, and in a stream there may be none.
     when: (facts) =>
-      says(UNPAID)(facts) ||
+      isUnpaid(facts.message) ||
       named(
         'insufficient_quota',
         // OpenRouter's
@@ -155,7 +165,7 @@ const RULES: readonly Rule[] = [
     // ResponseError).
     when: (facts) =>
       named('invalid_encrypted_content', 'data_residency_mismatch', 'invalid_prompt')(facts) ||
-      STALE.test(facts.message),
+      isStale(facts.message),
     code: 'upstream_rejected',
     says: '{vendor} refused the request.',
   },
@@ -181,7 +191,7 @@ const RULES: readonly Rule[] = [
   },
   { when: named('vector_store_timeout'), code: 'upstream_timeout', says: '{vendor} timed out.' },
   {
-    // xAI says so with a 400.
+    // `authentication` is OpenRouter's type (wordsOf). xAI says so with a 400.
     when: (facts) =>
       facts.status === 401 || named('authentication')(facts) || says(/^Incorrect API key provided/)(facts),
     code: 'upstream_auth',
