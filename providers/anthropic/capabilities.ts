@@ -112,9 +112,9 @@ const UNSIGNED: Family = { ...FOREIGN, signsThinking: false }
 const DEEPSEEK: Family = { ...UNSIGNED, documents: [] }
 
 /**
- * The family of `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. Clouds and gateways
- * have names of their own around it: `us.anthropic.claude-sonnet-4-5-20250929-v1:0`, `anthropic/claude-opus-4.6`,
- * `databricks-claude-opus-4-7` (databricks/unity-gateway#102). Not that of a `…:thinking`, which thinks unasked.
+ * `claude-<line>-<version>`, with or without a snapshot's date; proxies write `4.6`. Clouds and gateways have names of
+ * their own around it: `us.anthropic.claude-sonnet-4-5-20250929-v1:0`, `anthropic/claude-opus-4.6`,
+ * `databricks-claude-opus-4-7` (databricks/unity-gateway#102). Not a `…:thinking`, which thinks unasked.
  */
 const CLAUDE = /^(.*[./:-])?claude-([a-z]+-\d+(?:[-.]\d{1,2})?)(?:[-@]\d{8})?(?:-v\d+)?(?::(?!thinking)\w+)?$/
 

@@ -157,8 +157,9 @@ function fitted(raw: McpResult): Fitted {
 }
 
 /**
- * The structure with the data of the media that are passed on in words. With some tools the structure is the whole result
- * again (server-filesystem 2026.8.31, read_media_file): a model would get each picture a second time, as 57,000 letters.
+ * The structure with names in place of the data of media that are passed on. With some tools the structure is the whole
+ * result again (server-filesystem 2026.8.31, read_media_file): a model would get each picture a second time, as 57,000
+ * letters.
  */
 function mediaNamed(
   structured: unknown,

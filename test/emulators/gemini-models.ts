@@ -1,4 +1,5 @@
 /** The emulated Gemini's models and what each takes (wire/gemini.md 8). Independent of the adapter's table. */
+
 export interface Traits {
   /** Gemini 3 and newer: calls have ids, signatures are checked, results may have media */
   signed: boolean

@@ -238,7 +238,7 @@ t.test('failures become codes of the catalogue', async (t) => {
       'upstream_rejected',
       /body\.model: field required; no$/,
     ],
-    ...RELAYED.map(([status, body, code, says]): (typeof rows)[number] => [status, body, code, says]),
+    ...RELAYED,
     [400, json(['one', { message: 'two' }]), 'upstream_rejected', /one; two/],
     [400, JSON.stringify({ error: 'just words' }), 'upstream_rejected', /just words/],
     [
