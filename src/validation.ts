@@ -46,7 +46,7 @@ const FORMATS: Record<string, (text: string) => string | null> = {
   'date-time'(text) {
     if (isInstant(text)) return null
     // A query has a space for each + that was not encoded, and to its author the time looks right.
-    const plus = / \d\d:\d\d$/.test(text) ? '; write + as %2B in a URL' : ''
+    const plus = /:[\d.]+ \d\d:\d\d$/.test(text) ? '; write + as %2B in a URL' : ''
     return `must be an RFC 3339 time such as 2026-01-31T12:00:00Z${plus}`
   },
   duration(text) {

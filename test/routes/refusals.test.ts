@@ -186,6 +186,8 @@ t.test('a time that no calendar or no clock has is refused', async (t) => {
   const spaced = await call('GET', '/v1/tool-executions?since=2026-01-01T00:00:00.000001+00:00')
   t.match(spaced, refused('invalid_request', 400, 'since'))
   t.match(spaced.body.error.message, /write \+ as %2B in a URL/)
+  const noZone = await call('GET', '/v1/tool-executions?since=2026-01-01%2012:00')
+  t.notMatch(noZone.body.error.message, /%2B/, 'a time after a space is no offset')
   for (const time of ['2028-02-29T23:59:59.5Z', '2026-01-01T00:00:00-12:00', '2026-01-01T00:00:00+15:59']) {
     t.equal((await call('POST', '/v1/credentials', { ...login, expires_at: time })).status, 201, time)
   }
