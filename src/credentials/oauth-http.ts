@@ -107,7 +107,8 @@ function broken(thrown: unknown, timeoutMs: number): BatonError {
         'upstream_timeout',
         `The provider's login service did not answer within ${timeoutMs} ms.`,
       )
-    : new BatonError('upstream_disconnected', "The provider's login service cannot be reached.", {
+    : // A login that a browser ends shows and keeps the message alone.
+      new BatonError('upstream_disconnected', `The provider's login service cannot be reached (${code}).`, {
         details: { reason: code },
         cause: thrown,
       })

@@ -104,6 +104,7 @@ t.test('a login service that no tunnel leads to is told with what the forward pr
   t.teardown(() => behind.close())
   await t.rejects(behind.send({ ...sent, url: 'https://login.vendor.test/token' }), {
     code: 'upstream_disconnected',
+    message: /FORWARD_PROXY_407/,
     details: { reason: 'FORWARD_PROXY_407' },
   })
 })
