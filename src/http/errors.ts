@@ -37,7 +37,8 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
   reply.code(error.status).header('x-request-id', request.id).type('application/json; charset=utf-8')
   const body = { error: { ...error.toBody(), request_id: request.id } }
   if (request.raw.complete || reply.raw.shouldKeepAlive) return reply.send(body)
-  // So would a client that asked for the connection to be closed (urllib does): the rest is read first.
+  // Node closes the connection if the client asked for that, as urllib does, and the answer would be lost likewise: the rest
+  // is read first, for as long as a request may take to arrive.
   finished(request.raw.resume(), () => void reply.send(body))
   return reply
 }
