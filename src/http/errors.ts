@@ -152,7 +152,12 @@ export function onClientError({ code }: ConnectionError, socket: Socket): void {
     'connection: close',
   ]
   socket.end(`${head.join('\r\n')}\r\n\r\n${body}`)
+  // Node leaves it to this handler to close the connection: a client that does not, or sends on, would keep it for good.
+  setTimeout(() => socket.destroy(), LINGER_MS).unref()
 }
+
+/** How long a client that is still sending may take to read why its connection is closed. */
+const LINGER_MS = 1000
 
 const NOT_HTTP: Record<string, [string, string]> = {
   HPE_HEADER_OVERFLOW: ['431 Request Header Fields Too Large', 'The headers are too large.'],

@@ -478,14 +478,19 @@ t.test('a path that begins without a slash is refused, for rules of a proxy do n
   }
 })
 
-t.test('a client whose request does not arrive in time is told so', async (t) => {
-  const late = connect(port, '127.0.0.1')
-  const [socket] = await once(g.app.server, 'connection')
-  const failure = Object.assign(new Error('Request timeout'), { code: 'ERR_HTTP_REQUEST_TIMEOUT' })
-  g.app.server.emit('clientError', failure, socket)
-  t.match(String((await once(late, 'data'))[0]), /^HTTP\/1\.1 408 .*did not arrive in time/s)
-  t.ok(g.app.server.requestTimeout > 0)
-})
+t.test(
+  'a client whose request does not arrive in time is told so, and cannot keep its connection',
+  async (t) => {
+    const late = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+    t.teardown(() => late.destroy())
+    const [socket] = await once(g.app.server, 'connection')
+    const failure = Object.assign(new Error('Request timeout'), { code: 'ERR_HTTP_REQUEST_TIMEOUT' })
+    g.app.server.emit('clientError', failure, socket)
+    t.match(String((await once(late, 'data'))[0]), /^HTTP\/1\.1 408 .*did not arrive in time/s)
+    if (!socket.destroyed) await once(socket, 'close')
+    t.ok(g.app.server.requestTimeout > 0)
+  },
+)
 
 t.test('a client whose request names no host, or two, is told so', async (t) => {
   const two = 'Host: localhost\r\nhost: elsewhere.test\r\n'
