@@ -3,7 +3,8 @@
  * (llama.cpp in Anthropic's: janhq/jan#8108).
  */
 
-const isAmong = (patterns: readonly RegExp[]) => (message: string) =>
+/** Whether a message is in any of these words. */
+export const isAmong = (patterns: readonly RegExp[]) => (message: string) =>
   patterns.some((words) => words.test(message))
 
 /** The conversation is longer than the model reads. */

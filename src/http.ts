@@ -103,12 +103,12 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
-  const refusal = watchConnections(app.server, streams.closing, STUCK_PINGS * (deps.pingMs ?? PING_MS))
+  const refusalOf = watchConnections(app.server, streams.closing, STUCK_PINGS * (deps.pingMs ?? PING_MS))
   // A header `Expect` with an unknown value is ignored: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())
   await harden(app, deps, hardening)
-  app.addHook('onRequest', (_, { raw }, done) => done(refusal(raw)))
+  app.addHook('onRequest', (_, { raw }, done) => done(refusalOf(raw)))
   await useOpenApi(app)
   const routeDeps: RouteDeps = { ...deps, streams }
   operateRoutes(app, routeDeps)

@@ -7,7 +7,7 @@ import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { statusIn } from '../frames.ts'
 import { type Json, number, object, string } from '../json.ts'
-import { isTooLong, isUnpaid } from '../refusals.ts'
+import { isAmong, isTooLong, isUnpaid } from '../refusals.ts'
 import { vendorsError } from '../relayed.ts'
 import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
 
@@ -43,9 +43,7 @@ const status =
 const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 
 /** Refusals of reasoning sent back that is of another account or model, was never stored, or lacks its pair. */
-export const isStale = (message: string): boolean => STALE.some((words) => words.test(message))
-
-const STALE: readonly RegExp[] = [
+export const isStale = isAmong([
   // "… was not issued to this caller" is a relay's (anomalyco/opencode#48773).
   /encrypted.content.*(could not be|not issued)/i,
   // xAI (Wei-Shaw/sub2api#4535)
@@ -58,7 +56,7 @@ const STALE: readonly RegExp[] = [
   /provided data does not match the expected schema/i,
   // Azure, too, of GPT-6: reasoning of one answer alone (NousResearch/hermes-agent#105369, #106718)
   /Conflicting authenticated continuation/i,
-]
+])
 
 /** A text of more than 10 MiB (Shopify/roast#52); with a smaller maximum the text is a name or an id. */
 const LONG_TEXT = /string too long\. .* maximum length \d{7}/

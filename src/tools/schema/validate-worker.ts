@@ -82,7 +82,7 @@ function judge({ id, key, schema, value }: Job): Judgement {
     if (validate(value)) return { id, problems: [] }
     const errors = validate.errors ?? []
     let misfits = errors
-    for (let round = 0; round < MOST_ROUNDS && isMended(value, misfits); round++) {
+    for (let round = 0; round < MOST_ROUNDS && mend(value, misfits); round++) {
       if (!isWithin(value, BEARABLE)) break
       if (validate(value)) return { id, problems: [], read: value }
       misfits = validate.errors ?? []
@@ -93,8 +93,11 @@ function judge({ id, key, schema, value }: Job): Judgement {
   }
 }
 
-const isMended = (value: unknown, errors: readonly ErrorObject[]): boolean =>
-  [readMeant(value, errors), fillDefaults(value, errors)].includes(true)
+/** Changes the value into what it seems to mean; false if there is nothing to change. */
+function mend(value: unknown, errors: readonly ErrorObject[]): boolean {
+  const isRead = readMeant(value, errors)
+  return fillDefaults(value, errors) || isRead
+}
 
 /**
  * Reads texts as the JSON that they hold where no text may be, and leaves out properties that may not be null. Models of
