@@ -61,7 +61,8 @@ const StartHeaders = Type.Object({
       minLength: 1,
       maxLength: 255,
       pattern: '^[\\x20-\\x7e]+$',
-      description: 'Printable ASCII. The same key and body bring the same turn, for 24 hours',
+      description:
+        'Printable ASCII. The same key and body bring the same turn, also a failed one, for 24 hours',
     }),
   ),
 })
