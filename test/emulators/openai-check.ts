@@ -5,7 +5,7 @@
 import { hasLoneSurrogate } from './http.ts'
 import { isObject, type Json } from './json.ts'
 import { checkInput } from './openai-items.ts'
-import { type Asked, checkName, refuse, refuseDetail, text } from './openai-refusal.ts'
+import { type Asked, checkName, oneOf, onlyFields, refuse, refuseDetail, text } from './openai-refusal.ts'
 
 const CHATGPT_FIELDS = new Set(
   'model instructions input tools tool_choice parallel_tool_calls reasoning store stream stream_options include prompt_cache_key text service_tier client_metadata'.split(
@@ -101,11 +101,11 @@ function checkSettings(body: Json, asked: Asked): void {
   const { reasoning, include, max_output_tokens, prompt_cache_key, previous_response_id } = body
   if (isObject(reasoning)) {
     if (!reasons(model)) unsupported(`reasoning.${Object.keys(reasoning)[0] ?? 'effort'}`)
+    onlyFields(reasoning, ['effort', 'summary', 'generate_summary', 'context', 'mode'], 'reasoning')
+    oneOf(reasoning.summary, ['auto', 'concise', 'detailed'], 'reasoning.summary')
     checkEffort(reasoning.effort, model, asked)
   }
-  if (Array.isArray(include) && include.includes('reasoning.encrypted_content') && !reasons(model)) {
-    refuse('Encrypted content is not supported with this model.', 'include')
-  }
+  checkInclude(include, model)
   if (typeof max_output_tokens === 'number' && max_output_tokens < 16) {
     refuse(
       `Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got ${max_output_tokens} instead.`,
@@ -135,6 +135,29 @@ function checkSettings(body: Json, asked: Asked): void {
       'previous_response_not_found',
     )
   }
+}
+
+/** As the vendor's SDK lists them (ResponseIncludable) */
+const INCLUDABLE = [
+  'file_search_call.results',
+  'web_search_call.results',
+  'web_search_call.action.sources',
+  'message.input_image.image_url',
+  'computer_call_output.output.image_url',
+  'code_interpreter_call.outputs',
+  'reasoning.encrypted_content',
+  'message.output_text.logprobs',
+]
+
+function checkInclude(include: unknown, model: string): void {
+  if (!Array.isArray(include)) return
+  include.forEach((value, i) => {
+    oneOf(value, INCLUDABLE, `include[${i}]`)
+  })
+  if (include.includes('reasoning.encrypted_content') && !reasons(model))
+    refuse('Encrypted content is not supported with this model.', 'include')
+  if (include.includes('message.output_text.logprobs') && reasons(model))
+    refuse('logprobs are not supported with reasoning models.', 'include')
 }
 
 /**
@@ -182,7 +205,7 @@ function checkTools(body: Json, asked: Asked): void {
   }
   const names = new Set<string>()
   tools.forEach((tool, i) => {
-    checkTool(tool, `tools[${i}]`, asked)
+    checkTool(isObject(tool) ? tool : {}, `tools[${i}]`, asked)
     if (tool.type !== 'function') return
     if (names.has(tool.name))
       refuse(`Duplicate function name: '${tool.name}'.`, `tools[${i}].name`, 'invalid_value')
@@ -197,8 +220,11 @@ function checkTools(body: Json, asked: Asked): void {
   checkToolChoice(body.tool_choice, tools.length, names)
 }
 
-function checkTool(tool: unknown, at: string, { chatgpt }: Asked): void {
-  const { type, name, parameters, strict } = isObject(tool) ? tool : {}
+const TOOL_FIELDS =
+  'type name description parameters strict defer_loading output_schema allowed_callers async'.split(' ')
+
+function checkTool(tool: Json, at: string, { chatgpt }: Asked): void {
+  const { type, name, parameters, strict } = tool
   if (type !== 'function') {
     if (chatgpt ? BOTH.includes(text(type)) : [...BOTH, ...HOSTED].includes(text(type))) return
     refuse(`Unsupported tool type: ${String(type)}`)
@@ -206,6 +232,7 @@ function checkTool(tool: unknown, at: string, { chatgpt }: Asked): void {
   if (name === undefined) {
     refuse(`Missing required parameter: '${at}.name'.`, `${at}.name`, 'missing_required_parameter')
   }
+  onlyFields(tool, TOOL_FIELDS, at)
   checkName(name, `${at}.name`)
   const broken =
     schemaFault(parameters, true) ?? (strict === false || strict === null ? null : strictFault(parameters))
@@ -227,7 +254,8 @@ function schemaFault(schema: unknown, root = false): string | null {
   if (combined.length > 0) {
     return `schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.`
   }
-  if (root && !isObject(schema.properties)) return 'object schema missing properties.'
+  if ([schema.type].flat().includes('object') && !isObject(schema.properties))
+    return 'object schema missing properties.'
   // This also holds for an array among several types (campfirein/byterover-cli#42).
   if ([schema.type].flat().includes('array') && schema.items === undefined)
     return 'array schema missing items.'
@@ -253,8 +281,12 @@ function schemasIn(schema: Json): unknown[] {
   ]
 }
 
+const NOT_STRICT = 'patternProperties if then else not prefixItems contains allOf oneOf'.split(' ')
+
 function strictFault(schema: unknown): string | null {
   if (!isObject(schema)) return null
+  const loose = NOT_STRICT.find((keyword) => keyword in schema)
+  if (loose) return `'${loose}' is not permitted.`
   const properties = isObject(schema.properties) ? schema.properties : {}
   if (schema.type === 'object') {
     if (schema.additionalProperties !== false) {

@@ -1,7 +1,7 @@
 /** The input items as the real services accept them (wire/openai.md 4): fields, ids, content, pairs, tokens. */
 import { isDead, seenAs } from './bytes.ts'
 import { isObject, type Json, parseObject } from './json.ts'
-import { type Asked, checkName, refuse, refuseDetail, text } from './openai-refusal.ts'
+import { type Asked, checkName, oneOf, onlyFields, refuse, refuseDetail, text } from './openai-refusal.ts'
 
 /** Throws a Refusal for the first item, or the first fault in their order, that the service would refuse. */
 export function checkInput(items: unknown[], asked: Asked): void {
@@ -47,8 +47,7 @@ function checkItem(item: unknown, at: string, asked: Asked): void {
     }
   }
   const allowed = ['type', 'id', ...(asked.chatgpt ? [] : ['status']), ...required, ...optional]
-  const unknown = Object.keys(item).find((field) => !allowed.includes(field))
-  if (unknown) refuse(`Unknown parameter: '${at}.${unknown}'.`, `${at}.${unknown}`, 'unknown_parameter')
+  onlyFields(item, allowed, at)
   checkId(item.id, PREFIXES[type] ?? '', at)
   ITEM_CHECKS[type]?.(item, at, asked)
 }
@@ -139,8 +138,18 @@ function checkContent(content: unknown, at: string, types: readonly string[]): v
         'invalid_value',
       )
     }
+    onlyFields(part, PART_FIELDS[text(part.type)] ?? [], `${at}[${i}]`)
     PART_CHECKS[text(part.type)]?.(part, `${at}[${i}]`)
   })
+}
+
+/** As the vendor's SDK lists them */
+const PART_FIELDS: Readonly<Record<string, readonly string[]>> = {
+  input_text: ['type', 'text', 'prompt_cache_breakpoint'],
+  input_image: ['type', 'image_url', 'file_id', 'detail', 'prompt_cache_breakpoint'],
+  input_file: ['type', 'file_data', 'file_id', 'file_url', 'filename', 'detail', 'prompt_cache_breakpoint'],
+  output_text: ['type', 'text', 'annotations', 'logprobs'],
+  refusal: ['type', 'refusal'],
 }
 
 const withText = (field: string) => (part: Json, at: string) => {
@@ -163,6 +172,7 @@ const PART_CHECKS: Readonly<Record<string, (part: Json, at: string) => void>> = 
   refusal: withText('refusal'),
   input_image(part, at) {
     withText('image_url')(part, at)
+    oneOf(part.detail, ['auto', 'low', 'high', 'original'], `${at}.detail`)
     checkUrl(part.image_url)
     if (/^https?:\/\//.test(text(part.image_url))) return
     const [, data] =
@@ -217,12 +227,12 @@ function checkOrder(items: Json[], asked: Asked): void {
   const seen = new Set<string>()
   items.forEach((item, i) => {
     const id = text(item.call_id)
-    if (item.type === 'function_call') {
+    if (item.type === 'function_call' || item.type === 'custom_tool_call') {
       if (seen.has(id)) refuse(`Duplicate call_id '${id}' in input.`, `input[${i}].call_id`, 'invalid_value')
       seen.add(id)
       open.add(id)
     }
-    if (item.type === 'function_call_output' && !open.delete(id)) {
+    if (/_call_output$/.test(text(item.type)) && !open.delete(id)) {
       refuse(`No tool call found for function call output with call_id ${id}.`, 'input')
     }
     if (item.type === 'reasoning') checkFollower(items[i + 1], asked)

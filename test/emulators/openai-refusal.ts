@@ -1,5 +1,6 @@
 /** How OpenAI's services refuse: two body shapes, which a check throws and the emulator answers. */
 import type { JsonReply } from './http.ts'
+import type { Json } from './json.ts'
 
 /** Which service is asked, and how it verifies a reasoning token for this caller. */
 export interface Asked {
@@ -34,6 +35,19 @@ export function refuseDetail(detail: unknown, status = 400): never {
 }
 
 export const text = (value: unknown): string => (typeof value === 'string' ? value : '')
+
+/** Refuses members that are not `allowed`. */
+export function onlyFields(value: Json, allowed: readonly string[], at: string): void {
+  const unknown = Object.keys(value).find((field) => !allowed.includes(field))
+  if (unknown) refuse(`Unknown parameter: '${at}.${unknown}'.`, `${at}.${unknown}`, 'unknown_parameter')
+}
+
+/** Refuses a value that is given and not among `values`. */
+export function oneOf(value: unknown, values: readonly string[], at: string): void {
+  if (value === undefined || value === null || values.includes(text(value))) return
+  const supported = values.map((one) => `'${one}'`).join(', ')
+  refuse(`Invalid value: '${String(value)}'. Supported values are: ${supported}.`, at, 'invalid_value')
+}
 
 /** A function's name, declared or called. */
 export function checkName(name: unknown, param: string): void {

@@ -32,17 +32,31 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
     { model: 'gpt-4.1', include: ['reasoning.encrypted_content'] },
     /Encrypted content is not/,
   ],
+  ['an unknown kind of summary', { reasoning: { summary: 'full' } }, /'full'/],
+  ['an unknown member of reasoning', { reasoning: { display: 'auto' } }, /'reasoning\.display'/],
+  ['an unknown thing to include', { include: ['reasoning'] }, /'reasoning'/],
+  [
+    'log probabilities of a reasoning model',
+    { include: ['message.output_text.logprobs'] },
+    /logprobs are not supported/,
+  ],
   ['a long cache key', { prompt_cache_key: 'k'.repeat(65) }, /prompt_cache_key/],
   ['tools that are no list', { tools: {} }, /'tools'/],
   ['an unknown kind of tool', { tools: [{ type: 'teleport' }] }, /Unsupported tool type: teleport/],
   ['a nested function', { tools: [{ type: 'function', function: { name: 'a' } }] }, /'tools\[0\]\.name'/],
   ['a dot in a name', { tools: [tool('a.b')] }, /does not match pattern/],
   ['a long name', { tools: [tool('a'.repeat(65))] }, /maximum length 64/],
+  [
+    'an unknown member of a tool',
+    { tools: [{ ...tool(), cache_control: {} }] },
+    /'tools\[0\]\.cache_control'/,
+  ],
   ['the same tool name twice', { tools: [tool('a'), tool('a')] }, /Duplicate function name/],
   ['no schema', schema(null), /'type: .*None/],
   ['a schema of another type', schema({ type: 'string' }), /got 'type: .*string/],
   ['a combinator at the root', schema(object({}, { anyOf: [] })), /top level/],
   ['an object without properties', schema({ type: 'object' }), /missing properties/],
+  ['an inner object without properties', schema(object({ a: { type: 'object' } })), /missing properties/],
   [
     'a pattern with a lookaround',
     schema({ type: 'object', properties: { a: { type: 'string', pattern: '^(?!b)' } } }),
@@ -73,6 +87,15 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
     'a strict schema that leaves a field optional',
     { tools: [{ ...tool('a', object({ x: {} }, { additionalProperties: false })), strict: true }] },
     /Missing 'x'/,
+  ],
+  [
+    'a keyword that is not strict',
+    {
+      tools: [
+        { ...tool('a', object({}, { additionalProperties: false, patternProperties: {} })), strict: true },
+      ],
+    },
+    /'patternProperties' is not permitted/,
   ],
   ['a forced choice without tools', { tool_choice: 'required' }, /must be specified with 'tools'/],
   [
@@ -117,6 +140,23 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
     /'input_image'\. Supported values are: 'input_text'\./,
   ],
   ['an image of an unsupported type', picture('data:image/svg+xml;base64,AAAA'), /valid image/],
+  [
+    'an unknown detail of an image',
+    {
+      input: [
+        {
+          ...user('x'),
+          content: [{ type: 'input_image', image_url: `data:image/png;base64,${PNG}`, detail: 'best' }],
+        },
+      ],
+    },
+    /'best'/,
+  ],
+  [
+    'an unknown member of a text',
+    input(answer([{ type: 'output_text', text: 'x', cache_control: {} }])),
+    /'input\[1\]\.content\[0\]\.cache_control'/,
+  ],
   ['a phase on a user message', { input: [{ ...user('x'), phase: 'commentary' }] }, /'commentary'/],
   ['an unknown phase', input(answer([{ type: 'output_text', text: 'x' }], { phase: 'draft' })), /'draft'/],
   ['a call with arguments that are no JSON', input({ ...call, arguments: '{' }, output), /arguments/],
@@ -125,6 +165,11 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ['an illegal called name', input({ ...call, name: 'a.b' }, output), /does not match pattern/],
   ['an empty result list', input(call, { ...output, output: [] }), /output\[0\]/],
   ['a call without its result', input(call), /No tool output found for function call call_1/],
+  [
+    'a custom call without its result',
+    input({ type: 'custom_tool_call', call_id: 'call_1', name: 'a', input: '' }),
+    /No tool output found .* call_1/,
+  ],
   ['a result without its call', input(output), /No tool call found .* call_1/],
   ['a result before its call', input(output, call), /No tool call found/],
   ['the same call id twice', input(call, output, call, output), /Duplicate call_id/],
