@@ -62,7 +62,7 @@ const ROWS: Row[] = [
   ['claude-opus-4-7', {}],
   ['claude-opus-4-6', OF_4_6],
   ['claude-sonnet-4-6', OF_4_6],
-  ['claude-opus-4-5', OF_4_5],
+  ['claude-opus-4-5', { ...OF_4_5, efforts: ['low', 'medium', 'high'] }],
   ['claude-haiku-4-5', OF_4_5],
   ['claude-sonnet-4-5', OF_4_5],
 ]

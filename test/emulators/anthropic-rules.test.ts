@@ -68,6 +68,8 @@ const REFUSALS: Refused[] = [
   ['top_k with thinking', base({ top_k: 5, thinking: { type: 'adaptive' } }), /`top_k` must be unset/],
   ['a blank stop sequence', base({ stop_sequences: ['\n'] }), /non-whitespace/],
   ['metadata with more than a user id', base({ metadata: { email: 'a@b.c' } }), /metadata\.email: Extra/],
+  ['a user id that is no text', base({ metadata: { user_id: 5 } }), /user_id: Input should be/],
+  ['an unknown service tier', base({ service_tier: 'gold' }), /service_tier: Input should be 'auto'/],
   ['stream that is no boolean', base({ stream: 'yes' }), /stream: Input should be a valid boolean/],
   ['a system prompt that is an object', base({ system: {} }), /system: Input should be/],
   [
@@ -199,6 +201,20 @@ const REFUSALS: Refused[] = [
     /thinking\.adaptive\.display: Extra/,
   ],
   [
+    'an unknown display',
+    base({ model: 'claude-opus-5', thinking: { type: 'adaptive', display: 'updates' } }),
+    /thinking\.adaptive\.display: Input should be 'summarized' or 'omitted'/,
+  ],
+  [
+    'an unknown block_binding',
+    base({
+      model: 'claude-opus-5-5',
+      thinking: { type: 'adaptive', block_binding: { prefix_mismatch_behavior: 'drop' } },
+    }),
+    /block_binding: Input should be 'error' or 'drop_block'/,
+    BINDING,
+  ],
+  [
     'block_binding without its beta',
     base({ model: 'claude-opus-5-5', thinking: { type: 'adaptive', ...drop } }),
     /block_binding: Extra/,
@@ -223,6 +239,19 @@ const REFUSALS: Refused[] = [
     /cache_control\.type/,
   ],
   [
+    'a cache mark of an unknown time',
+    base({ tools: [{ ...weather, cache_control: { type: 'ephemeral', ttl: '2h' } }] }),
+    /cache_control\.ttl/,
+  ],
+  [
+    'a longer cache mark after a shorter one',
+    base({
+      tools: [{ ...weather, ...mark }],
+      system: [{ type: 'text', text: 'x', cache_control: { type: 'ephemeral', ttl: '1h' } }],
+    }),
+    /ttl='1h' must not come after/,
+  ],
+  [
     'a cache mark on empty text',
     base({ messages: [user([{ type: 'text', text: '', ...mark }])] }),
     /cannot be set for empty text/,
@@ -232,6 +261,13 @@ const REFUSALS: Refused[] = [
 t.test('wrong requests are refused', async (t) => {
   const emulator = await emulate(t)
   await refuses(t, emulator, REFUSALS)
+
+  await t.test('betas without an effect, and efforts of Opus 4.5, are accepted', async (t) => {
+    const betas = { 'anthropic-beta': 'extended-cache-ttl-2025-04-11, pdfs-2024-09-25' }
+    t.match(await ask(emulator, base(), betas), { status: 200 })
+    const model = 'claude-opus-4-5'
+    t.match(await ask(emulator, base({ model, output_config: { effort: 'low' } })), { status: 200 })
+  })
 
   await t.test('a body with half a character, or that is no JSON, is refused', async (t) => {
     const broken = JSON.stringify(base()).replace('hello', 'a\\ud83d')

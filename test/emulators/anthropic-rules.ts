@@ -46,8 +46,17 @@ const BETAS = [
   'fast-mode-2026-02-01',
   'task-budgets-2026-03-13',
   'structured-outputs-2025-11-13',
+  'mid-conversation-output-config-2026-07-01',
+  'mid-conversation-tool-changes-2026-07-01',
+  'server-side-fallback-2026-07-01',
+  'inline-tools-2026-09-15',
+  // Without an effect any more
   'prompt-caching-2024-07-31',
+  'pdfs-2024-09-25',
   'token-counting-2024-11-01',
+  'token-efficient-tools-2025-02-19',
+  'extended-cache-ttl-2025-04-11',
+  'message-batches-2024-09-24',
 ]
 
 export function checkHead(headers: NodeJS.Dict<string | string[]>): Head {
@@ -94,6 +103,12 @@ const GATED: [field: string, beta: string][] = [
 export function onlyKeys(value: Json, allowed: readonly string[], path: string): void {
   const extra = Object.keys(value).find((key) => !allowed.includes(key))
   if (extra !== undefined) invalid(`${path === '' ? '' : `${path}.`}${extra}: Extra inputs are not permitted`)
+}
+
+/** Refuses a value that is given and not among `values`. */
+function oneOf(value: unknown, values: readonly string[], path: string): void {
+  if (value === undefined || value === null || values.some((one) => one === value)) return
+  invalid(`${path}: Input should be ${values.map((one) => `'${one}'`).join(' or ')}`)
 }
 
 /** Checks all fields but the messages. */
@@ -247,6 +262,7 @@ function checkToolChoice(body: Json, model: EmulatedModel): void {
 }
 
 const BINDING_BETA = 'thinking-binding-controls-2026-08-01'
+const UPDATES_BETA = 'thinking-display-updates-2026-08-18'
 
 function checkThinking(body: Json, { betas }: Head, model: EmulatedModel): void {
   const { effort } = object(body.output_config)
@@ -278,6 +294,10 @@ function checkThinking(body: Json, { betas }: Head, model: EmulatedModel): void 
     ],
     `thinking.${type}`,
   )
+  const displays = ['summarized', 'omitted', ...(betas.has(UPDATES_BETA) ? ['updates'] : [])]
+  oneOf(thinking.display, displays, `thinking.${type}.display`)
+  const { prefix_mismatch_behavior } = object(thinking.block_binding)
+  oneOf(prefix_mismatch_behavior, ['error', 'drop_block'], `thinking.${type}.block_binding`)
   if (type === 'enabled') checkBudget(thinking, number(body.max_tokens))
   const rank = (level: unknown) => model.efforts.indexOf(String(level))
   if (!thinks && model.effortWhenOff && rank(effort) > rank(model.effortWhenOff)) {
@@ -313,11 +333,14 @@ function checkSampling(body: Json, model: EmulatedModel): void {
   if (top_k !== undefined) invalid('`top_k` must be unset when thinking is enabled.')
 }
 
-function checkRest({ stop_sequences, metadata, stream }: Json): void {
+function checkRest({ stop_sequences, metadata, service_tier, stream }: Json): void {
   if (list(stop_sequences).some((text) => String(text).trim() === '')) {
     invalid('stop_sequences: each stop sequence must contain non-whitespace')
   }
   onlyKeys(object(metadata), ['user_id'], 'metadata')
+  if (typeof (object(metadata).user_id ?? '') !== 'string')
+    invalid('metadata.user_id: Input should be a valid string')
+  oneOf(service_tier, ['auto', 'standard_only'], 'service_tier')
   if (stream !== undefined && typeof stream !== 'boolean') invalid('stream: Input should be a valid boolean')
 }
 
@@ -334,7 +357,11 @@ function checkCacheControl(body: Json): void {
     if (type === 'thinking' || type === 'redacted_thinking')
       invalid(`${type}.cache_control: Extra inputs are not permitted`)
     if (object(cache_control).type !== 'ephemeral') invalid("cache_control.type: Input should be 'ephemeral'")
+    oneOf(object(cache_control).ttl, ['5m', '1h'], 'cache_control.ttl')
   }
+  const isLong = marks.map(({ cache_control }) => object(cache_control).ttl === '1h')
+  if (isLong.some((long, i) => !long && isLong[i + 1]))
+    invalid("cache_control: a block with ttl='1h' must not come after a block with ttl='5m'")
   if (marks.length > 4) {
     invalid(`A maximum of 4 blocks with cache_control may be provided. Found ${marks.length}.`)
   }
