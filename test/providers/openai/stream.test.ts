@@ -318,6 +318,21 @@ t.test('quirks of the stream are read', async (t) => {
     ])
   })
 
+  await t.test('items that only end, and name neither a place nor an id, are all kept', async (t) => {
+    const ended = (text: string) => ({
+      type: 'response.output_item.done',
+      item: { type: 'message', content: [{ type: 'output_text', text }] },
+    })
+    const events = parse(framed(ended('one'), ended('two'), completed()))
+    t.match(
+      events.filter(({ type }) => type === 'part'),
+      [
+        { index: 0, part: { text: 'one' } },
+        { index: 1, part: { text: 'two' } },
+      ],
+    )
+  })
+
   await t.test('events after the end of their item change nothing', async (t) => {
     const at = { output_index: 0, content_index: 0, summary_index: 0 }
     const late = (kind: string, whole: object) => [
