@@ -77,14 +77,19 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
 )
 
 /**
- * Four breakpoints are allowed (wire/anthropic.md 8), and three are used: the end of the system blocks, which the tools
- * precede, and the last blocks of the last two user messages. The later of these writes the cache for the next request.
- * The earlier one is where the request before wrote it: it is found however many blocks have come since.
+ * All four breakpoints that are allowed (wire/anthropic.md 8): the end of the system blocks, which the tools precede, and
+ * the last blocks of three user messages. The last one writes the cache for the next request. The one before is where the
+ * request before wrote it: it is found however many blocks have come since. The third is the last that is no results,
+ * where the turn before began: what has been sent since may change, as where context was given to that turn alone, or
+ * where the vendor drops its thinking. Without it a long turn would leave nothing to find within twenty blocks, and the
+ * whole conversation would be paid for again (zeroclaw-labs/zeroclaw#10660).
  */
 const CACHED: CacheControl = { type: 'ephemeral' }
 
 function withAnchors(messages: WireMessage[]): WireMessage[] {
-  for (const { content } of messages.filter((message) => message.role === 'user').slice(-2)) {
+  const given = messages.filter((message) => message.role === 'user')
+  const begun = given.slice(0, -2).findLast(({ content }) => content.at(-1)?.type !== 'tool_result')
+  for (const { content } of [...given.slice(-2), ...(begun ? [begun] : [])]) {
     // A user's blocks can all be marked: none is thinking, none is empty text.
     const block = content.at(-1)
     if (block) content[content.length - 1] = { ...block, cache_control: CACHED }

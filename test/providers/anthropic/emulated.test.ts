@@ -134,6 +134,22 @@ t.test('whole turns against the emulator', async (t) => {
     },
   )
 
+  await t.test(
+    'what came before a long turn is read from the cache, though that turn has changed',
+    async (t) => {
+      const talk = talkWith(emulator, 'claude-opus-5')
+      await step(talk, `say ${'much '.repeat(1000)}`)
+      const before = await step(talk, 'say enough')
+      const context = talk.history.push(said('It is noon.')) - 1
+      await step(talk, 'call list_files\nthen\n'.repeat(12))
+      while (talk.history.at(-1)?.role === 'tool') await step(talk)
+      talk.history.splice(context, 1)
+      const { cached_tokens } = usageOf(await step(talk, 'say more'))
+      const { input_tokens } = usageOf(before)
+      t.ok(cached_tokens >= input_tokens, `${cached_tokens} of at least ${input_tokens}`)
+    },
+  )
+
   await t.test('a model that thinks only between calls keeps what it said there', async (t) => {
     const talk = talkWith(emulator, 'claude-sonnet-5-5', { settings: { reasoning: { effort: 'none' } } })
     const steps = [

@@ -193,12 +193,14 @@ t.test('messages become the vendor’s', async (t) => {
   })
 
   await t.test(
-    'cache marks are at the end of the system blocks and of two messages, none on thinking or tools',
+    'cache marks are at the end of the system blocks, of two messages and where a turn began, none on thinking or tools',
     async (t) => {
       const history = [
         said('a'),
         answered(thought('t', 'signed:x'), called('c')),
         results(returned('c')),
+        answered(called('e')),
+        results(returned('e')),
         answered(words('b')),
         said('d'),
       ]
@@ -206,9 +208,9 @@ t.test('messages become the vendor’s', async (t) => {
       const marked = body.messages.flatMap(({ content }, i) =>
         content.flatMap((item) => ('cache_control' in item ? [`${i} ${item.type}`] : [])),
       )
-      t.strictSame(marked, ['2 tool_result', '4 text'])
+      t.strictSame(marked, ['0 text', '4 tool_result', '6 text'])
       t.equal(JSON.stringify(body.system).match(/cache_control/g)?.length, 1)
-      t.equal(JSON.stringify(body).match(/cache_control/g)?.length, 3)
+      t.equal(JSON.stringify(body).match(/cache_control/g)?.length, 4)
     },
   )
 })
