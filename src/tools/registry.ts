@@ -6,6 +6,7 @@ import { isDeepStrictEqual } from 'node:util'
 import type { ToolsDelta } from '../chat/event.ts'
 import { exposedName } from '../chat/names.ts'
 import type { McpTool, ToolProblem } from '../mcp/contract.ts'
+import type { JsonSchema } from '../provider.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import { inSlices } from '../within.ts'
 import type { Builtin } from './builtin.ts'
@@ -154,10 +155,28 @@ function appended(before: readonly RegistryTool[], joining: readonly RegistryToo
 
 const merged = (before: RegistryTool, next: Candidate): Omit<RegistryTool, 'enabled'> => ({
   ...next,
-  ...(before.hash === next.hash && !isPlaceholder(before) ? bytesOf(before) : {}),
+  ...bytesKept(before, next),
   order: before.order,
   last_seen_at: next.last_seen_at ?? before.last_seen_at,
 })
+
+/** What prompt caches have of a tool. A schema that is another only by its order stays as it was declared. */
+function bytesKept(before: RegistryTool, next: Candidate): Partial<Candidate> {
+  const { parameters } = before
+  if (before.hash === next.hash && !isPlaceholder(before)) return bytesOf(before)
+  return isDeepStrictEqual(unordered(parameters), unordered(next.parameters)) ? { parameters } : {}
+}
+
+/**
+ * A schema without the order of its required names, which says nothing: FastMCP may list them in another one after each
+ * start (PrefectHQ/fastmcp#4565).
+ */
+const unordered = (schema: JsonSchema): unknown =>
+  JSON.parse(
+    JSON.stringify(schema, (key, value) =>
+      key === 'required' && Array.isArray(value) ? [...value].sort() : value,
+    ),
+  )
 
 const bytesOf = ({ description, parameters, input_schema, annotations }: RegistryTool) => ({
   description,

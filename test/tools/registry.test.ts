@@ -176,6 +176,20 @@ t.test('a tool whose definition changes keeps its place and is reported as chang
   t.strictSame((await next(tools, [], [{ ...BUILTIN, annotations: {} }])).changed, ['look_up'])
 })
 
+t.test(
+  'a schema that is another only by the order of its required names keeps its declared bytes',
+  async (t) => {
+    const properties = { a: { type: 'string' }, b: { type: 'string' } }
+    const listed = (inputSchema: McpTool['inputSchema']) => [server('s', [tool('t', { inputSchema })])]
+    const { tools } = await next([], listed({ type: 'object', properties, required: ['a', 'b'] }))
+    const turned = await next(tools, listed({ required: ['b', 'a'], type: 'object', properties }))
+    const bytes = (one: readonly RegistryTool[]) => JSON.stringify(found(one, 's.t').parameters)
+    t.equal(bytes(turned.tools), bytes(tools))
+    const fewer = await next(turned.tools, listed({ type: 'object', properties, required: ['b'] }))
+    t.strictSame(found(fewer.tools, 's.t').parameters.required, ['b'])
+  },
+)
+
 t.test('a tool that another server has taken over in between is reported as changed', async (t) => {
   const { tools } = await next([], [server('s', [tool('a')])])
   const over = await next(tools, [server('s', [tool('a')], { connector: connector('s', { id: 'con_2' }) })])
