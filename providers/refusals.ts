@@ -23,6 +23,21 @@ export const isTooLong = isAmong([
   // Bedrock, GLM and Poolside behind relays (tigy32/Tycode#15, NVIDIA-NeMo/Switchyard#314, earendil-works/pi#4943)
   /input is too long/i,
   /exceeds the maximum allowed input length/i,
+  // SGLang (sgl-project/sglang#4048)
+  /exceeds the maximum allowed length/i,
+  // vLLM's Responses API, and vLLM of prompts with media (thu-coai/Glyph#9)
+  /exceeds the max_model_len/i,
+  /longer than the maximum model length/i,
+  // LM Studio (lmstudio-ai/lmstudio-bug-tracker#2205, #237, anomalyco/opencode#11141)
+  /tokens to keep from the initial prompt/i,
+  /trying to keep the first \d+ tokens/i,
+  /n_keep \(\d+\) >= n_ctx/i,
+  // Z.AI (zeroclaw-labs/zeroclaw#4124)
+  /prompt exceeds max length/i,
+  // Qwen (QwenLM/qwen-code#98)
+  /range of input length should be/i,
+  // GitHub Copilot behind relays (ericc-ch/copilot-api#65)
+  /prompt token count of \d+ exceeds/i,
   // Gemini behind relays (gemini/classify.ts)
   /exceeds the maximum number of tokens/i,
   /input token count is \d+ but/i,

@@ -85,10 +85,12 @@ function errorOf(report: Report, vendor: string): BatonError {
   })
 }
 
-const verdictOf = (report: Report): Verdict =>
-  isUnpaid(report.message)
-    ? unpaid()
-    : (BY_TYPE.get(report.type) ?? BY_STATUS.get(report.status ?? 0) ?? unexpected)(report)
+function verdictOf(report: Report): Verdict {
+  if (isUnpaid(report.message)) return unpaid()
+  // Said in a stream, it may come without a type and a status.
+  if (isTooLong(report.message)) return tooLong()
+  return (BY_TYPE.get(report.type) ?? BY_STATUS.get(report.status ?? 0) ?? unexpected)(report)
+}
 
 const always =
   (...verdict: Verdict) =>
@@ -101,6 +103,7 @@ const refusedCredential = always(
 )
 const unknownModel = always('upstream_rejected', '{vendor} knows no such model, or no longer serves it.')
 const unpaid = always('upstream_rejected', "{vendor} refused the request because of the account's billing.")
+const tooLong = always('context_too_long', "The conversation is longer than this model's context window.")
 /** A failure that may pass, after the wait that the vendor names. */
 const passing =
   (code: ErrorCode, says: string) =>
@@ -160,9 +163,6 @@ const POLICY =
   /only authorized for use with Claude Code|Third-party apps now draw from your extra usage|out of extra usage|^Error$/
 
 function invalidRequest({ message }: Report): Verdict {
-  if (isTooLong(message)) {
-    return ['context_too_long', "The conversation is longer than this model's context window."]
-  }
   if (POLICY.test(message)) {
     return [
       'upstream_rejected',

@@ -126,6 +126,7 @@ t.test('failures become errors of the catalogue', async (t) => {
       ['bad_request_error', 'invalid params, context window exceeds limit (2013)'],
       ['', 'litellm.ContextWindowExceededError: prompt is too long: 2 tokens > 1 maximum'],
       ['', 'The model returned the following errors: Input is too long for requested model.'],
+      ['', 'Prompt exceeds max length'],
     ] as const)
       t.equal(fail(400, type, message).code, 'context_too_long', 'a status of 400 says as much as the type')
   })
@@ -151,6 +152,12 @@ t.test('failures become errors of the catalogue', async (t) => {
     const read = (error: Record<string, unknown>) =>
       thrownBy(() => framed({ error }).flatMap((frame) => parserOf(anthropic, origin).push(frame)))
     const words = { message: 'litellm.RateLimitError: slow', type: 'None' }
+    const tooLong = { message: 'Prompt exceeds max length', code: '1261' }
+    t.match(
+      read(tooLong),
+      { code: 'context_too_long' },
+      'a chat that is too long is known by its words alone',
+    )
     for (const [code, meant, status] of [
       ['429', 'upstream_rate_limited', 429],
       [402, 'upstream_rejected', 402],
