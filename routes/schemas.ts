@@ -333,7 +333,7 @@ export const ContextEdits = Type.Array(
     ),
     Type.Object({ op: Type.Literal('delete_at'), index: Place }, closed),
   ),
-  { maxItems: 1000, description: "Edits of the history for this turn's requests only, applied in order" },
+  { maxItems: 10_000, description: "Edits of the history for this turn's requests only, applied in order" },
 )
 export type GivenEdit = Static<typeof ContextEdits>[number]
 

@@ -292,6 +292,10 @@ export async function contextEdits(t: Test, world: World) {
       [[...plain.slice(0, 3), ...plain.slice(5)]],
       'a call may go with its result',
     )
+    const many = (edit: Json) => Array.from({ length: 5000 }, () => edit)
+    const added = many({ op: 'insert_before', index: 0, message: message('old') })
+    const removed = many({ op: 'delete_at', index: 0 })
+    t.strictSame(await shown([...added, ...removed]), [plain], 'a chat of thousands may be cut to its end')
   })
 
   await t.test('the edited history is the base of every step; the stored one is untouched', async (t) => {
