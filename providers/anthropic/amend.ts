@@ -60,7 +60,29 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (BAD_THINKING.test(message)) return withoutReasoning(request)
   if (MISSED_THINKING.test(failure.body)) return taught(request, { thought_calls: true })
   const told = toldOf(message, request)
-  return told ? taught(request, told) : withoutUnread(request, `${code} ${message}`, UNREAD)
+  if (told) return taught(request, told)
+  return withinWindow(message, request) ?? withoutUnread(request, `${code} ${message}`, UNREAD)
+}
+
+/** With less room an answer would be cut off at once, and its user not hear that the chat is too long. */
+const LEAST_ROOM = 1000
+
+/**
+ * With an answer no longer than the conversation leaves room for. Claudes before 4.5 (docker/docker-agent#569), vLLM,
+ * SGLang, Z.AI (foreveryh/claude-code-switch#12) and Bedrock (gsd-build/gsd-2#5409) count `max_tokens` as used. vLLM
+ * stops counting the conversation where the two are too much ("at least 9 input tokens"): then nobody knows what is
+ * left, and an eighth of the most is asked for.
+ */
+function withinWindow(message: string, request: ModelRequest): ModelRequest | null {
+  const [, window = ''] = /context (?:length (?:is |of )?|limit: .* > )(\d+)/.exec(message) ?? []
+  const [, least, used = ''] =
+    /(at least )?\b(\d+) (?:\+ \d+ >|input tokens|tokens from the input|in the messages)/.exec(message) ?? []
+  if (window === '' || used === '') return null
+  const left = Number(window) - Number(used)
+  const most = least ? Math.floor(left / 8) : left
+  const { settings } = request
+  if (most < LEAST_ROOM || most >= (settings.max_output_tokens ?? Infinity)) return null
+  return { ...request, settings: { ...settings, max_output_tokens: most } }
 }
 
 /**
@@ -89,7 +111,9 @@ function toldOf(message: string, { model, reported }: ModelRequest): Partial<Rep
     return { block_binding: false }
   if (forcedToolChoice && /tool_choice: type .*not supported/.test(message))
     return { refused: { tool_choice: 'any' } }
-  // `[1, …`: words of others who speak the protocol (NousResearch/hermes-agent#7566, mnfst/llm-gateway#1177).
-  const [, most] = /max_tokens(?:: \d+ > | .*\[1, )(\d+)/.exec(message) ?? []
+  // `[1, …`: words of others who speak the protocol (NousResearch/hermes-agent#7566, mnfst/llm-gateway#1177). The last
+  // are vLLM's of a window that is smaller (vllm/renderers/params.py).
+  const [, most] =
+    /max_tokens(?:: \d+ > | .*\[1, |=\d+ ?cannot be greater than max_model_len=\D*)(\d+)/.exec(message) ?? []
   return most && Number(most) !== maxOutput ? { max_output_tokens: Number(most) } : null
 }

@@ -4,7 +4,7 @@ import { anthropic, anthropicOauth, messagesApi } from '../../../providers/anthr
 import { anthropicFixture } from '../../emulators/anthropic.ts'
 import { parserOf } from '../exchange.ts'
 import { framed, thrownBy } from '../streams.ts'
-import { origin } from './exchange.ts'
+import { origin, requestFor } from './exchange.ts'
 
 t.test('errors of another vendor of the same API name this vendor', async (t) => {
   const acme = messagesApi('acme', 'Acme')
@@ -165,6 +165,42 @@ t.test('failures become errors of the catalogue', async (t) => {
       [null, 'upstream_overloaded', null],
     ] as const)
       t.match(read({ ...words, code }), { code: meant, details: { upstream: { status } } })
+  })
+
+  await t.test('where the answer counts as part of the window, less of an answer is asked for', async (t) => {
+    const amend = (message: string, request = requestFor({ model: 'glm-9' })) =>
+      anthropic.amend({ status: 400, headers: {}, body: JSON.stringify({ error: { message } }) }, request)
+    const vllm = (used: string) =>
+      `This model's maximum context length is 40000 tokens. However, you requested 32000 output tokens and your prompt contains ${used} input tokens.`
+    for (const [message, most] of [
+      ['input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease them', 21041],
+      [vllm('30000'), 10_000],
+      [vllm('at least 8001'), 3999],
+      [
+        "'max_tokens' is too large: 32000. This model's maximum context length is 20000 tokens and your request has 16614 input tokens (32000 > 20000 - 16614).",
+        3386,
+      ],
+      [
+        "Requested token count exceeds the model's maximum context length of 40000 tokens. You requested a total of 62000 tokens: 30000 tokens from the input messages and 32000 tokens for the completion.",
+        10_000,
+      ],
+      [
+        "This model's maximum context length is 40000 tokens. However, you requested 62000 tokens (30000 in the messages, 32000 in the completion).",
+        10_000,
+      ],
+      ["Request 30000 input tokens exceeds the model's maximum context length 40000", 10_000],
+    ] as const) {
+      const amended = amend(message)
+      t.match(amended && anthropic.render(amended).body, { max_tokens: most }, message)
+      t.equal(amended?.reported, undefined, 'other chats leave other room')
+      t.equal(amended && amend(message, amended), null, 'the request is amended only once')
+    }
+    for (const message of [vllm('39001'), vllm('at least 39000'), vllm('50000'), 'prompt is too long: 2 > 1'])
+      t.equal(amend(message), null, 'a chat that leaves no room is too long')
+    const local = amend(
+      'max_tokens=32000cannot be greater than max_model_len=max_total_tokens=16384. Please request fewer output tokens.',
+    )
+    t.match(local && anthropic.render(local).body, { max_tokens: 16_384 }, 'of the whole window at most')
   })
 
   await t.test('the words of the vendor behind a relay count', async (t) => {
