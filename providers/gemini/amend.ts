@@ -12,7 +12,7 @@ import {
   withoutUnread,
   withParts,
 } from '../amend.ts'
-import { isGemini3 } from './capabilities.ts'
+import { isGemini3, thinkingConfig } from './capabilities.ts'
 import { NO_FILE, readFailure, TOO_MANY_BYTES } from './classify.ts'
 import { contentsOf } from './render.ts'
 
@@ -29,6 +29,12 @@ const UNSIGNED = /missing a.{0,3}thought_?signature/i
  */
 const BAD_THINKING =
   /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
+
+/**
+ * All that a model which cannot stop thinking says to a budget of 0 (kayac/nepp-chan#989). 3.5 Flash-Lite is one
+ * (googleapis/python-genai#2936), and answers as `gemini-2.5-flash` from 2026-12-01 on (8.2).
+ */
+const WORDLESS = /^request contains an invalid argument\.?$/i
 
 /**
  * The refusal that Google has announced for future models ("What's new in Gemini 3.6 Flash and 3.5 Flash-Lite"), which
@@ -58,9 +64,9 @@ const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
 const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b|\bsame role\b/i
 
 /**
- * The request without what Google refused: what it never takes, calls without signatures, signatures that it cannot
- * verify, results kept apart from words, a forced choice among too many tools, media that it cannot read or that are
- * too large.
+ * The request without what Google refused: what it never takes, an end to thinking, calls without signatures,
+ * signatures that it cannot verify, results kept apart from words, a forced choice among too many tools, media that it
+ * cannot read or that are too large.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
@@ -68,6 +74,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (failure.status !== 400 && !NO_FILE.test(message)) return null
   const [, told] = UNTAKEN.find(([words]) => words.test(message)) ?? []
   if (told) return taught(request, told)
+  if (WORDLESS.test(message) && stopsThinking(request)) return taught(request, { efforts: BUT_NONE })
   if (UNSIGNED.test(message) && !isGemini3(request.model, request.reported))
     return taught(request, { signed_calls: true })
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
@@ -76,6 +83,11 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
     withoutUnread(request, message, UNREAD) ?? (TURN_ORDER.test(message) ? withResultsJoined(request) : null)
   )
 }
+
+const BUT_NONE = ['minimal', 'low', 'medium', 'high', 'xhigh', 'max']
+
+const stopsThinking = ({ model, settings, reported }: ModelRequest): boolean =>
+  thinkingConfig(model, settings.reasoning?.effort, reported).config?.thinkingBudget === 0
 
 /** Null if no results are apart from the user's other content. */
 function withResultsJoined(request: ModelRequest): ModelRequest | null {

@@ -126,7 +126,7 @@ export function thinkingConfig(
       ? {}
       : { note: 'reasoning.effort: not accepted by this model' }
   }
-  if (thinking.form === 'budget') return budgetConfig(thinking, effort)
+  if (thinking.form === 'budget') return budgetConfig(thinking, effort, reported)
   return effort === undefined ? { config: { includeThoughts: true } } : levelConfig(thinking.levels, effort)
 }
 
@@ -143,10 +143,13 @@ const BUDGETS: Record<Exclude<Effort, 'none'>, number> = {
 function budgetConfig(
   thinking: Extract<Thinking, { form: 'budget' }>,
   effort: Effort | undefined,
+  reported?: ReportedModel,
 ): { config?: ThinkingConfig; note?: string } {
   // Asking a model that is not thinking for its thoughts is refused ("include_thoughts is only enabled
   // when thinking is enabled").
   if (effort === undefined) return thinking.offByDefault ? {} : { config: { includeThoughts: true } }
+  if (effort === 'none' && reported?.efforts?.includes('none') === false)
+    return { note: 'reasoning.effort: this model cannot stop thinking' }
   if (effort === 'none' && thinking.canStop) return { config: { includeThoughts: false, thinkingBudget: 0 } }
   if (effort === 'none') {
     return {

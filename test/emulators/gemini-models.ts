@@ -11,6 +11,8 @@ export interface Traits {
   budget: { min: number; max: number; off: boolean } | null
   /** Does not think without a budget */
   idle: boolean
+  /** Takes any budget but 0 */
+  cannotStop: boolean
   output: number
 }
 
@@ -22,7 +24,10 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
   [/^gemini-3-pro-preview$/, { signed: true, levels: ['LOW', 'HIGH'] }],
   [/^gemini-3-pro-image$/, { signed: true, signedTexts: true, levels: ['LOW', 'HIGH'] }],
   [/^gemini-3\.1-pro-preview/, { signed: true, levels: ['LOW', 'MEDIUM', 'HIGH'] }],
-  [/^gemini-3\.5-flash-lite$/, { signed: true, newest: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] }],
+  [
+    /^gemini-3\.5-flash-lite$/,
+    { signed: true, newest: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'], cannotStop: true },
+  ],
   [
     /^gemini-3(\.1|\.5)?-flash(-lite)?(-preview)?$/,
     { signed: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] },
@@ -47,6 +52,7 @@ export function traitsOf(model: string): Traits | null {
     levels: [],
     budget: null,
     idle: false,
+    cannotStop: false,
     output: 65_536,
   }
   return found ? { ...plain, ...found } : null

@@ -283,6 +283,13 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /only one of thinking budget/,
   ],
   ['a level that the model lacks', thinking({ thinkingLevel: 'MINIMAL' }), /MINIMAL is not supported/],
+  [
+    'a budget of 0 for 3.5 Flash-Lite',
+    thinking({ thinkingBudget: 0 }),
+    /^Request contains an invalid argument\.$/,
+    'gemini-3.5-flash-lite',
+  ],
+  ['a budget for Gemma', thinking({ thinkingBudget: 512 }), /budget is not supported/, 'gemma-4-31b-it'],
   ['a level for 2.5', thinking({ thinkingLevel: 'LOW' }), /LOW is not supported/, 'gemini-2.5-flash'],
   ['a budget of 0 for 2.5 pro', thinking({ thinkingBudget: 0 }), /budget 0 is invalid/, 'gemini-2.5-pro'],
   [

@@ -351,6 +351,11 @@ function checkSettings(config: NonNullable<Request['generationConfig']>, traits:
   if (level !== undefined && !traits.levels.includes(level)) {
     throw invalid(`Thinking level ${level} is not supported for this model.`)
   }
+  // googleapis/python-genai#2936, in the words of kayac/nepp-chan#989
+  if (budget === 0 && traits.cannotStop) throw invalid('Request contains an invalid argument.')
+  // Gemini 3 takes a budget in place of a level (8.2), Gemma does not (aduermael/herm#23).
+  if (budget !== undefined && !traits.budget && !traits.signed)
+    throw invalid('Thinking budget is not supported for this model.')
   // google-gemini/gemini-cli#1953
   if (includeThoughts && (budget === 0 || (budget === undefined && traits.idle))) {
     throw invalid('Thinking_config.include_thoughts is only enabled when thinking is enabled.')

@@ -3,7 +3,7 @@ import t from 'tap'
 import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
 import type { ToolCallPart } from '../../../src/chat/message.ts'
 import type { Effort, ModelRequest } from '../../../src/provider.ts'
-import { emulate } from '../../emulators/gemini-requests.ts'
+import { emulate, post } from '../../emulators/gemini-requests.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
 import { resultOf, said } from '../exchange.ts'
 import { ask, bodyOf, fixture, IMAGE, requestFor, tool } from './exchange.ts'
@@ -90,6 +90,30 @@ t.test('thinking that a model of an unknown family refuses is left out with a no
     const amended = codeAssist.amend({ status: 400, headers: {}, body }, wish)
     t.same(amended?.reported?.efforts, isOfThinking ? [] : undefined, message)
   }
+})
+
+t.test('a model under an older id that cannot stop thinking is not asked to', async (t) => {
+  const emulator = await emulate(t)
+  const wish = requestFor({ model: 'gemini-2.5-flash', settings: { reasoning: { effort: 'none' } } })
+  const sent = (request: ModelRequest) => {
+    const { body } = gemini.render(request)
+    return post(`${emulator.publicBaseUrl}/models/gemini-3.5-flash-lite:streamGenerateContent?alt=sse`, body)
+  }
+  const refused = await sent(wish)
+  const failure = { status: refused.status, headers: {}, body: await refused.text() }
+  const again = gemini.amend(failure, wish)
+  if (!again) return t.fail('the request was not amended')
+  t.equal((await sent(again)).status, 200)
+  const { body, notes } = gemini.render(again)
+  t.equal((body as Request).generationConfig, undefined)
+  t.strictSame(notes, ['reasoning.effort: this model cannot stop thinking'])
+  t.equal(gemini.amend(failure, again), null, 'the request is amended only once')
+  const high = bodyOf({ ...again, settings: { reasoning: { effort: 'high' } } })
+  t.strictSame(
+    high.generationConfig?.thinkingConfig,
+    { includeThoughts: true, thinkingBudget: 24_576 },
+    'other efforts are asked for as before',
+  )
 })
 
 t.test(
