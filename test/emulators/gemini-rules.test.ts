@@ -12,6 +12,10 @@ const SIGNED = { thoughtSignature: 'skip_thought_signature_validator' }
 const exchange = (modelParts: unknown[], userParts: unknown[]) => ({
   contents: [user('hi'), { role: 'model', parts: modelParts }, { role: 'user', parts: userParts }],
 })
+/** A tool whose one argument has this schema, as the OpenAPI subset. */
+const parameter = (a: object, more: object = {}) =>
+  declare({ name: 'f', parameters: { type: 'OBJECT', properties: { a }, ...more } })
+const withSearch = { ...hi, tools: [{ functionDeclarations: [READ] }, { googleSearch: {} }] }
 const thinking = (thinkingConfig: object) => ({ ...hi, generationConfig: { thinkingConfig } })
 
 /** Name of the case, the body, the words of the refusal, and the model (3.8-flash by default). */
@@ -257,6 +261,48 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     declare({ name: 'f', parameters: { type: 'OBJECT', properties: { a: { $ref: '#/$defs/a' } } } }),
     /Unknown name "\$ref" at 'tools\[0\]\.function_declarations\[0\]\.parameters\.properties\[a\]'/,
   ],
+  ['two types at once', parameter({ type: ['STRING', 'NULL'] }), /type.*cannot start list/],
+  ['a type that does not exist', parameter({ type: 'INT' }), /\.type' \(TYPE_ENUM\), "INT"/],
+  [
+    'no type',
+    parameter({ description: 'a' }),
+    /properties\[a\]: schema didn't specify the schema type field/,
+  ],
+  [
+    'a type beside alternatives',
+    parameter({ type: 'STRING', anyOf: [{ type: 'STRING' }] }),
+    /any_of, it must be the only field set/,
+  ],
+  ['a list of anything', parameter({ type: 'ARRAY' }), /properties\[a\]\.items: missing field/],
+  ['a number among names', parameter({ type: 'STRING', enum: [1] }), /enum\[0\]' \(TYPE_STRING\), 1/],
+  ['names of a number', parameter({ type: 'INTEGER', enum: ['1'] }), /enum: only allowed for STRING/],
+  ['an empty name', parameter({ type: 'STRING', enum: ['a', ''] }), /enum\[1\]: cannot be empty/],
+  ['a format of its own', parameter({ type: 'STRING', format: 'uri' }), /only 'enum' and 'date-time'/],
+  [
+    'a required argument that there is not',
+    parameter({ type: 'STRING' }, { required: ['a', 'b'] }),
+    /parameters\.required\[1\]: property is not defined/,
+  ],
+  [
+    'a fault deep in a schema',
+    parameter({ anyOf: [{ type: 'ARRAY', items: { type: 'ARRAY' } }] }),
+    /properties\[a\]\.any_of\[0\]\.items\.items: missing field/,
+  ],
+  [
+    'words beside a reference',
+    declare({
+      name: 'f',
+      parametersJsonSchema: {
+        type: 'object',
+        properties: { a: { anyOf: [{ $ref: '#/$defs/b', description: 'b' }] } },
+        $defs: { b: { type: 'string' } },
+      },
+    }),
+    /properties\.anyOf: \$ref cannot have other keywords/,
+  ],
+  ['Google’s own tools beside functions', withSearch, /include_server_side_tool_invocations/],
+  ['the same for an older model', withSearch, /Tool use with function calling/, 'gemini-2.5-flash'],
+  ['two candidates', { ...hi, generationConfig: { candidateCount: 2 } }, /Multiple candidates/],
   [
     'a schema that describes no object',
     declare({ name: 'f', parametersJsonSchema: { type: 'string' } }),
@@ -333,6 +379,34 @@ t.test('a request that breaks a rule of the wire page is refused in Google’s w
     [lost.status, await lost.json()],
     [404, { error: { status: 'NOT_FOUND', message: /is not found/ } }],
   )
+})
+
+t.test('schemas of either kind and Google’s own tools are accepted where they keep the rules', async (t) => {
+  const emulator = await emulate(t)
+  const passes = async (body: object, model = 'gemini-3.8-flash') => {
+    const passed = await post(`${emulator.publicBaseUrl}/models/${model}:generateContent`, body)
+    t.equal(passed.status, 200, await passed.text())
+  }
+  await passes(
+    parameter(
+      {
+        anyOf: [
+          { type: 'array', items: { type: 'STRING', format: 'date-time' } },
+          { type: 'string', enum: ['a'], nullable: true },
+        ],
+      },
+      { required: ['a'] },
+    ),
+  )
+  const $ref = { type: 'string', description: 'An argument, no reference' }
+  const parametersJsonSchema = {
+    type: 'object',
+    properties: { $ref, a: { $ref: '#/$defs/a' } },
+    $defs: { a: { const: 1 } },
+  }
+  await passes(declare({ name: 'f', parametersJsonSchema }))
+  await passes({ ...withSearch, toolConfig: { includeServerSideToolInvocations: true } })
+  await passes({ ...hi, generationConfig: { candidateCount: 2 } }, 'gemini-2.5-flash')
 })
 
 t.test('snake_case, both spellings of equal declarations and the dummy signature are accepted', async (t) => {

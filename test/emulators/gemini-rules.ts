@@ -1,11 +1,12 @@
 /**
- * What Gemini's server refuses besides unknown fields, in its words where they are known (wire/gemini.md 4, 5, 8):
- * order of contents, answers to calls, signatures, tools and settings. Reads bodies that gemini-shape.ts has spelled in
+ * What Gemini's server refuses besides unknown fields, in its words where they are known (wire/gemini.md 4, 8): order
+ * of contents, answers to calls, signatures and settings; gemini-tools.ts has the tools. Reads bodies that gemini-shape.ts has spelled in
  * camelCase. Independent of the adapter, so that an error there cannot hide here.
  */
 import { DAMAGED, isDead, pdfPages, seenAs } from './bytes.ts'
 import type { Traits } from './gemini-models.ts'
 import { invalid } from './gemini-shape.ts'
+import { checkTools, NAME, NAME_RULE, type Tool, type ToolConfig } from './gemini-tools.ts'
 import { isObject, type Json } from './json.ts'
 
 interface Part {
@@ -26,16 +27,11 @@ export interface Content {
   role?: string
   parts?: Part[]
 }
-interface Declaration {
-  name?: string
-  parameters?: Json
-  parametersJsonSchema?: unknown
-}
 export interface Request {
   contents?: Content[]
   systemInstruction?: Content
-  tools?: { functionDeclarations?: Declaration[] }[]
-  toolConfig?: { functionCallingConfig?: { mode?: string; allowedFunctionNames?: string[] } }
+  tools?: Tool[]
+  toolConfig?: ToolConfig
   generationConfig?: Json & {
     thinkingConfig?: { includeThoughts?: boolean; thinkingBudget?: number; thinkingLevel?: string }
   }
@@ -78,7 +74,7 @@ export function checkRequest(request: Request, model: string, traits: Traits, si
   checkTurns(contents, traits)
   if (traits.signed) checkSignatures(contents, model, signatures)
   if (traits.signedTexts) checkSignedTexts(contents)
-  checkTools(request)
+  checkTools(request, traits)
   checkSettings(request.generationConfig ?? {}, traits)
 }
 
@@ -280,11 +276,6 @@ const startsTurn = (content: Content): boolean =>
   responsesOf(content).length === 0 &&
   (content.parts ?? []).some((part) => part.text !== undefined)
 
-const NAME_RULE =
-  'Invalid function name. Must start with a letter or an underscore. Must be alphameric (a-z, A-Z, 0-9), underscores (_), dots (.) or dashes (-), with a maximum length of 64.'
-
-const NAME = /^[A-Za-z_][A-Za-z0-9_.-]{0,63}$/
-
 function checkFilled(contents: readonly Content[]): void {
   contents.forEach(({ parts = [] }, i) => {
     parts.forEach(({ functionCall, functionResponse, inlineData }, j) => {
@@ -301,41 +292,11 @@ function checkFilled(contents: readonly Content[]): void {
   })
 }
 
-export const declarationsOf = (request: Request): Declaration[] =>
-  (request.tools ?? []).flatMap((tool) => tool.functionDeclarations ?? [])
-
-function checkTools(request: Request): void {
-  const declarations = declarationsOf(request)
-  if (declarations.length > 512) throw invalid('At most 512 function declarations can be specified.')
-  const names = new Set<string>()
-  for (const [i, { name = '', parameters, parametersJsonSchema }] of declarations.entries()) {
-    const at = `GenerateContentRequest.tools[0].function_declarations[${i}]`
-    if (!NAME.test(name)) throw invalid(`* ${at}.name: ${NAME_RULE}\n`)
-    if (names.has(name)) throw invalid(`Duplicate function declaration found: ${name}`)
-    names.add(name)
-    if (parameters !== undefined && parametersJsonSchema !== undefined) {
-      throw invalid(`* ${at}: parameters and parameters_json_schema are mutually exclusive.\n`)
-    }
-    if (
-      parametersJsonSchema !== undefined &&
-      !(isObject(parametersJsonSchema) && parametersJsonSchema.type === 'object')
-    ) {
-      throw invalid(`* ${at}.parameters_json_schema: schema must describe an object.\n`)
-    }
-  }
-  const { mode = 'AUTO', allowedFunctionNames = [] } = request.toolConfig?.functionCallingConfig ?? {}
-  if (allowedFunctionNames.length > 0 && mode !== 'ANY' && mode !== 'VALIDATED') {
-    throw invalid('Allowed function names should only be set when mode is ANY or VALIDATED.')
-  }
-  if (mode === 'ANY' && names.size === 0)
-    throw invalid('Function calling mode ANY needs a function declaration.')
-  const stranger = allowedFunctionNames.find((name) => !names.has(name))
-  if (stranger) throw invalid(`Allowed function name ${stranger} is not declared.`)
-}
-
 function checkSettings(config: NonNullable<Request['generationConfig']>, traits: Traits): void {
   const sampling = ['temperature', 'topP', 'topK'].find((field) => config[field] !== undefined)
   if (traits.newest && sampling) throw invalid(`${sampling} is not supported by this model.`)
+  if (traits.signed && Number(config.candidateCount ?? 1) !== 1)
+    throw invalid('Multiple candidates is not enabled for this model')
   const most = Number(config.maxOutputTokens ?? 1)
   if (most < 1 || most > traits.output) {
     throw invalid(

@@ -64,9 +64,14 @@ const PART = message('Part', () => ({
 
 const CONTENT = message('Content', () => ({ role: 'string', parts: list(PART) }))
 
+const TYPES = ['STRING', 'NUMBER', 'INTEGER', 'BOOLEAN', 'ARRAY', 'OBJECT', 'NULL'].flatMap((name) => [
+  name,
+  name.toLowerCase(),
+])
+
 /** The OpenAPI subset of `parameters`; its keys are proto fields, so unknown ones are refused (5.1). */
 const SCHEMA: Message = message('Schema', () => ({
-  type: 'string',
+  type: { oneOf: TYPES },
   format: 'string',
   title: 'string',
   description: 'string',
@@ -219,14 +224,14 @@ function readKind(value: unknown, kind: Kind, path: string): unknown {
       entries.map(([key, member]) => [key, readKind(member, kind.map, `${path}[${key}]`)]),
     )
   }
-  if ('oneOf' in kind) {
-    if (typeof value === 'string' && kind.oneOf.includes(value)) return value
-    throw wrong(path, 'TYPE_ENUM', value)
-  }
   if (Array.isArray(value)) {
     throw invalid(
       `Invalid JSON payload received. Unknown name "${path}": Proto field is not repeating, cannot start list.`,
     )
+  }
+  if ('oneOf' in kind) {
+    if (typeof value === 'string' && kind.oneOf.includes(value)) return value
+    throw wrong(path, 'TYPE_ENUM', value)
   }
   if (!isObject(value)) throw wrong(path, kind.message, value)
   return readMessage(value, kind, path)

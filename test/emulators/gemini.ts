@@ -5,8 +5,9 @@
  */
 import { chunksOf, mergeChunks, type Step } from './gemini-answer.ts'
 import { traitsOf } from './gemini-models.ts'
-import { type Content, checkRequest, createSignatures, declarationsOf, type Request } from './gemini-rules.ts'
+import { type Content, checkRequest, createSignatures, type Request } from './gemini-rules.ts'
 import { CODE_ASSIST_REQUEST, invalid, PUBLIC_REQUEST, Refusal, readBody } from './gemini-shape.ts'
+import { declarationsOf } from './gemini-tools.ts'
 import { type Beat, type Emulator, type Recorded, type Reply, serve } from './http.ts'
 import type { Json } from './json.ts'
 import { type Answer, defaultScene, type SceneInput, type Script } from './scene.ts'
