@@ -10,8 +10,10 @@ import { type Content, toContents } from './contents.ts'
 /**
  * What Gemini reads of `parametersJsonSchema` (wire/gemini.md 5.1); it ignores other keywords. It reads `title`, too,
  * but takes the titles that pydantic writes for names of functions: 2.5 Flash then ends every call of such a tool with
- * MALFORMED_FUNCTION_CALL (googleapis/python-genai#1732, PrefectHQ/fastmcp#3860). The model gives an object without
- * named properties as empty unless `additionalProperties` allows some (livekit/agents#7312).
+ * MALFORMED_FUNCTION_CALL (googleapis/python-genai#1732, PrefectHQ/fastmcp#3860). It reads `maxItems`, too, but refuses
+ * every request with a tool whose lists may have more than some 960 items together (googleapis/python-genai#2170). The
+ * model gives an object without named properties as empty unless `additionalProperties` allows some
+ * (livekit/agents#7312).
  */
 export const SCHEMA: SchemaProfile = {
   // Gemini refuses cycles, and keywords next to a `$ref`.
@@ -28,7 +30,6 @@ const KEYWORDS = new Set([
   'items',
   'prefixItems',
   'minItems',
-  'maxItems',
   'minimum',
   'maximum',
   'anyOf',

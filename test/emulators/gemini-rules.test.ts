@@ -298,7 +298,20 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
         $defs: { b: { type: 'string' } },
       },
     }),
-    /properties\.anyOf: \$ref cannot have other keywords/,
+    /parameters_json_schema: \$ref cannot have other keywords/,
+  ],
+  [
+    'lists that may be long',
+    declare({
+      name: 'f',
+      parametersJsonSchema: {
+        type: 'object',
+        properties: Object.fromEntries(
+          ['a', 'b'].map((key) => [key, { type: 'array', items: { type: 'string' }, maxItems: 500 }]),
+        ),
+      },
+    }),
+    /^Request contains an invalid argument\.$/,
   ],
   ['Google’s own tools beside functions', withSearch, /include_server_side_tool_invocations/],
   ['the same for an older model', withSearch, /Tool use with function calling/, 'gemini-2.5-flash'],

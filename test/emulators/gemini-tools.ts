@@ -1,7 +1,7 @@
 /** What Gemini's server refuses in a request's tools (wire/gemini.md 5). Independent of the adapter. */
 import type { Traits } from './gemini-models.ts'
 import { invalid } from './gemini-shape.ts'
-import { isObject, type Json, list, object, string } from './json.ts'
+import { isObject, type Json, list, number, object, string } from './json.ts'
 
 interface Declaration {
   name?: string
@@ -49,7 +49,7 @@ export function checkTools(request: Tools, traits: Traits): void {
     if (!(isObject(schema) && schema.type === 'object')) {
       throw invalid(`* ${at}.parameters_json_schema: schema must describe an object.\n`)
     }
-    checkReferences(schema, `* ${at}.parameters_json_schema`)
+    checkJsonSchema(schema, `* ${at}.parameters_json_schema`)
   }
   const { mode = 'AUTO', allowedFunctionNames = [] } = request.toolConfig?.functionCallingConfig ?? {}
   if (allowedFunctionNames.length > 0 && mode !== 'ANY' && mode !== 'VALIDATED') {
@@ -96,24 +96,26 @@ function checkParameters(schema: Json, at: string): void {
 }
 
 /**
- * Of a JSON Schema unknown keywords are ignored, but beside a `$ref` there may be only names with `$`. What a property
- * or a definition is called is no keyword.
+ * Of a JSON Schema unknown keywords are ignored, but beside a `$ref` there may be only names with `$`, and the lengths of
+ * a tool's lists may not sum up to more than some 960 (googleapis/python-genai#2170).
  */
-function checkReferences(schema: Json, at: string): void {
-  if (typeof schema.$ref === 'string' && Object.keys(schema).some((key) => !key.startsWith('$')))
-    throw invalid(`${at}: $ref cannot have other keywords beside it.\n`)
-  for (const [key, value] of Object.entries(schema)) {
-    const isMap = key === 'properties' || key === '$defs'
-    const subs = isMap ? Object.values(object(value)) : [value].flat()
-    for (const sub of SUBSCHEMAS.has(key) ? subs : []) checkReferences(object(sub), `${at}.${key}`)
+function checkJsonSchema(schema: Json, at: string): void {
+  let items = 0
+  for (const sub of subschemas(schema)) {
+    if (typeof sub.$ref === 'string' && Object.keys(sub).some((key) => !key.startsWith('$')))
+      throw invalid(`${at}: $ref cannot have other keywords beside it.\n`)
+    items += number(sub.maxItems) ?? 0
   }
+  if (items > 960) throw invalid('Request contains an invalid argument.')
 }
-const SUBSCHEMAS = new Set([
-  'properties',
-  '$defs',
-  'items',
-  'prefixItems',
-  'anyOf',
-  'oneOf',
-  'additionalProperties',
-])
+
+const MAPS = ['properties', '$defs']
+const HOLDERS = ['items', 'prefixItems', 'anyOf', 'oneOf', 'additionalProperties']
+
+/** What a property or a definition is called is no keyword. */
+function* subschemas(schema: Json): Generator<Json> {
+  yield schema
+  const mapped = MAPS.flatMap((key) => Object.values(object(schema[key])))
+  const held = HOLDERS.flatMap((key) => schema[key])
+  for (const sub of [...mapped, ...held].filter(isObject)) yield* subschemas(sub)
+}

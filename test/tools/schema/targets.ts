@@ -107,12 +107,13 @@ function* anthropicFaults(root: JsonSchema): Generator<string> {
 
 /**
  * wire/gemini.md 5.1: no references, no const, names of letters; arrays have items or a tuple. No titles, which it takes
- * for functions (googleapis/python-genai#1732).
+ * for functions (googleapis/python-genai#1732), and no lengths of lists, whose sum it limits (googleapis/python-genai#2170).
  */
 function* geminiFaults(root: JsonSchema): Generator<string> {
   yield* narrowRules(root)
-  // livekit/agents#7312
   for (const sub of subschemas(root)) {
+    if ('maxItems' in sub) yield 'maxItems'
+    // livekit/agents#7312
     const isFree = typesOf(sub).includes('object') && Object.keys(sub.properties ?? {}).length === 0
     if (sub !== root && isFree && sub.additionalProperties === undefined) yield 'object without a key to fill'
   }
