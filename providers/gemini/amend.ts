@@ -30,10 +30,7 @@ const UNSIGNED = /missing a.{0,3}thought_?signature/i
 const BAD_THINKING =
   /\bthinking[ _](?:level|budget|config)|thinking is not (?:supported|enabled)|thinking mode/i
 
-/**
- * All that a model which cannot stop thinking says to a budget of 0 (kayac/nepp-chan#989). 3.5 Flash-Lite is one
- * (googleapis/python-genai#2936), and answers as `gemini-2.5-flash` from 2026-12-01 on (8.2).
- */
+/** All that Google says of some refusals. */
 const WORDLESS = /^request contains an invalid argument\.?$/i
 
 /**
@@ -64,9 +61,9 @@ const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
 const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b|\bsame role\b/i
 
 /**
- * The request without what Google refused: what it never takes, an end to thinking, calls without signatures,
- * signatures that it cannot verify, results kept apart from words, a forced choice among too many tools, media that it
- * cannot read or that are too large.
+ * The request without what Google refused: what it never takes, a forced choice among too many tools, an end to thinking,
+ * calls without signatures, signatures that it cannot verify, results kept apart from words, media that it cannot read
+ * or that are too large.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
@@ -74,7 +71,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (failure.status !== 400 && !NO_FILE.test(message)) return null
   const [, told] = UNTAKEN.find(([words]) => words.test(message)) ?? []
   if (told) return taught(request, told)
-  if (WORDLESS.test(message) && stopsThinking(request)) return taught(request, { efforts: BUT_NONE })
+  if (WORDLESS.test(message)) return unforced(request) ?? stillThinking(request)
   if (UNSIGNED.test(message) && !isGemini3(request.model, request.reported))
     return taught(request, { signed_calls: true })
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
@@ -84,11 +81,6 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   )
 }
 
-const BUT_NONE = ['minimal', 'low', 'medium', 'high', 'xhigh', 'max']
-
-const stopsThinking = ({ model, settings, reported }: ModelRequest): boolean =>
-  thinkingConfig(model, settings.reasoning?.effort, reported).config?.thinkingBudget === 0
-
 /** Null if no results are apart from the user's other content. */
 function withResultsJoined(request: ModelRequest): ModelRequest | null {
   const joined = taught(request, { results_apart: false })
@@ -96,13 +88,25 @@ function withResultsJoined(request: ModelRequest): ModelRequest | null {
 }
 
 /**
- * With many tools, Google refuses to force the model to call one of them (googleapis/python-genai#2293, wire/gemini.md
- * 5.2).
+ * With many tools, Google refuses to force the model to call one of them: with words (wire/gemini.md 5.2), or without
+ * (googleapis/python-genai#2293, #2291 and #2133).
  */
 function unforced(request: ModelRequest): ModelRequest | null {
   const { tool_choice = 'auto', ...settings } = request.settings
   return tool_choice === 'auto' || tool_choice === 'none' ? null : { ...request, settings }
 }
+
+/**
+ * A model that cannot stop thinking refuses a budget of 0 without words (kayac/nepp-chan#989). 3.5 Flash-Lite is one
+ * (googleapis/python-genai#2936), and answers as `gemini-2.5-flash` from 2026-12-01 on (8.2). Null if the request asks
+ * for no such budget.
+ */
+function stillThinking(request: ModelRequest): ModelRequest | null {
+  const { model, settings, reported } = request
+  const { config } = thinkingConfig(model, settings.reasoning?.effort, reported)
+  return config?.thinkingBudget === 0 ? taught(request, { efforts: BUT_NONE }) : null
+}
+const BUT_NONE = ['minimal', 'low', 'medium', 'high', 'xhigh', 'max']
 
 const UNREAD: Unread = [
   // `provided image is not valid`: google-gemini/gemini-cli#27244.

@@ -265,16 +265,20 @@ t.test('settings that Gemini lacks are left out with notes', async (t) => {
   t.strictSame(choice({ name: 'files.gone' }), { config: undefined, notes: 1 })
   t.strictSame(choice('required', []), { config: undefined, notes: 1 })
   t.strictSame(choice('none', []), { config: undefined, notes: 0 })
-  const message = 'The specified schema produces a constraint that has too many states for serving.'
-  const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { code: 400, message } }) }
-  const forced = requestFor({ tools, settings: { tool_choice: 'required', max_output_tokens: 9 } })
-  const free = gemini.amend(refusal, forced)
-  t.strictSame(
-    free?.settings,
-    { max_output_tokens: 9 },
-    'a forced tool choice that the server cannot keep is dropped',
-  )
-  t.equal(free && gemini.amend(refusal, free), null, 'the request is amended only once')
+  for (const message of [
+    'The specified schema produces a constraint that has too many states for serving.',
+    'Request contains an invalid argument.',
+  ]) {
+    const refusal = { status: 400, headers: {}, body: JSON.stringify({ error: { code: 400, message } }) }
+    const forced = requestFor({ tools, settings: { tool_choice: 'required', max_output_tokens: 9 } })
+    const free = gemini.amend(refusal, forced)
+    t.strictSame(
+      free?.settings,
+      { max_output_tokens: 9 },
+      'a forced tool choice that the server cannot keep is dropped',
+    )
+    t.equal(free && gemini.amend(refusal, free), null, 'the request is amended only once')
+  }
   for (const { id, toolLimit } of [gemini, codeAssist, geminiOauth]) t.equal(toolLimit, 512, id)
 })
 
