@@ -32,7 +32,8 @@ export const asItIs = once((part: MediaPart): MediaPart | null => {
   // Rows of earlier versions may lack their padding; else they are in the standard form.
   if (part.data !== undefined && part.data.length % 4 !== 0)
     known.data = standardBase64(part.data) ?? part.data
-  if (known.data !== undefined && isPlainText(media_type)) known.data = inUtf8(known.data)
+  if (known.data !== undefined && isPlainText(media_type))
+    known.data = inUtf8(known.data, charsetOf(part.media_type))
   const fields = Object.keys(known) as (keyof MediaPart)[]
   return fields.every((field) => known[field] === part[field]) ? part : known
 })
@@ -54,15 +55,34 @@ export function standardBase64(text: string): string | null {
   return isStandard(base64) ? base64 : null
 }
 
+/** Excel's charset for CSV on a Western Windows, whatever it calls the file (dust-tt/dust#27143, open-webui/open-webui#25172) */
+const WINDOWS = 'windows-1252'
+
+/** The charset of a text that is no UTF-8: the one that its type names, if any is known by that name. */
+function charsetOf(media_type: string): string {
+  const [, label = WINDOWS] = /;\s*charset="?([\w:.-]+)/i.exec(media_type) ?? []
+  try {
+    const { encoding } = new TextDecoder(label)
+    return encoding === 'utf-8' ? WINDOWS : encoding
+  } catch {
+    return WINDOWS
+  }
+}
+
 /**
- * A text in UTF-8, which is all that models read, if its byte order mark says that it is in UTF-16, as Notepad, Excel and
- * `>` of PowerShell write (dust-tt/dust#27043, MoonshotAI/kimi-code#2647): read as UTF-8 it is full of NULs. Else, and if
- * there is nothing but the mark, as it is.
+ * A text in UTF-8, which is all that models read: from UTF-16 if its byte order mark says so, as Notepad, Excel and `>` of
+ * PowerShell write (dust-tt/dust#27043, MoonshotAI/kimi-code#2647); read as UTF-8 it is full of NULs. Else from the given
+ * charset if it is no UTF-8. As it is if it has bytes that no text has, or nothing but the mark.
  */
-function inUtf8(base64: string): string {
-  const encoding = { fffe: 'utf-16le', feff: 'utf-16be' }[bytesAt(base64, 0, 2).toString('hex')]
+function inUtf8(base64: string, charset?: string): string {
+  const marked = { fffe: 'utf-16le', feff: 'utf-16be' }[bytesAt(base64, 0, 2).toString('hex')]
+  const encoding = marked ?? (hasControls(base64) ? undefined : charset)
   if (encoding === undefined) return base64
-  const words = new TextDecoder(encoding).decode(Buffer.from(base64, 'base64'))
+  const bytes = Buffer.from(base64, 'base64')
+  if (marked === undefined && isUtf8(bytes)) return base64
+  const decoder = new TextDecoder(encoding)
+  // `stream`: without it Node 20 and 22 read windows-1252 as Latin-1, without its € and quotation marks (nodejs/node#56542).
+  const words = decoder.decode(bytes, { stream: true }) + decoder.decode()
   return Buffer.from(words).toString('base64') || base64
 }
 
@@ -93,10 +113,11 @@ const HEAD = 4096
  */
 function isUnnamedText(declared: string, base64: string): boolean {
   if (isPlainText(declared) || /^(image|audio|message)\/|\/(pdf|rtf)$/.test(declared)) return false
-  const text = inUtf8(base64)
-  const start = Buffer.from(text.slice(0, HEAD), 'base64')
-  return start.length > 0 && !start.some(isControl) && isUtf8(Buffer.from(text, 'base64'))
+  const text = inUtf8(base64, declared === 'application/vnd.ms-excel' ? WINDOWS : undefined)
+  return text !== '' && !hasControls(text) && isUtf8(Buffer.from(text, 'base64'))
 }
+
+const hasControls = (base64: string): boolean => Buffer.from(base64.slice(0, HEAD), 'base64').some(isControl)
 
 /** A byte that no text has; there are tabs, ends of lines and pages, and the colours of terminals in texts. */
 const isControl = (byte: number): boolean => byte < 0x20 && !(byte >= 0x09 && byte <= 0x0d) && byte !== 0x1b

@@ -27,7 +27,7 @@ const REPEATED = 64
 /** Decoded bytes of one medium; larger ones are refused by the vendors or fill a window alone. */
 const MEDIA_LIMIT = 5 * 1024 * 1024
 /**
- * `text/…`: text that is not UTF-8. A longer name (RFC 6838 4.2) would escape the limits of what a result may hold: a
+ * `text/…`: with bytes that no text has. A longer name (RFC 6838 4.2) would escape the limits of what a result may hold: a
  * hostile server could put megabytes there.
  */
 const MEDIA_TYPES = /^(?:image\/(?:png|jpeg|gif|webp)|application\/pdf|(?:audio|text)\/[a-z0-9.+-]{1,127})$/i

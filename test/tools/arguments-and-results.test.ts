@@ -615,9 +615,11 @@ t.test('media within the limits pass whole, and others are replaced by a line th
     )
   }
   const latin: ContentPart = { type: 'file', media_type: 'text/csv; charset=latin1', data: 'Wm/r' }
+  t.strictSame((await shape([latin])).content, [text('[file]\nZoë')], 'a text in an older charset is text')
+  const binary: ContentPart = { type: 'file', media_type: 'text/csv; a=b', data: '6wAB' }
   t.strictSame(
-    (await shape([latin])).content,
-    [{ ...latin, media_type: 'text/csv' }],
+    (await shape([binary])).content,
+    [{ ...binary, media_type: 'text/csv' }],
     'the media type loses its parameters',
   )
   t.match((await shape([text('a\ud800b\u0000c')])).content, [text('a\ufffdb\ufffdc')])
