@@ -108,11 +108,11 @@ const HEAD = 4096
 /**
  * Whether the bytes are a text, though the type does not say so. Browsers ask the system for a file's type: YAML, TOML, SQL
  * and scripts are `application/…` with a name of each system's own, or have none (`application/octet-stream`); TypeScript
- * is a video (`video/mp2t`), and CSV a file of Excel's (binaricat/Netcatty#1289, TencentCloud/Octop#409). RTF and mail are
- * texts that some vendors read as documents.
+ * is a video (`video/mp2t`), and CSV a file of Excel's (binaricat/Netcatty#1289, TencentCloud/Octop#409). SVG is an image
+ * that no vendor takes as one. RTF and mail are texts that some vendors read as documents.
  */
 function isUnnamedText(declared: string, base64: string): boolean {
-  if (isPlainText(declared) || /^(image|audio|message)\/|\/(pdf|rtf)$/.test(declared)) return false
+  if (isPlainText(declared) || /^(image\/(?!svg)|audio\/|message\/)|\/(pdf|rtf)$/.test(declared)) return false
   const text = inUtf8(base64, declared === 'application/vnd.ms-excel' ? WINDOWS : undefined)
   return text !== '' && !hasControls(text) && isUtf8(Buffer.from(text, 'base64'))
 }

@@ -616,6 +616,8 @@ t.test('media within the limits pass whole, and others are replaced by a line th
   }
   const latin: ContentPart = { type: 'file', media_type: 'text/csv; charset=latin1', data: 'Wm/r' }
   t.strictSame((await shape([latin])).content, [text('[file]\nZoë')], 'a text in an older charset is text')
+  const drawing: ContentPart = { type: 'image', media_type: 'image/svg+xml', data: 'PHN2Zy8+' }
+  t.strictSame((await shape([drawing])).content, [text('[file]\n<svg/>')], 'so is a drawing in XML')
   const binary: ContentPart = { type: 'file', media_type: 'text/csv; a=b', data: '6wAB' }
   t.strictSame(
     (await shape([binary])).content,

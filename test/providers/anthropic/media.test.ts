@@ -123,7 +123,11 @@ t.test('media that the API takes go as they are, and others are named in text', 
     source: { type: 'text' },
   })
   const refused = { type: 'text', text: /not shown to this model/, notes: [/is not accepted/] }
-  t.match(media({ type: 'image', media_type: 'image/svg+xml', data: 'aGk=' }), refused)
+  t.match(media({ type: 'image', media_type: 'image/svg+xml', data: text('<svg/>'), name: 'a.svg' }), {
+    type: 'document',
+    source: { type: 'text', data: '<svg/>' },
+    title: 'a.svg',
+  })
   t.match(media({ type: 'image', media_type: 'image/svg+xml', url }), refused)
   t.match(media({ type: 'file', media_type: 'application/zip', data: 'UEsDBA==', name: 'a.zip' }), refused)
   t.match(media({ type: 'file', media_type: 'text/plain', url }), refused)

@@ -214,7 +214,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
           { type: 'input_image', image_url: 'https://x.test/a.png', detail: 'auto' },
           { type: 'input_image', image_url: 'https://x.test/a.webp', detail: 'auto' },
           { type: 'input_image', image_url: 'https://x.test/a.gif', detail: 'auto' },
-          { type: 'input_text', text: '[image a.svg, image/svg+xml: not shown to this model]' },
+          { type: 'input_file', filename: 'a.svg.txt', file_data: 'data:text/plain;base64,QUJD' },
           {
             type: 'input_text',
             text: '[image, image/heic, https://x.test/a.heic: not shown to this model]',
