@@ -123,6 +123,9 @@ const UNREAD: Unread = [
     /input modality is not/i,
     ({ media_type }, words) => words.toLowerCase().includes(`${media_type.split('/', 1)[0]} input`),
   ],
+  // All that is said of audio that is none (google-gemini/gemini-cli#13755), and by Code Assist of a type that it does not
+  // read (google-gemini/gemini-cli#14838), as of faults that are no medium's.
+  [/^request contains an invalid argument/i, () => true],
 ]
 
 /**

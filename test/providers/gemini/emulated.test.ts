@@ -249,6 +249,14 @@ t.test('media that Google cannot read become text', async (t) => {
     )
     t.equal(seen && gemini.amend(failure, seen), null)
   }
+  const unnamed = refusal('Request contains an invalid argument.')
+  const bare = gemini.amend(unnamed, strange)
+  t.match(
+    bare?.messages[0]?.parts,
+    [{ text: /^\[audio/ }, { text: /^\[image/ }],
+    'any medium may be at fault where Google names nothing',
+  )
+  t.equal(bare && gemini.amend(unnamed, bare), null)
   for (const words of ['Unable to process input image. Please retry', 'Provided image is not valid.']) {
     const seen = gemini.amend(refusal(words), strange)
     t.match(seen?.messages[0]?.parts, [sound, { text: /^\[image, image\/png: not shown/ }], words)
