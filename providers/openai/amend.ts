@@ -59,7 +59,8 @@ const withPlainAnswers = (request: ModelRequest): ModelRequest | null =>
  * names the kinds that are taken, with images among them.
  */
 const UNREAD: Unread = [
-  [/while downloading|failed_to_download|file_url/i, isLinked],
+  // "Failed to download file." is Azure's (strands-agents/harness-sdk#3576).
+  [/while downloading|failed.to.download|file_url/i, isLinked],
   [/Invalid value: 'input_file'|'input_file' is not supported/i, isFile],
   // llama.cpp and LM Studio take no images in results (ggml-org/llama.cpp#20663, lmstudio-bug-tracker#2248).
   [/image|Output of tool call should be|invalid_union/i, isImage],

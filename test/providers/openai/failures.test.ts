@@ -554,7 +554,12 @@ t.test('media that the vendor cannot read become text', (t) => {
   t.same(kept({ param: 'input[0].content[0].image_url', code: 'invalid_value', message: 'Too large.' }), [
     file,
   ])
-  for (const message of ['Error while downloading https://a.example/b.png.', 'Timeout while downloading it.'])
+  for (const message of [
+    'Error while downloading https://a.example/b.png.',
+    'Timeout while downloading it.',
+    'Failed to download file.',
+    'Failed to download image from https://a.example/b.png',
+  ])
     t.same(kept({ param: 'url', code: 'invalid_value', message }), [image, file], message)
   t.same(kept({ code: 'unsupported_file', message: 'Expected a supported format.' }), [image, linked])
   const taken = "Invalid value: 'input_file'. Supported values are: 'input_text' and 'input_image'."
