@@ -14,6 +14,8 @@ const SIGNS: readonly (readonly [type: string, start: RegExp])[] = [
   ['image/gif', /^474946383[79]61/],
   ['image/webp', /^52494646.{8}57454250/],
   ['application/pdf', /^255044462d/],
+  // `ftyp` and a brand of HEIF's. Windows knows no type for it, and apps of iPhones call it PNG or JPEG (getpaseo/paseo#700).
+  ['image/heic', /^.{8}66747970(?:6865(?:6963|6978|696d|6973|7663|7678)|6d696631|6d736631)/],
 ]
 
 /**

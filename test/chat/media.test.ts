@@ -93,6 +93,14 @@ t.test('a medium is shown as what its bytes are, and only named where they belie
   t.match(shown({ type: 'file', media_type: 'image/png', url: 'https://x.test/a' }), { type: 'image' })
   const riff = (form: string) => Buffer.from(`RIFF\x01\x02\x03\x04${form}VP8 `).toString('base64')
   t.match(shown({ media_type: 'image/png', data: riff('WEBP') }), { media_type: 'image/webp' })
+  const heif = (brand: string) => Buffer.from(`\0\0\0\x18ftyp${brand}\0\0\0\0`).toString('base64')
+  for (const media_type of ['image/png', 'image/jpeg', 'application/octet-stream', 'image/heif'])
+    t.match(shown({ type: 'file', media_type, data: heif('heic') }), {
+      type: 'image',
+      media_type: 'image/heic',
+    })
+  t.equal(shown({ media_type: 'image/heic', data: heif('mif1') }), 'as it is')
+  t.equal(shown({ type: 'file', media_type: 'video/mp4', data: heif('isom') }), 'as it is')
   const svg = Buffer.from('<svg xmlns="http://www.w3.org/2000/svg"/>').toString('base64')
   for (const [media_type, data] of [
     ['image/png', svg],
@@ -113,7 +121,6 @@ t.test('a medium is shown as what its bytes are, and only named where they belie
     const data = Buffer.concat([Buffer.from('>'), Buffer.from(medium, 'base64')]).toString('base64')
     t.equal(shown({ type: 'file', media_type: 'text/plain', data }), 'as it is', 'no sign stands later')
   }
-  t.equal(shown({ media_type: 'image/heic', data: 'AAAA' }), 'as it is')
   t.equal(shown({ media_type: 'image/png', url: 'https://x.test/a.svg' }), 'as it is')
 })
 
