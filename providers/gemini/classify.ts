@@ -187,8 +187,11 @@ const BY_REASON: Readonly<Record<string, Verdict>> = {
   VALIDATION_REQUIRED: ['upstream_auth', `Google wants the account to be verified first. ${SEE_LINKS}`],
 }
 
-/** With status 400 (google-gemini/deprecated-generative-ai-android#26). */
-export const TOO_MANY_BYTES = /request payload size exceeds the limit/i
+/**
+ * With status 400, of what the request holds (google-gemini/deprecated-generative-ai-android#26) and of what it has by
+ * address (googleapis/python-genai#308).
+ */
+export const TOO_MANY_BYTES = /request payload size exceeds the limit|referenced files bytes are too large/i
 
 /**
  * With status 403: a file that was uploaded to Google has expired after two days, or belongs to the project of another

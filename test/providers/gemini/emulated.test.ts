@@ -239,8 +239,9 @@ t.test('media that Google cannot read become text', async (t) => {
   )
   t.equal(gemini.amend(refusal('The caller does not have permission', 403), request), null)
   const large = refusal('Request payload size exceeds the limit: 20971520 bytes.')
+  const linked = refusal("The request's total referenced files bytes are too large to be read")
   const page = { status: 413, headers: {}, body: '<html><title>413</title></html>' }
-  for (const failure of [large, page]) {
+  for (const failure of [large, linked, page]) {
     const seen = gemini.amend(failure, strange)
     t.match(
       seen?.messages[0]?.parts,

@@ -147,6 +147,11 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
     'context_too_long',
     /Shorten the conversation/,
   ],
+  [
+    error(400, "The request's total referenced files bytes are too large to be read"),
+    400,
+    'context_too_long',
+  ],
   [{ error: { status: 'RESOURCE_EXHAUSTED', message: 'Slow.' } }, 200, 'upstream_rate_limited'],
   [{ error: { status: 'UNAVAILABLE' } }, 200, 'upstream_overloaded'],
   ...(
