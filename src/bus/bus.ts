@@ -125,7 +125,7 @@ export interface LogLimits {
   idleMs: number
 }
 export const LOG_LIMITS: LogLimits = { maxEvents: 10_000, maxBytes: 16 << 20, idleMs: 3_600_000 }
-/** Bytes of live events that may wait for one reader before `lagged` ends its stream. */
+/** Bytes of live events that may wait for one reader, behind the next one, before `lagged` ends its stream. */
 export const MAX_BUFFER = 1 << 20
 /** Most events in one batch of a replay. */
 export const PAGE = 500

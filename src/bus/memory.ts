@@ -90,8 +90,9 @@ class Following implements AsyncIterator<ReadItem> {
     if (gap !== null) return { value: { gap: true, cursor: gap } }
     while (!log.isDropped && !log.isOver(turn, this.#next)) {
       if (this.#next > log.last) return null
-      const unread = log.total - Math.max(this.#history, log.bytesBefore(this.#next))
-      if (this.#next < log.base || unread > MAX_BUFFER) {
+      // What waits first is no sign of a slow reader, however large it is.
+      const behind = log.total - Math.max(this.#history, log.bytesBefore(this.#next + 1))
+      if (this.#next < log.base || behind > MAX_BUFFER) {
         this.#end()
         return { value: { lagged: true } }
       }

@@ -14,6 +14,7 @@ const LINGER_MS = 30_000
 export interface Inbox {
   /** Null: the session was dropped */
   heard: (Published | null)[]
+  /** Of what waits behind the first message */
   bytes: number
   /** More was said than may wait */
   isFull: boolean
@@ -133,9 +134,9 @@ function newInbox(): Inbox {
 }
 
 function take(inbox: Inbox, published: Published | null, bytes: number): void {
-  inbox.bytes += bytes
-  // A message with nothing waiting before it is no sign of a slow reader, however large it is.
-  if (inbox.bytes > MAX_BUFFER && inbox.heard.length > 0) {
+  // What waits first is no sign of a slow reader, however large it is.
+  if (inbox.heard.length > 0) inbox.bytes += bytes
+  if (inbox.bytes > MAX_BUFFER) {
     inbox.isFull = true
     inbox.heard = []
   } else inbox.heard.push(published)
