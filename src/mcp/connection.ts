@@ -2,12 +2,7 @@
  * One standing connection to one server: its tool list, calls, the channel for its notifications.
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
-import {
-  type Client,
-  ProtocolError,
-  ProtocolErrorCode,
-  parseJSONRPCMessage,
-} from '@modelcontextprotocol/client'
+import { type Client, ProtocolErrorCode, parseJSONRPCMessage } from '@modelcontextprotocol/client'
 import { oneLine } from '../text.ts'
 import { within } from '../within.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
@@ -130,7 +125,7 @@ function createConnection(
   return {
     server,
     verdict: discover ? { kind: 'modern', discover } : { kind: 'legacy' },
-    list: ({ timeoutMs, signal }) => request(signal, (aborted) => listTools(wire, timeoutMs, aborted)),
+    list: ({ timeoutMs, signal }) => request(signal, (aborted) => listTools(wire, spec, timeoutMs, aborted)),
     isStale: (failure) => failure instanceof McpError && stale.has(failure),
     call: (call) => request(call.signal, (aborted) => callTool(client, call, aborted)),
     // Outside of any call's exchange: work that a call's announcement starts would run in that exchange, and end with
@@ -185,7 +180,12 @@ async function callTool(client: Client, call: CallRequest, signal: AbortSignal):
   return result._meta?.[PARCEL]
 }
 
-async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Promise<ListedTools> {
+async function listTools(
+  wire: Wire,
+  spec: McpServerSpec,
+  timeout: number,
+  signal: AbortSignal,
+): Promise<ListedTools> {
   const { client } = wire
   const declared = client.getServerCapabilities()?.tools
   // The SDK would answer the same, but write to stdout.
@@ -193,8 +193,7 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
   const asking = client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
   const listed = await asking.catch((error) => {
     // Of a server that declared nothing (greeting.ts), that means what it seems to say.
-    const isUnknown = error instanceof ProtocolError && error.code === ProtocolErrorCode.MethodNotFound
-    if (declared.listChanged === undefined && isUnknown) return { tools: [] }
+    if (declared.listChanged === undefined && isUnknownMethod(error, spec)) return { tools: [] }
     throw error
   })
   const { tools, left_out } = repairTools(wire.pages.take())
@@ -214,6 +213,9 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
     ...(ttlMs > 0 && { ttlMs }),
   }
 }
+
+const isUnknownMethod = (error: unknown, spec: McpServerSpec): boolean =>
+  toMcpError(error, spec).rpcCode === ProtocolErrorCode.MethodNotFound
 
 const announcesChanges = (client: Client): boolean =>
   client.getServerCapabilities()?.tools?.listChanged === true

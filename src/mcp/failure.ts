@@ -2,6 +2,7 @@
 import {
   InsufficientScopeError,
   ProtocolError,
+  ProtocolErrorCode,
   SdkError,
   SdkErrorCode,
   SdkHttpError,
@@ -117,7 +118,9 @@ function fromHttp(status: number, cause: Error, server: Server, exchange?: Excha
   if (status === 413) return failed('too_large', 'refused the request as too large.', false)
   const body = cause.message.replace(POSTING, '')
   const answer = rpcErrorIn(body)
-  if (answer && ANSWERING.has(status)) return refusal(answer, server, cause)
+  // From 2026-07-28 on, this is how a server says that it does not know a method.
+  const isUnknown = status === 404 && answer?.code === ProtocolErrorCode.MethodNotFound
+  if (answer && (isUnknown || ANSWERING.has(status))) return refusal(answer, server, cause)
   const refusesUnrun = [404, 405, 406, 410, 415, 429].includes(status)
   const inWords = (text = '') => `answered HTTP ${status}${text && `: ${excerpt(text, server)}`}`
   if (refusesUnrun || status >= 500) {

@@ -14,6 +14,9 @@ import { type Exchange, modernAnswers, startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
+/** With which a server answers what it does not know; from 2026-07-28 on with 404 */
+const UNKNOWN = [200, 404]
+
 for (const era of ['legacy', 'modern'] as const)
   t.test(`${era}: the client lists, calls and declares no capabilities`, async (t) => {
     const rig = await startRig(t, era, era === 'legacy' ? 's1' : undefined)
@@ -116,6 +119,13 @@ t.test('odd members of the answer to initialize cost neither the server nor its 
 })
 
 t.test('a server that says of no tools, and knows no list of them, is one without tools', async (t) => {
+  for (const status of UNKNOWN) {
+    const rig = await startRig(t, 'modern')
+    const said = { resultType: 'complete', supportedVersions: ['2026-07-28'], capabilities: {} }
+    rig.on('server/discover', ({ reply }) => reply({ ...said, ttlMs: 0, cacheScope: 'private' }))
+    rig.on('tools/list', ({ fail }) => fail(-32601, 'Method not found', status))
+    t.same((await list(door(t), specOf(rig))).tools, [], `${status}`)
+  }
   for (const capabilities of [{}, { tools: {} }]) {
     const rig = await startRig(t)
     rig.on('initialize', ({ reply }) =>
@@ -506,14 +516,16 @@ t.test('a server that denies access in either revision is reported by that denia
   const denied = { kind: 'auth_required', sent: false, message: /HTTP 403/ } as const
   const rig = await startRig(t, 'modern')
   rig.on('server/discover', ({ status }) => status(403))
-  rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
-  await fails(t, list(door(t), specOf(rig)), denied, 'the server knows the newer revision only')
+  for (const status of UNKNOWN) {
+    rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found', status))
+    await fails(t, list(door(t), specOf(rig)), denied, `the server knows the newer revision only (${status})`)
+  }
   rig.on('initialize', ({ status }) => status(403))
   await fails(t, list(door(t), specOf(rig)), denied, 'the server denies all')
   const login = { token: async () => 'old', onUnauthorized: async () => {} }
   rig.on('server/discover', ({ status }) => status(401))
   await fails(t, list(door(t), specOf(rig, { auth: login })), { kind: 'auth_required' })
-  t.equal(rig.count('initialize'), 2, 'a login is not asked for another token in each revision')
+  t.equal(rig.count('initialize'), 3, 'a login is not asked for another token in each revision')
 })
 
 t.test('a server that refuses to hear that the client is ready is used all the same', async (t) => {
@@ -545,17 +557,19 @@ t.test(
 )
 
 t.test('a server that speaks none of our revisions is reported as such', async (t) => {
-  const rig = await startRig(t)
-  rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
   const failed = {
     kind: 'protocol',
     sent: false,
     message: /^rig speaks no protocol revision that Baton does/,
   } as const
-  await fails(t, list(door(t), specOf(rig)), failed, 'the server speaks no revision')
-  const newer = { resultType: 'complete', supportedVersions: ['2099-01-01'], capabilities: {} }
-  rig.on('server/discover', ({ reply }) => reply({ ...newer, ttlMs: 0, cacheScope: 'private' }))
-  await fails(t, list(door(t), specOf(rig)), failed, 'the server speaks a newer revision')
+  for (const status of UNKNOWN) {
+    const rig = await startRig(t)
+    rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found', status))
+    await fails(t, list(door(t), specOf(rig)), failed, `the server speaks no revision (${status})`)
+    const newer = { resultType: 'complete', supportedVersions: ['2099-01-01'], capabilities: {} }
+    rig.on('server/discover', ({ reply }) => reply({ ...newer, ttlMs: 0, cacheScope: 'private' }))
+    await fails(t, list(door(t), specOf(rig)), failed, `the server speaks a newer revision (${status})`)
+  }
 })
 
 t.test(
