@@ -133,7 +133,7 @@ function createConnection(
     listen: (signal, previous, onOpen) =>
       exchanges.exit(() =>
         discover
-          ? listenModern(client, signal, onOpen)
+          ? listenModern(client, spec, signal, onOpen)
           : listenLegacy(spec, context, wire, { signal, previous, onOpen }),
       ),
     async close() {
@@ -221,9 +221,20 @@ const announcesChanges = (client: Client): boolean =>
   client.getServerCapabilities()?.tools?.listChanged === true
 
 /** `subscriptions/listen` (2026-07-28). */
-async function listenModern(client: Client, signal: AbortSignal, onOpen: () => void): Promise<ChannelEnd> {
+async function listenModern(
+  client: Client,
+  spec: McpServerSpec,
+  signal: AbortSignal,
+  onOpen: () => void,
+): Promise<ChannelEnd> {
   if (!announcesChanges(client)) return { isUnsupported: true }
-  const subscription = await client.listen({ toolsListChanged: true }, { timeout: 10_000, signal })
+  const opening = client.listen({ toolsListChanged: true }, { timeout: 10_000, signal })
+  const subscription = await opening.catch((error) => {
+    // FastMCP's servers declare announcements, and did not know this until September 2026 (fastmcp#4995).
+    if (isUnknownMethod(error, spec)) return null
+    throw error
+  })
+  if (!subscription) return { isUnsupported: true }
   onOpen()
   const stop = (): void => void subscription.close().catch(() => {})
   signal.addEventListener('abort', stop, { once: true })

@@ -5,6 +5,7 @@ import t, { type Test } from 'tap'
 import { openConnection } from '../../src/mcp/connection.ts'
 import { exchanges } from '../../src/mcp/exchange.ts'
 import { createWatchdog } from '../../src/mcp/watchdog.ts'
+import type { ConnectionContext } from '../../src/mcp/wire.ts'
 import { USER_AGENT } from '../../src/version.ts'
 import { collect, held } from '../memory.ts'
 import { NONE } from '../patterns.ts'
@@ -407,23 +408,46 @@ t.test(
   },
 )
 
+const contextOf = (ending: AbortController, onClose = () => {}): ConnectionContext => ({
+  fetch: (url: string | URL, init?: RequestInit) => fetch(url, init),
+  maxBytes: 1_000_000,
+  watchdog: createWatchdog(),
+  allowStdio: false,
+  sandbox: null,
+  onListChanged() {},
+  onClose,
+  closing() {},
+  ending: ending.signal,
+})
+
+t.test('a server that knows no channel of the newer revision is not asked for it again', async (t) => {
+  for (const status of UNKNOWN) {
+    const rig = await startRig(t, 'modern')
+    rig.on('subscriptions/listen', ({ fail }) => fail(-32601, 'Method not found', status))
+    const made = await openConnection(specOf(rig), contextOf(new AbortController()), null, PATIENCE)
+    const { signal } = new AbortController()
+    t.same(
+      await made.listen(signal, {}, () => t.fail('it is not open')),
+      { isUnsupported: true },
+      `${status}`,
+    )
+    rig.on('subscriptions/listen', ({ fail }) => fail(-32603, 'Too many streams'))
+    await t.rejects(
+      made.listen(signal, {}, () => {}),
+      /Too many streams/,
+      'what may pass is tried again',
+    )
+    await made.close()
+  }
+})
+
 t.test('a connection that is made depends no more on what its attempt depended on', async (t) => {
   const { rig } = await startOldRig(t)
   const ending = new AbortController()
   let isClosed = false
-  const context = {
-    fetch: (url: string | URL, init?: RequestInit) => fetch(url, init),
-    maxBytes: 1_000_000,
-    watchdog: createWatchdog(),
-    allowStdio: false,
-    sandbox: null,
-    onListChanged() {},
-    onClose() {
-      isClosed = true
-    },
-    closing() {},
-    ending: ending.signal,
-  }
+  const context = contextOf(ending, () => {
+    isClosed = true
+  })
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const made = await openConnection(specOf(rig, { transport: 'sse' }), context, null, 10_000)
