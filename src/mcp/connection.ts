@@ -196,11 +196,11 @@ async function listTools(
     if (declared.listChanged === undefined && isUnknownMethod(error, spec)) return { tools: [] }
     throw error
   })
-  const { tools, left_out } = repairTools(wire.pages.take())
+  const { entries, ttlMs } = wire.pages.take()
+  const { tools, left_out } = repairTools(entries)
   const accepted = new Set(listed.tools.map(({ name }) => name))
   // Clients MUST leave such tools out (MCP 2026-07-28, Streamable HTTP); the SDK has done so.
   const excluded = tools.filter(({ name }) => !accepted.has(name))
-  const ttlMs = 'ttlMs' in listed && typeof listed.ttlMs === 'number' ? listed.ttlMs : 0
   return {
     tools: tools.filter(({ name }) => accepted.has(name)),
     left_out: [

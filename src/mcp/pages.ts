@@ -8,9 +8,12 @@ export interface Pages {
    * A page as the SDK accepts it in every revision: names, and input schemas that mirror arguments into headers, for the
    * SDK to judge (2026-07-28). It would walk all others, too, which may be megabytes.
    */
-  read(result: unknown, isFirst: boolean): unknown
-  /** Gives the entries away, as they came, and keeps none: the tools left out of a list may be larger than the others */
-  take(): unknown[]
+  read(result: unknown, page: { isFirst: boolean; isModern: boolean }): unknown
+  /**
+   * Gives the entries away, as they came, and keeps none: the tools left out of a list may be larger than the others.
+   * `ttlMs`: how long all pages hold, as their server says; 0: one of them does not say it
+   */
+  take(): { entries: unknown[]; ttlMs: number }
 }
 
 /** Most pages of one list; a server's pages may have no end. */
@@ -21,16 +24,19 @@ export function createPages(): Pages {
   /** What stood beside the entries of each page */
   let beside: unknown[] = []
   let count = 0
-  const take = (): unknown[] => {
-    const taken = entries
+  /** The list is stale with the first of its pages: each has a time of its own (MCP 2026-07-28, "Caching"). */
+  let ttl: number | undefined
+  const take = () => {
+    const taken = { entries, ttlMs: ttl ?? 0 }
     entries = []
     beside = []
     count = 0
+    ttl = undefined
     return taken
   }
   return {
     take,
-    read(result, isFirst) {
+    read(result, { isFirst, isModern }) {
       if (isFirst) take()
       if (!isRecord(result)) return result
       const { nextCursor, ttlMs, tools, ...rest } = result
@@ -40,9 +46,12 @@ export function createPages(): Pages {
       const page: unknown[] = listed.slice(0, MAX_ENTRIES - entries.length)
       entries.push(...page)
       count++
-      // Some servers end with `nextCursor: null` or "". No page is asked for beyond what can ever be offered, nor after
-      // as many bytes of anything else: to read a page of eight megabytes takes most of a second.
-      const isOffered = typeof nextCursor === 'string' && nextCursor !== ''
+      const own = Number.isInteger(ttlMs) ? Math.max(Number(ttlMs), 0) : 0
+      ttl = Math.min(ttl ?? own, own)
+      // Some servers end with `nextCursor: null`, or with "", which is a cursor like any other from 2026-07-28 on. No page
+      // is asked for beyond what can ever be offered, nor after as many bytes of anything else: to read a page of eight
+      // megabytes takes most of a second.
+      const isOffered = typeof nextCursor === 'string' && (isModern || nextCursor !== '')
       const isOpen = entries.length < MAX_ENTRIES && count < MAX_PAGES
       const hasNext = isOffered && isOpen && isWithin([entries, beside, rest], { bytes: MAX_LIST_BYTES })
       beside = hasNext ? [...beside, rest] : []
@@ -50,7 +59,7 @@ export function createPages(): Pages {
         ...rest,
         resultType: 'complete',
         ...(hasNext && { nextCursor }),
-        ttlMs: Number.isInteger(ttlMs) ? Math.min(Math.max(Number(ttlMs), 0), Number.MAX_SAFE_INTEGER) : 0,
+        ttlMs: 0,
         cacheScope: 'private',
         tools: repairTools(page).tools.map(({ name, inputSchema }) => ({
           name,

@@ -69,7 +69,7 @@ for (const era of ['legacy', 'modern'] as const)
         nextCursor: 'second',
       },
       second: { tools: [{ name: 'plain', description: null }, TOOL, 17], nextCursor: 'empty' },
-      empty: { tools: null, nextCursor: era === 'legacy' ? null : '' },
+      empty: { tools: null, nextCursor: null },
     }
     rig.on('tools/list', ({ rpc, reply }) => reply(pages[rpc.params?.cursor ?? 'first']))
     const mcp = door(t)
@@ -151,6 +151,28 @@ t.test(
   },
 )
 
+t.test('an empty cursor is one like any other in the newer revision, and the end in the older', async (t) => {
+  for (const [era, names] of [
+    ['legacy', ['tool']],
+    ['modern', ['tool', 'last']],
+  ] as const) {
+    const rig = await startRig(t, era)
+    const last = { tools: [{ ...TOOL, name: 'last' }] }
+    rig.on('tools/list', ({ rpc, reply }) =>
+      reply(rpc.params?.cursor === '' ? last : { tools: [TOOL], nextCursor: '' }),
+    )
+    const { tools } = await list(door(t), specOf(rig))
+    t.same(
+      tools.map(({ name }) => name),
+      names,
+    )
+  }
+  const rig = await startRig(t, 'modern')
+  rig.on('tools/list', ({ reply }) => reply({ tools: [TOOL], nextCursor: '' }))
+  t.match(await list(door(t), specOf(rig)), { tools: [TOOL] })
+  t.equal(rig.count('tools/list'), 2, 'a page that comes again is the last')
+})
+
 t.test('an endless list is read up to a number of pages', async (t) => {
   const rig = await startRig(t)
   let page = 0
@@ -200,6 +222,13 @@ t.test('a list is fresh for as long as its server says, at most for a day', asyn
     const came = fresh_until - fresh
     t.ok(came >= asked && came <= performance.now(), `ttlMs: ${ttlMs}`)
   }
+  rig.on('tools/list', ({ rpc, reply }) =>
+    reply(
+      rpc.params?.cursor ? { tools: [], ttlMs: 1_000 } : { tools: [], ttlMs: 60_000, nextCursor: 'last' },
+    ),
+  )
+  const { fresh_until } = await list(mcp, specOf(rig), true)
+  t.ok(fresh_until <= performance.now() + 1_000, 'the list is stale with the first of its pages')
 })
 
 t.test('a page with a flood of entries is read, and is the last page', async (t) => {
