@@ -10,6 +10,7 @@ import {
   type OAuthServerInfo,
   refreshAuthorization,
   selectResourceURL,
+  validateAuthorizationResponseIssuer,
 } from '@modelcontextprotocol/client'
 import { BatonError } from '../errors.ts'
 import { challengeIn } from './challenge.ts'
@@ -89,23 +90,24 @@ export async function finish(
   query: URLSearchParams,
   context: StepContext,
 ): Promise<McpLogin> {
+  // `begin` made it, and it was sealed in between.
+  const discovery = pending.discovery as OAuthDiscoveryState
+  const iss = query.get('iss') ?? undefined
   const code = query.get('code')
   if (code === null) {
-    // Only an error's code: its words may come from an attacker who mixes up two servers (RFC 9207).
+    await step(target, context, async () => assertAnswerer(discovery, iss))
+    // Only an error's code: its words are a stranger's.
     const told = errorCodeIn(query.get('error'))
     throw rejected(target, told ? `it answered ${told}` : 'its answer holds no code')
   }
   const { redirect_url, verifier } = pending
-  // `begin` made it, and it was sealed in between.
-  const discovery = pending.discovery as OAuthDiscoveryState
   const desk = deskOf(pending.login, { redirect_url, verifier, discovery })
-  const iss = query.get('iss')
   await step(target, context, async () =>
     auth(providerOver(desk, context), {
       serverUrl: target.url,
       authorizationCode: code,
       fetchFn: tokenFetch(context),
-      ...(iss === null ? {} : { iss }),
+      ...(iss === undefined ? {} : { iss }),
       ...metadataUrl(pending.challenge),
     }),
   )
@@ -122,6 +124,18 @@ export async function finish(
   // A service that names no scope has granted what was asked for (RFC 6749 5.1).
   const granted = { ...(asked !== undefined && { scope: asked }), ...tokens }
   return bounded(target, { ...desk.login, ...(asked !== undefined && { asked }), tokens: granted, metadata })
+}
+
+/** Throws if a refusal is not from the service that was asked (RFC 9207 2.4); of an answer with a code the SDK asks it. */
+function assertAnswerer(
+  { authorizationServerMetadata: metadata }: OAuthDiscoveryState,
+  iss: string | undefined,
+): void {
+  validateAuthorizationResponseIssuer({
+    iss,
+    expectedIssuer: metadata?.issuer,
+    issParameterSupported: metadata?.authorization_response_iss_parameter_supported === true,
+  })
 }
 
 /** Codes after which only a person can help (RFC 6749 5.2). */

@@ -263,6 +263,12 @@ t.test('a login that does not fit ends with a reason, and without a token', asyn
   )
   t.match(refusal.message, /it answered access_denied/)
   t.notMatch(refusal.message, /stranger/)
+  const foreign = await begin()
+  foreign.searchParams.delete('code')
+  foreign.searchParams.set('error', 'access_denied')
+  foreign.searchParams.set('iss', 'https://other.test')
+  const notOurs = /^The login at docs failed: its issuer is not the one expected\.$/
+  await t.rejects(finish(foreign), { code: 'upstream_rejected', message: notOurs })
 
   const mixed = await begin()
   mixed.searchParams.set('iss', 'https://other.test')
