@@ -1,6 +1,6 @@
 /**
- * Repairs what stands around a JSON-RPC result: for one member that is null the SDK refuses a whole answer, and with it
- * the result of a tool that has run.
+ * Repairs what stands around a JSON-RPC result, and what a server says unasked: for one member that is null the SDK
+ * refuses a whole message, and with it the result of a tool that has run.
  */
 import { isRecord } from '../chat/json.ts'
 
@@ -14,17 +14,38 @@ export function isAnswer(message: unknown): message is Record<string, unknown> {
 }
 
 /**
- * An answer as the SDK takes it; anything else, and a result that needs no repairing, as it is. `asked`: the request
- * that it must be of if it is an error and names none (MCP 2025-11-25; JSON-RPC 5 has null there).
+ * A message as the SDK takes it; what needs no repairing, as it is. `asked`: the request that an answer must be of if it
+ * is an error and names none (MCP 2025-11-25; JSON-RPC 5 has null there).
  */
-export function repairAnswer(message: unknown, asked?: string | number): unknown {
-  if (asked !== undefined && isNameless(message)) return repairAnswer({ ...message, id: asked })
-  if (!isAnswer(message)) return message
+export function repairMessage(message: unknown, asked?: string | number): unknown {
+  if (asked !== undefined && isNameless(message)) return repairMessage({ ...message, id: asked })
+  if (!isAnswer(message)) return isUnasked(message) ? repairUnasked(message) : message
   const { method: _, error, result, ...envelope } = message
   if (error != null) return { ...envelope, error: repairError(error) }
   const repaired = repairResult(result)
   const isSound = repaired === result && !('error' in message) && !('method' in message)
   return isSound ? message : { ...envelope, result: repaired }
+}
+
+/** A notification, or a request of the server */
+const isUnasked = (message: unknown): message is Record<string, unknown> =>
+  isRecord(message) && typeof message.method === 'string'
+
+/**
+ * Servers send null for what they leave out, PHP's an empty list for no members (context-hub/generator#303). Lost, a
+ * change of tools would be unheard, and a call that shows progress would time out.
+ */
+function repairUnasked(message: Record<string, unknown>): unknown {
+  const { id, params, ...rest } = message
+  const members = isRecord(params) ? Object.entries(params) : []
+  const given = members.filter(([, value]) => value !== null)
+  const isSound = given.length === members.length && (params === undefined || isRecord(params)) && id !== null
+  if (isSound) return message
+  return {
+    ...rest,
+    ...(id != null && { id }),
+    ...(isRecord(params) && { params: Object.fromEntries(given) }),
+  }
 }
 
 const isNameless = (message: unknown): message is Record<string, unknown> =>

@@ -8,7 +8,7 @@ import { isRecord } from '../chat/json.ts'
 import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
 import { USER_AGENT } from '../version.ts'
-import { isAnswer, repairAnswer } from './answer.ts'
+import { isAnswer, repairMessage } from './answer.ts'
 import { either, exchanges } from './exchange.ts'
 import { repairStream } from './stream.ts'
 
@@ -133,7 +133,7 @@ function readable(response: Response, asked?: string | number): Response {
     async json() {
       const said: unknown = await json()
       if (isReceipt(said)) return []
-      return Array.isArray(said) ? batched(said).map((one) => repairAnswer(one)) : repairAnswer(said, asked)
+      return Array.isArray(said) ? batched(said).map((one) => repairMessage(one)) : repairMessage(said, asked)
     },
   })
 }

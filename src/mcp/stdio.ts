@@ -8,7 +8,7 @@ import type { Readable, Writable } from 'node:stream'
 import { type JSONRPCMessage, parseJSONRPCMessage, type Transport } from '@modelcontextprotocol/client'
 import { isRecord } from '../chat/json.ts'
 import { within } from '../within.ts'
-import { repairAnswer } from './answer.ts'
+import { repairMessage } from './answer.ts'
 import { childEnv } from './child-env.ts'
 import { McpError, type McpErrorKind, type McpServerSpec } from './contract.ts'
 import type { Sandbox } from './sandbox.ts'
@@ -232,7 +232,7 @@ function readLine(whole: Buffer, transport: StdioTransport): void {
     json = JSON.parse(line.toString('utf8'))
     // So is any other JSON, such as a log's: the SDK takes fifty times as long to refuse it, two seconds for a pipe full.
     if (!isRecord(json) || json.jsonrpc !== '2.0') return
-    message = parseJSONRPCMessage(repairAnswer(json))
+    message = parseJSONRPCMessage(repairMessage(json))
   } catch (error) {
     transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
     // This is an answer, though a broken one: its request would wait for a better one that never comes.

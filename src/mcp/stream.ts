@@ -1,10 +1,13 @@
 /**
- * Repairs the answers in a server's event stream, line by line, before the SDK reads them: for one odd member of an
+ * Repairs the messages in a server's event stream, line by line, before the SDK reads them: for one odd member of an
  * answer, or a missing empty line, the result of a tool that has run would be lost.
  */
-import { isAnswer, repairAnswer } from './answer.ts'
+import { isAnswer, repairMessage } from './answer.ts'
 
-/** A stream with the same events; each answer is repaired (`asked` as in answer.ts), and its event ends with its line. */
+/**
+ * A stream with the same events; each message is repaired (`asked` as in answer.ts), and an answer's event ends with its
+ * line.
+ */
 export function repairStream(asked?: string | number): TransformStream<Uint8Array, Uint8Array> {
   const decoder = new TextDecoder()
   const encoder = new TextEncoder()
@@ -38,19 +41,19 @@ function createLineRepair(asked?: string | number): (line: string) => string {
   return (line) => {
     const isData = line.startsWith('data:')
     // Some servers send no empty line after an answer, and some of those keep the stream open (vercel/ai#16865).
-    const answer = isData && !isInside ? answerIn(line.slice('data:'.length), asked) : null
-    isInside = line !== '' && answer === null && (isInside || isData)
-    return answer === null ? `${line}\n` : `data:${answer}\n\n`
+    const read = isData && !isInside ? messageIn(line.slice('data:'.length), asked) : null
+    const isWhole = read !== null && isAnswer(read.message)
+    isInside = line !== '' && !isWhole && (isInside || isData)
+    return `${read ? `data:${read.json}` : line}${isWhole ? '\n\n' : '\n'}`
   }
 }
 
-/** The answer's JSON; null if there is none, or one nested more deeply than JSON can be written. */
-function answerIn(data: string, asked?: string | number): string | null {
+/** Null if there is no JSON, or one nested more deeply than JSON can be written. */
+function messageIn(data: string, asked?: string | number): { message: unknown; json: string } | null {
   try {
     const message: unknown = JSON.parse(data)
-    const repaired = repairAnswer(message, asked)
-    if (!isAnswer(repaired)) return null
-    return repaired === message ? data : JSON.stringify(repaired)
+    const repaired = repairMessage(message, asked)
+    return { message: repaired, json: repaired === message ? data : JSON.stringify(repaired) }
   } catch {
     return null
   }

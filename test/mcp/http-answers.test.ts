@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { McpError } from '../../src/mcp/contract.ts'
+import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { startRig, TOOL } from './servers/rig.ts'
 
@@ -98,6 +99,39 @@ t.test('an answer in an event stream whose members are null is read as far as it
     const failed = { kind: 'protocol', sent: true, rpcCode: -32603, message: 'rig: No such table' }
     await fails(t, call(mcp, specOf(rig)), failed)
   }
+})
+
+t.test('what a server says unasked is read without the members that are null', async (t) => {
+  for (const era of ['legacy', 'modern'] as const) {
+    const rig = await startRig(t, era)
+    const mcp = door(t, { announceMs: 1 })
+    const heard: string[] = []
+    mcp.onListChanged((key) => heard.push(key))
+    await list(mcp, specOf(rig))
+    for (const odd of [{ params: null }, { params: [] }, { params: { _meta: null } }, { id: null }]) {
+      rig.on('tools/call', ({ rpc, stream }) => {
+        const { send, reply } = stream()
+        send({ method: 'notifications/tools/list_changed', ...odd })
+        const { progressToken } = rpc.params._meta
+        const params = { progressToken, progress: 1, total: null, message: null }
+        send({ method: 'notifications/progress', params })
+        reply({ resultType: 'complete', ...RAN })
+      })
+      const progress: unknown[] = []
+      const before = heard.length
+      await call(mcp, specOf(rig), 'tool', {}, { onProgress: (one) => void progress.push(one) })
+      t.same(progress, [{ progress: 1 }])
+      await eventually(() => heard.length > before)
+    }
+  }
+  const rig = await startRig(t)
+  rig.on('tools/call', ({ stream }) => {
+    const { send, reply } = stream()
+    send({ id: 'question', method: 'ping', params: null })
+    reply(RAN)
+  })
+  await call(door(t), specOf(rig))
+  await eventually(() => rig.asked.some(({ rpc }) => rpc?.id === 'question'))
 })
 
 t.test('so it is in the stream of the old SSE transport', async (t) => {

@@ -147,6 +147,19 @@ t.test('a byte order mark before a line is no part of it', async (t) => {
   t.equal((await list(door(t), child('marked'))).server.name, 'child')
 })
 
+t.test('an announcement is heard whatever a program writes for no members', async (t) => {
+  const mcp = door(t, { announceMs: 1 })
+  const heard: string[] = []
+  mcp.onListChanged((key) => heard.push(key))
+  await list(mcp, child('good'))
+  for (const params of ['null', '[]']) {
+    const line = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":${params}}\n`
+    const before = heard.length
+    await call(mcp, child('good'), 'chatter', { line, times: 1 })
+    await eventually(() => heard.length > before)
+  }
+})
+
 t.test('chatter of many short lines costs next to nothing', async (t) => {
   const mcp = door(t)
   await list(mcp, child('good'))
