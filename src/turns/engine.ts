@@ -11,6 +11,7 @@
  * - nothing runs: preview.ts (`/render`), wait.ts
  */
 import type { ToolsDelta } from '../chat/event.ts'
+import { parseRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import type { Caller, StartedTurn, StartTurn, Turns } from '../ports.ts'
 import { CANCELLED, requestStop } from './active.ts'
@@ -84,8 +85,9 @@ export function createEngine(deps: EngineDeps): Engine {
   const restarts = createRestarts(deps, owned)
 
   function obey(message: string): void {
-    const control = JSON.parse(message) as Control
-    switch (control.op) {
+    // The channel is open to anybody who reaches Redis: what is no command must not end the process.
+    const control = parseRecord(message) as Control | null
+    switch (control?.op) {
       case 'revision':
         return deps.tools.noteAnnounced(control.session_id, control.revision)
       case 'handed_over':

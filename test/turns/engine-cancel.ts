@@ -208,6 +208,15 @@ t.test('a turn that waits for a slot is cancelled without getting one', async (t
   say()
 })
 
+t.test('what comes over the bus and is no command is passed over', async (t) => {
+  const { bus, replica, begin } = world(t)
+  const one = replica()
+  const { turn, types } = await begin(one)
+  await eventually(() => types.includes('step.started'))
+  for (const stray of ['', 'ready', 'null', '[]', '{"op":"later"}']) await bus.publish('control', stray)
+  t.match(await one.cancel(CALLER, turn.id, new AbortController().signal), { state: 'cancelled' })
+})
+
 t.test('a restart or cancel that names another turn leaves the session’s running turn alone', async (t) => {
   const { bus, say, replica, begin } = world(t)
   // As the turn before was read a moment ago.
