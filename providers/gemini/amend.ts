@@ -71,7 +71,8 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (failure.status !== 400 && !NO_FILE.test(message)) return null
   const [, told] = UNTAKEN.find(([words]) => words.test(message)) ?? []
   if (told) return taught(request, told)
-  if (WORDLESS.test(message)) return unforced(request) ?? stillThinking(request)
+  if (WORDLESS.test(message))
+    return unforced(request) ?? stillThinking(request) ?? withoutUnread(request, message, UNREAD)
   if (UNSIGNED.test(message) && !isGemini3(request.model, request.reported))
     return taught(request, { signed_calls: true })
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)
@@ -125,7 +126,7 @@ const UNREAD: Unread = [
   ],
   // All that is said of audio that is none (google-gemini/gemini-cli#13755), and by Code Assist of a type that it does not
   // read (google-gemini/gemini-cli#14838), as of faults that are no medium's.
-  [/^request contains an invalid argument/i, () => true],
+  [WORDLESS, () => true],
 ]
 
 /**
