@@ -21,15 +21,13 @@ import {
 import { isWhole, withWholeTests } from './whole.ts'
 
 type Entries = [string, unknown][]
+/** A value that does not fit its keyword is dropped (modernNode). */
 type Rewrite = (value: unknown, node: JsonSchema) => Entries
 
 /** In draft-04 an exclusive bound is a boolean, and its neighbour has the number; in later drafts it is a number itself. */
 const exclusive =
   (keyword: string, neighbour: string): Rewrite =>
-  (value, node) => {
-    if (typeof value !== 'boolean') return [[keyword, value]]
-    return value ? [[keyword, node[neighbour]]] : []
-  }
+  (value, node) => [[keyword, value === true ? node[neighbour] : value]]
 const inclusive =
   (keyword: string, neighbour: string): Rewrite =>
   (value, node) =>
@@ -53,13 +51,8 @@ const REWRITES: ReadonlyMap<string, Rewrite> = new Map<string, Rewrite>([
   // Tuples before 2020-12: a list of `items`, the rest in `additionalItems`.
   [
     'items',
-    (value, { additionalItems }) => {
-      if (!Array.isArray(value)) return [['items', value]]
-      return [
-        ...tuple(value),
-        ...(additionalItems === undefined ? [] : [['items', additionalItems] as [string, unknown]]),
-      ]
-    },
+    (value, { additionalItems: rest }) =>
+      Object.entries(Array.isArray(value) ? { prefixItems: value, items: rest } : { items: value }),
   ],
   // OpenAPI 3.0
   ['type', (value, { nullable }) => [['type', nullable === true ? [value, 'null'].flat() : value]]],
@@ -91,8 +84,6 @@ const REWRITES: ReadonlyMap<string, Rewrite> = new Map<string, Rewrite>([
   ['contains', (value, { minContains }) => (minContains === 0 ? [] : [['contains', value]])],
   ['dependencies', (value) => (isRecord(value) ? splitDependencies(value) : [])],
 ])
-
-const tuple = (items: unknown[]): Entries => (items.length === 0 ? [] : [['prefixItems', items]])
 
 function splitDependencies(value: JsonSchema): Entries {
   const entries = Object.entries(value)
