@@ -252,24 +252,17 @@ export function knownTypes(node: Map<string, unknown>): { types: string[] | null
   // As in `{ type: 'enum', enum: [...] }` (mcp-server-esa#25): the values tell their types.
   const isListed = node.has('enum') || node.has('const')
   if (given.length > 0 && !isListed) return { types: ['string'], isUnknown: true }
-  const inferred = inferredType(node)
+  const [inferred] = TELLTALES.find(([, keywords]) => keywords.some((key) => node.has(key))) ?? []
   return { types: inferred ? [inferred] : null, isUnknown: false }
 }
 
-/** A missing type, found by keywords that only one type has. */
-function inferredType(node: Map<string, unknown>): string | null {
-  if (['properties', 'additionalProperties', 'patternProperties'].some((key) => node.has(key))) {
-    return 'object'
-  }
-  if (['items', 'prefixItems', 'minItems', 'maxItems'].some((key) => node.has(key))) return 'array'
-  for (const [type, keywords] of [
-    ['string', ['pattern', 'minLength', 'maxLength']],
-    ['number', ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']],
-  ] as const) {
-    if (keywords.some((key) => node.has(key))) return type
-  }
-  return null
-}
+/** Keywords by which a missing type is known, since only one type has them; the first that matches counts. */
+const TELLTALES: readonly (readonly [type: string, keywords: readonly string[]])[] = [
+  ['object', ['properties', 'additionalProperties', 'patternProperties']],
+  ['array', ['items', 'prefixItems', 'minItems', 'maxItems']],
+  ['string', ['pattern', 'minLength', 'maxLength']],
+  ['number', ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']],
+]
 
 const typeOfValue = (value: unknown): string => {
   if (value === null) return 'null'
