@@ -171,7 +171,6 @@ const KEYWORDS: ReadonlyMap<string, Keyword> = new Map<string, Keyword>([
 ])
 /** All keywords of a clean schema, in the order in which it has them. */
 export const KEYWORD_ORDER: readonly string[] = [...KEYWORDS.keys()]
-const PLACES: ReadonlyMap<string, number> = new Map(KEYWORD_ORDER.map((keyword, at) => [keyword, at]))
 export const isAnnotation = (keyword: string): boolean => KEYWORDS.get(keyword)?.isAnnotation === true
 const ANNOTATIONS = KEYWORD_ORDER.filter(isAnnotation)
 
@@ -194,9 +193,8 @@ export function annotationsOf(node: ReadonlyMap<string, unknown>): JsonSchema {
 
 /** The schema with its keywords, or only the kept ones, in the order of KEYWORDS. */
 export function ordered(schema: JsonSchema, isKept: (keyword: string) => boolean = () => true): JsonSchema {
-  const kept = Object.keys(schema).filter((keyword) => PLACES.has(keyword) && isKept(keyword))
-  const sorted = kept.sort((a, b) => Number(PLACES.get(a)) - Number(PLACES.get(b)))
-  return Object.fromEntries(sorted.map((keyword) => [keyword, schema[keyword]]))
+  const kept = KEYWORD_ORDER.filter((keyword) => Object.hasOwn(schema, keyword) && isKept(keyword))
+  return Object.fromEntries(kept.map((keyword) => [keyword, schema[keyword]]))
 }
 
 /** Each value once; equal ones may be written differently. */
