@@ -228,13 +228,11 @@ function bearable(branch: JsonSchema): JsonSchema {
 
 /** What the root itself says of a property wins: it holds in every branch. */
 function joined(root: JsonSchema, union: JsonSchema): JsonSchema {
-  const { properties, description: _, ...rest } = union
-  const own = (root.properties ?? {}) as JsonSchema
+  const { properties, ...rest } = union
   const isOpen = (sub: unknown) =>
     isRecord(sub) && Object.keys(sub).every((keyword) => keyword === 'description')
-  const extra = Object.entries((properties ?? {}) as JsonSchema)
-  const merged = new Map(Object.entries(own))
-  for (const [key, sub] of extra) {
+  const merged = new Map(Object.entries((root.properties ?? {}) as JsonSchema))
+  for (const [key, sub] of Object.entries(properties as JsonSchema)) {
     const known = merged.get(key)
     if (known === undefined) merged.set(key, sub)
     else if (isOpen(known)) merged.set(key, { ...(sub as JsonSchema), ...(known as JsonSchema) })
