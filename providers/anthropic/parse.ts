@@ -16,8 +16,6 @@ import { redacted, signed } from './opaque.ts'
 
 /** A content block while it is open. */
 interface Block {
-  /** The index of its part */
-  index: number
   /** Events to emit as soon as it opens */
   opening?: ModelEvent[]
   delta(delta: Json): ModelEvent[]
@@ -25,9 +23,9 @@ interface Block {
   part(): AssistantPart | null
 }
 
-type Opener = (index: number, block: Json, context: ParseContext) => Block
-/** With the vendor's name for its kind */
-type OpenBlock = Block & { type: string }
+type Opener = (block: Json, context: ParseContext, index: number) => Block
+/** With the index of its part, and the vendor's name for its kind */
+type OpenBlock = Block & { index: number; type: string }
 
 const OPENERS = new Map<string, Opener>([
   ['text', openText],
@@ -36,10 +34,9 @@ const OPENERS = new Map<string, Opener>([
   ['tool_use', openToolUse],
 ])
 
-function openText(index: number, block: Json, { provenance }: ParseContext): Block {
+function openText(block: Json, { provenance }: ParseContext, index: number): Block {
   let text = string(block.text) ?? ''
   return {
-    index,
     opening: text === '' ? [] : [{ type: 'text.delta', index, text }],
     delta(delta) {
       const more = string(delta.text) ?? ''
@@ -55,11 +52,10 @@ function openText(index: number, block: Json, { provenance }: ParseContext): Blo
  * vendors' models sign nothing, and yet refuse a tool turn whose thinking is missing (lsdefine/GenericAgent#357: MiMo;
  * can1357/oh-my-pi#908: DeepSeek and GLM). Of any other model, thinking goes back only with a signature.
  */
-function openThinking(index: number, block: Json, { provenance }: ParseContext): Block {
+function openThinking(block: Json, { provenance }: ParseContext, index: number): Block {
   let text = string(block.thinking) ?? ''
   let signature = string(block.signature) ?? ''
   return {
-    index,
     opening: text === '' ? [] : [{ type: 'reasoning.delta', index, text }],
     delta(delta) {
       signature += string(delta.signature) ?? ''
@@ -76,17 +72,16 @@ function openThinking(index: number, block: Json, { provenance }: ParseContext):
 }
 
 /** The block comes whole when it opens. Without its data there is nothing to give back. */
-function openRedacted(index: number, block: Json, { provenance }: ParseContext): Block {
+function openRedacted(block: Json, { provenance }: ParseContext): Block {
   const data = string(block.data)
   return {
-    index,
     delta: () => [],
     part: () =>
       data === undefined ? null : { type: 'reasoning', text: '', provenance: provenance(redacted(data)) },
   }
 }
 
-function openToolUse(index: number, block: Json, context: ParseContext): Block {
+function openToolUse(block: Json, context: ParseContext, index: number): Block {
   const call_id = context.callId(string(block.id))
   const name = context.toolName(string(block.name) ?? '')
   const head = { type: 'tool_call' as const, call_id, name }
@@ -101,7 +96,6 @@ function openToolUse(index: number, block: Json, context: ParseContext): Block {
   const given = object(block.input)
   let json = ''
   return {
-    index,
     opening: [shown('')],
     delta(delta) {
       const more = string(delta.partial_json) ?? ''
@@ -116,7 +110,7 @@ function openToolUse(index: number, block: Json, context: ParseContext): Block {
 }
 
 /** Server tools' blocks and those not known: Baton declares no server tool and has no part for them. */
-const openOther: Opener = (index) => ({ index, delta: () => [], part: () => null })
+const openOther: Opener = () => ({ delta: () => [], part: () => null })
 
 interface State {
   context: ParseContext
@@ -223,16 +217,17 @@ function onMessageStart(state: State, event: Json): ModelEvent[] {
 }
 
 function onBlockStart(state: State, event: Json): ModelEvent[] {
-  const index = number(event.index) ?? -1
+  const place = number(event.index) ?? -1
   const content = object(event.content_block)
   const type = string(content.type) ?? ''
   const isNameless = type === 'tool_use' && !string(content.name)
   state.nameless ||= isNameless
   // Relays that leave out an index may leave out the block's end, too.
-  const before = state.open.has(index) ? onBlockStop(state, event) : []
+  const before = state.open.has(place) ? onBlockStop(state, event) : []
   const open = isNameless ? openOther : (OPENERS.get(type) ?? openOther)
-  const block = { ...open(state.blocks++, content, state.context), type }
-  state.open.set(index, block)
+  const index = state.blocks++
+  const block = { ...open(content, state.context, index), index, type }
+  state.open.set(place, block)
   return [...before, ...releaseBare(state), ...(block.opening ?? [])]
 }
 
