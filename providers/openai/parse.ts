@@ -68,20 +68,28 @@ export function createParser(
 
 const passOver: Handler = () => []
 
-const textDelta: Handler = (state, event) => {
-  const item = state.items.of(event, 'message')
-  return grow(item, number(event.content_index) ?? 0, string(event.delta) ?? '', 'text.delta')
-}
+type Worded = 'message' | 'reasoning'
 
-const summaryDelta: Handler = (state, event) => {
-  const item = state.items.of(event, 'reasoning')
-  const segment = number(event.summary_index) ?? number(event.content_index) ?? 0
-  return grow(item, segment, string(event.delta) ?? '', 'reasoning.delta')
-}
+const textDelta =
+  (kind: Worded): Handler =>
+  (state, event) => {
+    const item = state.items.of(event, kind)
+    const delta = string(event.delta)
+    if (delta === undefined || item.done) return []
+    const segment = kind === 'reasoning' ? number(event.summary_index) : undefined
+    const place = segment ?? number(event.content_index) ?? 0
+    const before = item.pieces.get(place)
+    item.pieces.set(place, (before ?? '') + delta)
+    item.isShown = true
+    const { index } = item
+    if (kind === 'message') return [{ type: 'text.delta', index, text: delta }]
+    const breaks = before === undefined && place > 0
+    return [{ type: 'reasoning.delta', index, text: breaks ? SEGMENT_BREAK + delta : delta }]
+  }
 
 /** `field`: where this event holds the whole text that its deltas built. */
 const textDone =
-  (kind: 'message' | 'reasoning', field: 'text' | 'refusal'): Handler =>
+  (kind: Worded, field: 'text' | 'refusal'): Handler =>
   (state, event) => {
     const item = state.items.of(event, kind)
     const place = number(event.content_index) ?? number(event.summary_index) ?? 0
@@ -100,7 +108,7 @@ const refusal =
 const argumentsDelta: Handler = (state, event) => {
   const item = state.items.of(event, 'call')
   const delta = string(event.delta) ?? ''
-  if (item.done || item.kind !== 'call') return []
+  if (item.done) return []
   item.pieces.set(0, (item.pieces.get(0) ?? '') + delta)
   // A call whose item was not announced has no name; it comes whole with `output_item.done`.
   const { index, callId, name } = item
@@ -111,7 +119,7 @@ const argumentsDelta: Handler = (state, event) => {
 const argumentsDone: Handler = (state, event) => {
   const item = state.items.of(event, 'call')
   const text = argumentsText(event)
-  if (!item.done && item.kind === 'call' && text !== undefined) item.pieces.set(0, text)
+  if (!item.done && text !== undefined) item.pieces.set(0, text)
   return []
 }
 
@@ -191,13 +199,13 @@ const errorEvent: Handler = ({ vendor, headers }, event) => {
 const HANDLERS: ReadonlyMap<string, Handler> = new Map([
   ['response.output_item.added', itemAdded],
   ['response.output_item.done', itemDone],
-  ['response.output_text.delta', textDelta],
+  ['response.output_text.delta', textDelta('message')],
   ['response.output_text.done', textDone('message', 'text')],
-  ['response.refusal.delta', refusal(textDelta)],
+  ['response.refusal.delta', refusal(textDelta('message'))],
   ['response.refusal.done', refusal(textDone('message', 'refusal'))],
-  ['response.reasoning_summary_text.delta', summaryDelta],
+  ['response.reasoning_summary_text.delta', textDelta('reasoning')],
   ['response.reasoning_summary_text.done', textDone('reasoning', 'text')],
-  ['response.reasoning_text.delta', summaryDelta],
+  ['response.reasoning_text.delta', textDelta('reasoning')],
   ['response.reasoning_text.done', textDone('reasoning', 'text')],
   ['response.function_call_arguments.delta', argumentsDelta],
   ['response.function_call_arguments.done', argumentsDone],
@@ -207,20 +215,6 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map([
   ['response.failed', ended(failed)],
   ['error', errorEvent],
 ])
-
-function grow(
-  item: Item,
-  place: number,
-  delta: string,
-  type: 'text.delta' | 'reasoning.delta',
-): ModelEvent[] {
-  if (delta === '' || item.done) return []
-  const before = item.pieces.get(place)
-  const breaks = before === undefined && place > 0 && type === 'reasoning.delta'
-  item.pieces.set(place, (before ?? '') + delta)
-  item.isShown = true
-  return [{ type, index: item.index, text: breaks ? SEGMENT_BREAK + delta : delta }]
-}
 
 const piecesOf = ({ pieces }: Item): string[] => [...pieces].sort(([a], [b]) => a - b).map(([, text]) => text)
 
