@@ -23,7 +23,7 @@ const SCHEMA: SchemaProfile = {
   propertyPattern: /^[a-zA-Z0-9_.-]{1,64}$/,
 }
 
-const MODELS_PATH = '/v1/models?limit=1000'
+const MODELS = { path: '/v1/models?limit=1000', headers: VERSION_HEADER, parse: parseModels }
 
 /**
  * Only a login, or a key linked to a person or a service account, that may act in several workspaces has one
@@ -50,7 +50,7 @@ export const messagesApi = (provider: string, vendor: string): Deployment => ({
   classify: (failure) => classify(failure, vendor),
   amend: amendRequest,
   authorize: ({ api_key }, facts) => ({ 'x-api-key': api_key ?? '', ...workspaceOf(facts) }),
-  models: { path: MODELS_PATH, headers: VERSION_HEADER, parse: parseModels },
+  models: MODELS,
 })
 
 export const anthropic: Deployment = messagesApi('anthropic', 'Anthropic')
@@ -67,9 +67,5 @@ export const anthropicOauth: Deployment = {
     authorization: `Bearer ${access_token ?? ''}`,
     ...workspaceOf(facts),
   }),
-  models: {
-    path: MODELS_PATH,
-    headers: { ...VERSION_HEADER, 'anthropic-beta': OAUTH_BETA },
-    parse: parseModels,
-  },
+  models: { ...MODELS, headers: { ...VERSION_HEADER, 'anthropic-beta': OAUTH_BETA } },
 }
