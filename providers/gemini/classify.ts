@@ -238,12 +238,10 @@ const BY_STATUS: Readonly<Record<number, Verdict>> = {
 }
 
 function verdict({ status, reason, message }: Failure): Verdict {
-  const byMessage = BY_MESSAGE.find(([words]) => words.test(message))
-  if (byMessage) return byMessage[1]
+  const [, byMessage] = BY_MESSAGE.find(([words]) => words.test(message)) ?? []
   const byReason = reason !== undefined && Object.hasOwn(BY_REASON, reason) ? BY_REASON[reason] : undefined
-  if (byReason) return byReason
-  const byStatus = BY_STATUS[status]
-  if (byStatus) return byStatus
+  const known = byMessage ?? byReason ?? BY_STATUS[status]
+  if (known) return known
   if (status >= 500) return ['upstream_overloaded', 'Gemini is not able to answer at the moment.']
   if (status >= 400) return ['upstream_rejected', 'Gemini rejected the request.']
   return ['upstream_rejected', 'Gemini answered with something other than an event stream.']
