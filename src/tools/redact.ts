@@ -188,8 +188,7 @@ function unescaped(json: string): string {
 
 /** Each rule cut down to its shortest match: a match of megabytes would overflow the stack. */
 const SHORTEST = RULES.map(
-  ([sign, { source, flags }, before = '']) =>
-    [sign, new RegExp(before + source.replaceAll(',}', '}'), flags)] as const,
+  ([sign, { source }, before = '']) => [sign, new RegExp(before + source.replaceAll(',}', '}'))] as const,
 )
 
 /** A list under a secret's name: redactJson replaces its texts wherever they are in it. */
@@ -244,7 +243,7 @@ function mapStrings(value: unknown, fn: (text: string, name: string | null) => s
 
 type Range = [from: number, to: number]
 
-const WHOLE = RULES.map(([sign, { source, flags }]) => [sign, new RegExp(source, `g${flags}`)] as const)
+const WHOLE = RULES.map(([sign, { source }]) => [sign, new RegExp(source, 'g')] as const)
 
 /** Where secrets are, sorted and disjoint. Yields to the event loop between slices of a long text. */
 async function secretsIn(text: string): Promise<Range[]> {
