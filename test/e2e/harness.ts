@@ -214,6 +214,8 @@ async function createWorld(
       return (await world.api.post('/v1/sessions', body)).id
     },
     async tools(name, tools) {
+      // The first connection loads this code: on a busy machine for longer than a bind waits for its server.
+      await import('../../src/mcp/connection.ts')
       const server = await startToolServer(tools)
       t.teardown(() => server.close())
       const body = { name, transport: 'streamable_http', url: server.url }
