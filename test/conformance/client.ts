@@ -2,7 +2,14 @@
  * The client under test of the MCP conformance suite: Baton's own MCP client, driven in one generic way through
  * all scenarios. Usage: client.js <url of the scenario's server>; see `run` for the environment.
  */
-import { type McpAuth, type McpChallenge, McpError, type McpServerSpec, type McpTool } from '../../src/mcp/contract.ts'
+import {
+  type McpAuth,
+  type McpChallenge,
+  McpError,
+  type McpServerSpec,
+  type McpTool,
+  type ToolList,
+} from '../../src/mcp/contract.ts'
 import { createMcp } from '../../src/mcp/mcp.ts'
 import { createMcpOAuth, type McpLogin } from '../../src/mcp/oauth.ts'
 
@@ -72,6 +79,18 @@ const spec: McpServerSpec = {
   auth,
 }
 
+/** Attempts to connect: each that takes too long gives the next one twice the time (src/mcp/health.ts). */
+const MOST_ATTEMPTS = 3
+
+/** Asks again as Baton does for its sessions (src/tools/watch.ts): on a busy machine a connection may take too long. */
+async function listed(attempt = 1): Promise<ToolList> {
+  return mcp.list(spec, { timeoutMs: 60_000 }).catch((error) => {
+    const isLate = error instanceof McpError && error.kind === 'timeout'
+    if (!isLate || attempt === MOST_ATTEMPTS) throw error
+    return listed(attempt + 1)
+  })
+}
+
 /** A value for every required argument, so that a call passes the server's own check of its input. */
 function argumentsFor(tool: McpTool): Record<string, unknown> {
   const samples: Record<string, unknown> = { integer: 1, number: 1, boolean: true, array: [], object: {} }
@@ -83,7 +102,7 @@ function argumentsFor(tool: McpTool): Record<string, unknown> {
 
 try {
   mcp.interest(spec, 60_000)
-  const { tools } = await withLogin(() => mcp.list(spec, { timeoutMs: 20_000 }))
+  const { tools } = await withLogin(() => listed())
   const calls = context.toolCalls ?? tools.map((tool) => ({ name: tool.name, arguments: argumentsFor(tool) }))
   for (const call of calls) {
     const options = { timeoutMs: 10_000, maxTotalMs: 20_000, signal: new AbortController().signal }
