@@ -8,8 +8,6 @@ import { untilCancelled } from './held-turns.ts'
 import { type TestTool, textResult } from './tool-server.ts'
 import { DYNAMIC, mcp, served } from './toolbox.ts'
 
-t.setTimeout(240_000)
-
 /**
  * Tools that count how many calls run at once: of each tool, and of all of them together. No call ends before as many
  * as are allowed have run at once; on a slow machine they would hardly meet otherwise.

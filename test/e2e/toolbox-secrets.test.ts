@@ -8,8 +8,6 @@ import { openWorld } from './harness.ts'
 import { textResult } from './tool-server.ts'
 import { DYNAMIC, mcp, recorder, served } from './toolbox.ts'
 
-t.setTimeout(240_000)
-
 /** Built from pieces, so that no scanner takes this file for a leak. */
 const SECRETS = [
   `AKIA${'QWERTYUIOPASDFGH'}`,

@@ -14,7 +14,6 @@ import { startToolServer } from './tool-server.ts'
 
 const folder = scratch(t)
 // Several processes, one after the other, on a machine that may be busy.
-t.setTimeout(240_000)
 const store = await anyStore(t)
 
 /** Starts Baton on a YAML file. */

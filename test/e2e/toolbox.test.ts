@@ -10,8 +10,6 @@ import { BACKEND, openWorld } from './harness.ts'
 import { textResult } from './tool-server.ts'
 import { DYNAMIC, mcp, recorder, served, toolOf, toolsOf } from './toolbox.ts'
 
-t.setTimeout(240_000)
-
 t.test('with 5 of 100 tools configured, strict mode refuses to start, dynamic mode takes all', async (t) => {
   const names = Array.from({ length: 100 }, (_, i) => `tool_${i}`)
   const server = await served(t, Object.fromEntries(names.map((name) => [name, {}])))

@@ -9,8 +9,6 @@ import { eventually } from '../waiting.ts'
 import { call, door, list, RAN, specOf } from './door.ts'
 import { beginChannel, legacyAnswers, modernAnswers, startRig } from './servers/rig.ts'
 
-t.setTimeout(120_000)
-
 const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
   readGetStream(
     {

@@ -6,8 +6,6 @@ import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { startRig, TOOL } from './servers/rig.ts'
 
-t.setTimeout(120_000)
-
 /** Answers for which the SDK refuses a result */
 const ODD = [
   { result: { content: [{ type: 'text', text: 'ran' }] }, error: null },

@@ -7,8 +7,6 @@ import t from 'tap'
 import { call, door, fails, RAN, specOf } from './door.ts'
 import { startRig } from './servers/rig.ts'
 
-t.setTimeout(120_000)
-
 t.test('an answer of 100 MB is cut at the cap', async (t) => {
   for (const shape of ['json', 'stream', 'stream with event ids']) {
     const rig = await startRig(t)

@@ -10,8 +10,6 @@ import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { type Exchange, legacyAnswers, startRig, TOOL } from './servers/rig.ts'
 
-t.setTimeout(120_000)
-
 /** How servers that were restarted refuse requests of an earlier session. */
 const LOSSES: Record<string, (exchange: Exchange) => void> = {
   ...Object.fromEntries(

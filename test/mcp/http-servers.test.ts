@@ -13,8 +13,6 @@ import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { type Exchange, modernAnswers, startRig, TOOL } from './servers/rig.ts'
 
-t.setTimeout(120_000)
-
 /** With which a server answers what it does not know; from 2026-07-28 on with 404 */
 const UNKNOWN = [200, 404]
 

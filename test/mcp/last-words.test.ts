@@ -5,8 +5,6 @@ import { createMcp } from '../../src/mcp/mcp.ts'
 import { call } from './door.ts'
 import { child } from './processes.ts'
 
-t.setTimeout(60_000)
-
 const WORDS = 'cannot open /srv/operator/notes.db with hunter2-of-the-env'
 const shell = (script: string, more: Partial<McpServerSpec> = {}): McpServerSpec => ({
   key: script,

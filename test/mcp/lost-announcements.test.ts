@@ -9,8 +9,6 @@ import { eventually } from '../waiting.ts'
 import { call, door, fails, list, specOf } from './door.ts'
 import { beginChannel, type Rig, startRig } from './servers/rig.ts'
 
-t.setTimeout(120_000)
-
 /** A door whose announcements are counted, with a first list over an open channel. */
 async function following(t: Test, spec: McpServerSpec) {
   const mcp = door(t, { announceMs: 1 })

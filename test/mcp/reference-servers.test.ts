@@ -15,8 +15,6 @@ import { gate } from '../waiting.ts'
 import { call, door, fails, list } from './door.ts'
 import { child } from './processes.ts'
 
-t.setTimeout(120_000)
-
 const bin = (path: string): string => fileURLToPath(import.meta.resolve(`@modelcontextprotocol/${path}`))
 const EVERYTHING = bin('server-everything/dist/index.js')
 

@@ -20,8 +20,6 @@ import { listening } from '../listening.ts'
 import { call, door } from './door.ts'
 import { CHILD, child, ended, told } from './processes.ts'
 
-t.setTimeout(120_000)
-
 const GATEWAY = fileURLToPath(new URL('./servers/gateway.js', import.meta.url))
 
 t.test('servers and their descendants end when the gateway is killed', async (t) => {

@@ -9,8 +9,6 @@ import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE } from './door.ts'
 import { CHILD, child, ended, told } from './processes.ts'
 
-t.setTimeout(120_000)
-
 t.test('a process gets its declared variables and harmless defaults, none of the gateway’s', async (t) => {
   process.env.GATEWAY_SECRET = 'do not leak'
   t.teardown(() => {
