@@ -143,11 +143,13 @@ export class Attempts {
   /** Replaces the refused request if the deployment has another one to send instead. Returns whether it has. */
   #amend(failure: UpstreamFailure): boolean {
     if (failure.status < 400 || this.#amendments === MOST_AMENDMENTS) return false
+    const { settings } = this.#request
     const amended = this.#call.deployment.amend(failure, this.#request)
     if (!amended) return false
     const { reported } = amended
     if (reported && reported !== this.#request.reported) this.#deps.onLearned(reported)
-    else this.#call.amended.push(failure)
+    // Only a turn's first request forces a choice: of a later one, the same words would be taken for another fault's.
+    else if (amended.settings.tool_choice === settings.tool_choice) this.#call.amended.push(failure)
     this.#request = amended
     this.#amendments++
     return true

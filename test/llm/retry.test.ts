@@ -208,6 +208,24 @@ t.test(
       'a later call sends at once what an earlier call learned',
     )
 
+    const forced = { ...REQUEST, settings: { tool_choice: 'required' as const } }
+    const free: Deployment = {
+      ...deployment,
+      amend: (failure, request) =>
+        request.settings.tool_choice ? { ...request, settings: {} } : deployment.amend(failure, request),
+    }
+    const crowded = await upstreamServer(t, status(400, 'a'), whole)
+    const first = { deployment: free, amended: [], request: forced }
+    const { call: turn } = bench(t, crowded.url)
+    await collect(turn(first))
+    await collect(turn({ ...first, request: REQUEST }))
+    t.equal(crowded.requests.length, 3)
+    t.same(
+      instructions(crowded).at(-1),
+      'Be brief.',
+      'a later call forces no choice, so a refusal of one is no refusal of what it holds',
+    )
+
     const streamed = stream(frame({ usage: USAGE }) + frame({ error: 'upstream_rejected' }))
     const early = await upstreamServer(t, streamed, whole)
     t.equal(textOf((await collect(bench(t, early.url).call({ deployment }))).batches), 'hello')
