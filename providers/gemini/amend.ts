@@ -61,7 +61,7 @@ const UNTAKEN: readonly (readonly [RegExp, Partial<ReportedModel>])[] = [
 const TURN_ORDER = /turn comes immediately|\balternat(?:e|ing)\b|\bconsecutive\b|\bsame role\b/i
 
 /**
- * The request without what Google refused: what it never takes, a forced choice among too many tools, an end to thinking,
+ * The request without what Google refused: what it never takes, an end to thinking, a forced choice among too many tools,
  * calls without signatures, signatures that it cannot verify, results kept apart from words, media that it cannot read
  * or that are too large.
  */
@@ -71,8 +71,9 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (failure.status !== 400 && !NO_FILE.test(message)) return null
   const [, told] = UNTAKEN.find(([words]) => words.test(message)) ?? []
   if (told) return taught(request, told)
+  // The cheapest guess comes first: in error it costs some thoughts, the second a call that the caller relies on.
   if (WORDLESS.test(message))
-    return unforced(request) ?? stillThinking(request) ?? withoutUnread(request, message, UNREAD)
+    return stillThinking(request) ?? unforced(request) ?? withoutUnread(request, message, UNREAD)
   if (UNSIGNED.test(message) && !isGemini3(request.model, request.reported))
     return taught(request, { signed_calls: true })
   if (BAD_SIGNATURE.test(message)) return withParts(request, withoutSignature)

@@ -94,7 +94,11 @@ t.test('thinking that a model of an unknown family refuses is left out with a no
 
 t.test('a model under an older id that cannot stop thinking is not asked to', async (t) => {
   const emulator = await emulate(t)
-  const wish = requestFor({ model: 'gemini-2.5-flash', settings: { reasoning: { effort: 'none' } } })
+  const wish = requestFor({
+    model: 'gemini-2.5-flash',
+    tools: [tool('files.read')],
+    settings: { reasoning: { effort: 'none' }, tool_choice: 'required' },
+  })
   const sent = (request: ModelRequest) => {
     const { body } = gemini.render(request)
     return post(`${emulator.publicBaseUrl}/models/gemini-3.5-flash-lite:streamGenerateContent?alt=sse`, body)
@@ -107,7 +111,9 @@ t.test('a model under an older id that cannot stop thinking is not asked to', as
   const { body, notes } = gemini.render(again)
   t.equal((body as Request).generationConfig, undefined)
   t.strictSame(notes, ['reasoning.effort: this model cannot stop thinking'])
-  t.equal(gemini.amend(failure, again), null, 'the request is amended only once')
+  t.equal(again.settings.tool_choice, 'required', 'its choice of tools is not taken for the fault')
+  const free = gemini.amend(failure, again)
+  t.equal(free && gemini.amend(failure, free), null, 'the request is amended only once for each')
   const high = bodyOf({ ...again, settings: { reasoning: { effort: 'high' } } })
   t.strictSame(
     high.generationConfig?.thinkingConfig,
