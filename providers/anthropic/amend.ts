@@ -12,6 +12,7 @@ import {
 } from '../amend.ts'
 import { familyOf } from './capabilities.ts'
 import { reportOf } from './classify.ts'
+import { maxTokens } from './render.ts'
 
 /**
  * Refusals of thinking that is sent back: not the vendor's own, changed, or missing at the head of a tool turn; the last
@@ -70,18 +71,21 @@ const LEAST_ROOM = 1000
 /**
  * With an answer no longer than the conversation leaves room for. Claudes before 4.5 (docker/docker-agent#569), vLLM,
  * SGLang, Z.AI (foreveryh/claude-code-switch#12) and Bedrock (gsd-build/gsd-2#5409) count `max_tokens` as used. vLLM
- * stops counting the conversation where the two are too much ("at least 9 input tokens"): then nobody knows what is
- * left, and an eighth of the most is asked for.
+ * counts no more of a conversation than has room beside the answer, and names that number (vllm/renderers/params.py):
+ * then nobody knows what is left, and an eighth of the most is asked for.
  */
 function withinWindow(message: string, request: ModelRequest): ModelRequest | null {
-  const [, window = ''] = /context (?:length (?:is |of )?|limit: .* > )(\d+)/.exec(message) ?? []
-  const [, least, used = ''] =
-    /(at least )?\b(\d+) (?:\+ \d+ >|input tokens|tokens from the input|in the messages)/.exec(message) ?? []
+  const [, window = ''] = /context (?:length (?:is (?:only )?|of )?|limit: .* > )(\d+)/.exec(message) ?? []
+  const [used = ''] =
+    /\d+(?= (?:\+ \d+ >|input tokens|tokens from the input|in the messages))|(?<=input length of )\d+/.exec(
+      message,
+    ) ?? []
   if (window === '' || used === '') return null
+  const { model, settings, reported } = request
+  const asked = maxTokens(request, familyOf(model, reported))
   const left = Number(window) - Number(used)
-  const most = least ? Math.floor(left / 8) : left
-  const { settings } = request
-  if (most < LEAST_ROOM || most >= (settings.max_output_tokens ?? Infinity)) return null
+  const most = left < asked - 1 ? left : Math.floor(left / 8)
+  if (most < LEAST_ROOM || most >= asked) return null
   return { ...request, settings: { ...settings, max_output_tokens: most } }
 }
 

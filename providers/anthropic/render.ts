@@ -109,11 +109,11 @@ function systemBlocks({ instructions, options }: ModelRequest): TextBlock[] {
 
 type Note = (note: string) => void
 
-function maxTokens({ settings }: ModelRequest, { maxOutput }: Family, note: Note): number {
+export function maxTokens({ settings }: ModelRequest, { maxOutput }: Family, note?: Note): number {
   const wanted = settings.max_output_tokens
   if (wanted === undefined) return maxOutput ?? DEFAULT_MAX_TOKENS
   if (maxOutput === null || wanted <= maxOutput) return wanted
-  note(`max_output_tokens: lowered to ${maxOutput}, the most that this model takes`)
+  note?.(`max_output_tokens: lowered to ${maxOutput}, the most that this model takes`)
   return maxOutput
 }
 

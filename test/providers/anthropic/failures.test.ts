@@ -176,6 +176,11 @@ t.test('failures become errors of the catalogue', async (t) => {
       ['input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease them', 21041],
       [vllm('30000'), 10_000],
       [vllm('at least 8001'), 3999],
+      [vllm('990000 characters (more than 960000 characters, which is the upper bound for 8000'), 4000],
+      [
+        "You passed 8001 input tokens and requested 32000 output tokens. However, the model's context length is only 40000 tokens, resulting in a maximum input length of 8000 tokens.",
+        3999,
+      ],
       [
         "'max_tokens' is too large: 32000. This model's maximum context length is 20000 tokens and your request has 16614 input tokens (32000 > 20000 - 16614).",
         3386,
@@ -193,14 +198,26 @@ t.test('failures become errors of the catalogue', async (t) => {
       const amended = amend(message)
       t.match(amended && anthropic.render(amended).body, { max_tokens: most }, message)
       t.equal(amended?.reported, undefined, 'other chats leave other room')
-      t.equal(amended && amend(message, amended), null, 'the request is amended only once')
+      const less = amended && amend(message, amended)
+      t.equal(less && amend(message, less), null, 'an answer that was not short enough is made so once more')
     }
-    for (const message of [vllm('39001'), vllm('at least 39000'), vllm('50000'), 'prompt is too long: 2 > 1'])
+    for (const message of [vllm('39001'), vllm('50000'), 'prompt is too long: 2 > 1'])
       t.equal(amend(message), null, 'a chat that leaves no room is too long')
     const local = amend(
       'max_tokens=32000cannot be greater than max_model_len=max_total_tokens=16384. Please request fewer output tokens.',
     )
     t.match(local && anthropic.render(local).body, { max_tokens: 16_384 }, 'of the whole window at most')
+    for (const message of [
+      "This model's maximum context length is 16384 tokens. However, you requested 16384 output tokens and your prompt contains 90 characters (more than 0 characters, which is the upper bound for 0 input tokens).",
+      "You passed 90 input characters and requested 16384 output tokens. However, the model's context length is only 16384 tokens, resulting in a maximum input length of 0 tokens (at most 0 characters).",
+    ]) {
+      const fit = local && amend(message, local)
+      t.match(fit && anthropic.render(fit).body, { max_tokens: 2048 }, message)
+      const beside = message
+        .replaceAll('16384 output', '2048 output')
+        .replace(/\b0 (?=input t|tokens)/, '14336 ')
+      t.equal(fit && amend(beside, fit), null, 'a chat that leaves less is too long')
+    }
   })
 
   await t.test('the words of the vendor behind a relay count', async (t) => {
