@@ -74,7 +74,7 @@ function charsetOf(media_type: string): string {
 /**
  * A text in UTF-8, which is all that models read: from UTF-16 if its byte order mark says so, as Notepad, Excel and `>` of
  * PowerShell write (dust-tt/dust#27043, MoonshotAI/kimi-code#2647); read as UTF-8 it is full of NULs. Else from the given
- * charset if it is no UTF-8. As it is if it has bytes that no text has, or nothing but the mark.
+ * charset if it is no UTF-8, not even with faults. As it is if it has bytes that no text has, or nothing but the mark.
  */
 function inUtf8(base64: string, charset?: string): string {
   const marked = { fffe: 'utf-16le', feff: 'utf-16be' }[bytesAt(base64, 0, 2).toString('hex')]
@@ -82,10 +82,17 @@ function inUtf8(base64: string, charset?: string): string {
   if (encoding === undefined) return base64
   const bytes = Buffer.from(base64, 'base64')
   if (marked === undefined && isUtf8(bytes)) return base64
-  const decoder = new TextDecoder(encoding)
+  const decoder = new TextDecoder(marked ?? (isFaultyUtf8(bytes) ? 'utf-8' : encoding))
   // `stream`: without it Node 20 and 22 read windows-1252 as Latin-1, without its € and quotation marks (nodejs/node#56542).
   const words = decoder.decode(bytes, { stream: true }) + decoder.decode()
   return Buffer.from(words).toString('base64') || base64
+}
+
+/** Such as a text that was cut amid a character, or a log with a stray byte; in older charsets few letters look like UTF-8. */
+function isFaultyUtf8(bytes: Buffer): boolean {
+  const words = bytes.toString('utf8')
+  const faults = words.split('\ufffd').length - 1
+  return words.replace(/[\0-\x7f\ufffd]+/g, '').length > faults
 }
 
 const isStandard = (text: string) => text.length % 4 === 0 && /^[A-Za-z0-9+/]+={0,2}$/.test(text)

@@ -64,6 +64,14 @@ t.test('a text in an older charset is shown in UTF-8', async (t) => {
     t.equal(shown(type, russian).toString(), 'Привет', type)
   const utf8 = Buffer.from('Größe')
   t.strictSame(shown('text/csv; charset=iso-8859-1', utf8), utf8, 'whatever its type says of UTF-8')
+  const cut = Buffer.from('日本語').subarray(0, -1)
+  for (const type of ['text/plain', 'text/csv; charset=shift_jis'])
+    t.equal(shown(type, cut).toString(), '日本\ufffd', 'nor of UTF-8 that was cut')
+  t.equal(
+    shown('text/plain', Buffer.concat([utf8, Buffer.of(0xff)])).toString(),
+    'Größe\ufffd',
+    'a stray byte',
+  )
   const binary = Buffer.concat([western, Buffer.alloc(1)])
   t.strictSame(shown('text/plain', binary), binary, 'only a text')
 })
