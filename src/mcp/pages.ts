@@ -8,12 +8,14 @@ export interface Pages {
    * A page as the SDK accepts it in every revision: names, and input schemas that mirror arguments into headers, for the
    * SDK to judge (2026-07-28). It would walk all others, too, which may be megabytes.
    */
-  read(result: unknown, page: { isFirst: boolean; isModern: boolean }): unknown
+  read(result: unknown, asked: { cursor: unknown; isModern: boolean }): unknown
   /**
    * Gives the entries away, as they came, and keeps none: the tools left out of a list may be larger than the others.
    * `ttlMs`: how long all pages hold, as their server says; 0: one of them does not say it
    */
   take(): { entries: unknown[]; ttlMs: number }
+  /** From now on an empty cursor is the end in every revision; false if this list does not go on with one. */
+  endAtEmpty(): boolean
 }
 
 /** Most pages of one list; a server's pages may have no end. */
@@ -22,8 +24,10 @@ const MAX_PAGES = 32
 export function createPages(): Pages {
   let entries: unknown[] = []
   /** What stood beside the entries of each page */
-  let beside: unknown[] = []
+  let beside: Record<string, unknown>[] = []
   let count = 0
+  let isEmptyEnd = false
+  const wentOnWith = (cursor: string) => beside.some(({ nextCursor }) => nextCursor === cursor)
   /** The list is stale with the first of its pages: each has a time of its own (MCP 2026-07-28, "Caching"). */
   let ttl: number | undefined
   const take = () => {
@@ -36,10 +40,16 @@ export function createPages(): Pages {
   }
   return {
     take,
-    read(result, { isFirst, isModern }) {
-      if (isFirst) take()
+    endAtEmpty() {
+      const isMeant = wentOnWith('')
+      isEmptyEnd ||= isMeant
+      return isMeant
+    },
+    read(result, { cursor, isModern }) {
+      if (cursor === undefined) take()
       if (!isRecord(result)) return result
-      const { nextCursor, ttlMs, tools, ...rest } = result
+      const { ttlMs, tools, ...rest } = result
+      const { nextCursor, ...others } = rest
       // An empty slice of Go is null in JSON.
       const listed = tools === null ? [] : tools
       if (!Array.isArray(listed)) return result
@@ -51,12 +61,15 @@ export function createPages(): Pages {
       // Some servers end with `nextCursor: null`, or with "", which is a cursor like any other from 2026-07-28 on. No page
       // is asked for beyond what can ever be offered, nor after as many bytes of anything else: to read a page of eight
       // megabytes takes most of a second.
-      const isOffered = typeof nextCursor === 'string' && (isModern || nextCursor !== '')
+      const isEnd = nextCursor === '' && (isEmptyEnd || !isModern)
+      // A cursor that comes back begins the list anew: "" may mean its first page. (The same one twice is the SDK's to judge.)
+      const isNew = typeof nextCursor === 'string' && (nextCursor === cursor || !wentOnWith(nextCursor))
       const isOpen = entries.length < MAX_ENTRIES && count < MAX_PAGES
-      const hasNext = isOffered && isOpen && isWithin([entries, beside, rest], { bytes: MAX_LIST_BYTES })
+      const hasNext =
+        isNew && !isEnd && isOpen && isWithin([entries, beside, rest], { bytes: MAX_LIST_BYTES })
       beside = hasNext ? [...beside, rest] : []
       return {
-        ...rest,
+        ...others,
         resultType: 'complete',
         ...(hasNext && { nextCursor }),
         ttlMs: 0,

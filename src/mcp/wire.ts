@@ -237,7 +237,7 @@ function createWire(
       if (request.method === 'server/discover') return repairDiscovery(result)
       if (request.method === 'tools/call') return parcel(result, isModern())
       if (request.method !== 'tools/list') return result
-      return pages.read(result, { isFirst: request.params?.cursor === undefined, isModern: isModern() })
+      return pages.read(result, { cursor: request.params?.cursor, isModern: isModern() })
     },
   })
   if (stdio) stdio.onrefused = tapped.fail

@@ -11,7 +11,7 @@ import { collect, held } from '../memory.ts'
 import { NONE } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
-import { type Exchange, modernAnswers, startRig, TOOL } from './servers/rig.ts'
+import { type Exchange, modernAnswers, type Rig, startRig, TOOL } from './servers/rig.ts'
 
 /** With which a server answers what it does not know; from 2026-07-28 on with 404 */
 const UNKNOWN = [200, 404]
@@ -169,6 +169,33 @@ t.test('an empty cursor is one like any other in the newer revision, and the end
   rig.on('tools/list', ({ reply }) => reply({ tools: [TOOL], nextCursor: '' }))
   t.match(await list(door(t), specOf(rig)), { tools: [TOOL] })
   t.equal(rig.count('tools/list'), 2, 'a page that comes again is the last')
+})
+
+t.test('a list of the newer revision that ends with an empty cursor all the same is read', async (t) => {
+  const names = async (rig: Rig, mcp = door(t)) =>
+    (await list(mcp, specOf(rig), true)).tools.map(({ name }) => name)
+  const two = { tools: [{ ...TOOL, name: 'two' }], nextCursor: '' }
+  for (const status of [200, 400]) {
+    const rig = await startRig(t, 'modern')
+    rig.on('tools/list', ({ rpc, reply, fail }) => {
+      const { cursor } = rpc.params
+      if (cursor === '') return fail(-32602, 'Invalid cursor', status)
+      reply(cursor === undefined ? { tools: [TOOL], nextCursor: 'two' } : two)
+    })
+    const mcp = door(t)
+    t.same(await names(rig, mcp), ['tool', 'two'], `the cursor is refused (${status})`)
+    const asked = rig.count('tools/list')
+    t.same(await names(rig, mcp), ['tool', 'two'])
+    t.equal(rig.count('tools/list'), asked + 2, 'it is asked for once in a connection')
+    rig.on('tools/list', ({ fail }) => fail(-32602, 'Invalid cursor', status))
+    await t.rejects(names(rig, mcp), /Invalid cursor/)
+  }
+  const rig = await startRig(t, 'modern')
+  rig.on('tools/list', ({ rpc, reply }) =>
+    reply(rpc.params.cursor ? two : { tools: [TOOL], nextCursor: 'two' }),
+  )
+  t.same(await names(rig), ['tool', 'two'])
+  t.equal(rig.count('tools/list'), 3, 'the cursor begins the list anew')
 })
 
 t.test('an endless list is read up to a number of pages', async (t) => {
