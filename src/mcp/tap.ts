@@ -71,7 +71,8 @@ export function tap(transport: Transport, options: TapOptions): Tap {
     pending.delete(request.id)
     const seen =
       'result' in message ? { ...message, result: options.onResult(request, message.result) } : message
-    handler?.(seen as JSONRPCMessage, extra)
+    // The SDK puts notifications off by a microtask, but no answers: progress read just before one would go unheard.
+    queueMicrotask(() => handler?.(seen as JSONRPCMessage, extra))
   }
   const fail: Tap['fail'] = (id, kind, text) => {
     if (!pending.delete(id)) return

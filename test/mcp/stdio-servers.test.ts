@@ -158,6 +158,13 @@ t.test('an announcement is heard whatever a program writes for no members', asyn
   }
 })
 
+t.test('progress that comes together with the answer is heard', async (t) => {
+  const heard: unknown[] = []
+  const onProgress = (progress: unknown) => void heard.push(progress)
+  t.equal(await told(call(door(t), child('good'), 'report', {}, { onProgress })), 'reported')
+  t.same(heard, [{ progress: 1 }])
+})
+
 t.test('chatter of many short lines costs next to nothing', async (t) => {
   const mcp = door(t)
   await list(mcp, child('good'))

@@ -39,7 +39,7 @@ const text = (value: unknown): object => ({
 /** A program that sleeps for ever, also through SIGTERM and the end of its stdin. */
 const SLEEPER = "process.on('SIGTERM', () => {}); setInterval(() => {}, 1000)"
 
-const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = {
+const TOOLS: Record<string, (args: Record<string, unknown>, progressToken?: unknown) => object | null> = {
   env: () => text(process.env),
   pid: () => text(process.pid),
   /** What the process can read, write (files are left as they are) and reach, and how many processes it sees */
@@ -83,6 +83,13 @@ const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = 
     process.stdout.write(String(args.line).repeat(Number(args.times)))
     return text('said')
   },
+  /** Progress and the answer leave in one piece */
+  report: (_args, progressToken) => {
+    process.stdout.cork()
+    process.nextTick(() => process.stdout.uncork())
+    write({ method: 'notifications/progress', params: { progressToken, progress: 1 } })
+    return text('reported')
+  },
   big: (args) => text('x'.repeat(Number(args.bytes))),
   /** Writes more than a pipe holds: a server whose stderr nobody reads stops here */
   complain: () => {
@@ -119,7 +126,8 @@ const ANSWERS: Record<string, (rpc: Rpc) => object | null> = {
     ...(mode === 'torn' && !isTorn && { nextCursor: 'second' }),
     ...(mode === 'modern' && { resultType: 'complete', ttlMs: 0, cacheScope: 'private' }),
   }),
-  'tools/call': ({ params }) => TOOLS[params?.name ?? '']?.(params?.arguments ?? {}) ?? null,
+  'tools/call': ({ params }) =>
+    TOOLS[params?.name ?? '']?.(params?.arguments ?? {}, params?._meta?.progressToken) ?? null,
   'server/discover': () =>
     mode === 'undecided'
       ? null
