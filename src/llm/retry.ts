@@ -2,13 +2,17 @@
 import { type BatonError, UPSTREAM_CODES } from '../errors.ts'
 
 const RETRIES = 2
-/** Full jitter below 400 ms, then below 800 ms: a burst of callers does not come back as a burst. */
+/**
+ * Full jitter below 400 ms, then below 800 ms, also after a wait that the vendor names: all calls of a burst are told the
+ * same, and must not come back as a burst (NousResearch/hermes-agent#109234).
+ */
 const BASE_MS = 400
 /**
  * A longer wait is the caller's decision: the error goes out at once with its Retry-After. So does the error of a rate
  * limit that names no wait: adapters state five seconds for it.
  */
 const LONGEST_WAIT_MS = 4000
+/** All waits of a call that the vendor named, together */
 const TOTAL_WAIT_MS = 6000
 
 /** The retries used so far, for one request and for those that take its place. */
@@ -34,11 +38,12 @@ export function retryWait(tries: Tries, error: BatonError, begun: boolean, chanc
     if (error.code === 'upstream_disconnected' || tries.begunWith.has(error.code)) return null
     tries.begunWith.add(error.code)
   }
-  const wait = delay(error, chance * BASE_MS * 2 ** tries.retries)
-  if (wait === null || tries.waitedMs + wait > TOTAL_WAIT_MS) return null
+  const told = toldWait(error)
+  if (told === null || tries.waitedMs + told > TOTAL_WAIT_MS) return null
+  const backoff = chance * BASE_MS * 2 ** tries.retries
   tries.retries++
-  tries.waitedMs += wait
-  return wait
+  tries.waitedMs += told
+  return told + backoff
 }
 
 /** Whether a later attempt may succeed: as the vendor says, else by the kind of failure. The limits hold either way. */
@@ -47,8 +52,9 @@ function mayPass({ code, retryable, details }: BatonError): boolean {
   return typeof told === 'boolean' ? told : retryable && UPSTREAM_CODES.includes(code)
 }
 
-function delay(error: BatonError, backoff: number): number | null {
-  if (error.retryAfter === undefined) return error.code === 'upstream_rate_limited' ? null : backoff
-  const told = error.retryAfter * 1000
-  return told <= LONGEST_WAIT_MS ? Math.max(told, backoff) : null
+/** The wait that the error names, 0 if it needs none; null: it is too long, or needed and not named. */
+function toldWait({ retryAfter, code }: BatonError): number | null {
+  if (retryAfter === undefined) return code === 'upstream_rate_limited' ? null : 0
+  const told = retryAfter * 1000
+  return told <= LONGEST_WAIT_MS ? told : null
 }
