@@ -122,6 +122,9 @@ export interface ErrorBody {
  */
 const LONGEST_WAIT = 31 * 86_400
 
+/** Seconds to wait after a 429 or 503 that names none */
+const WAIT_SECONDS = 5
+
 /** The only error type that crosses module boundaries on purpose; everything else is a defect (500). */
 export class BatonError extends Error {
   readonly code: ErrorCode
@@ -144,12 +147,13 @@ export class BatonError extends Error {
     this.retryAfter = retryAfter === undefined ? undefined : Math.min(retryAfter, LONGEST_WAIT)
   }
 
-  /** `retry_after` is among the details, since a stored error is answered later, with its header. */
+  /**
+   * `retry_after` is among the details: a stored error is answered later, with its header, and an event has no headers.
+   */
   toBody(): ErrorBody {
-    const details = {
-      ...this.details,
-      ...(this.retryAfter === undefined ? {} : { retry_after: this.retryAfter }),
-    }
+    const isLimit = this.retryable && [429, 503].includes(this.status)
+    const wait = this.retryAfter ?? (isLimit ? WAIT_SECONDS : undefined)
+    const details = { ...(wait === undefined ? {} : { retry_after: wait }), ...this.details }
     return { code: this.code, message: this.message, param: this.param, details }
   }
 }

@@ -19,9 +19,6 @@ export function requestId(headers: Readonly<Record<string, string | string[] | u
   return typeof given === 'string' && ID.test(given) ? given : newId('req')
 }
 
-/** Seconds to wait if the error itself names none. */
-const WAIT_SECONDS = 5
-
 /** Sends the failure in the one shape; a fault of Baton's own is logged, and sent as `internal` without its message. */
 export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): FastifyReply {
   const error = toBatonError(thrown)
@@ -29,24 +26,18 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
     const line = { request_id: request.id, err: error.cause ?? error, code: error.code }
     request.log.error(line, 'a request failed')
   }
-  const wait = retryAfter(error)
-  if (wait !== null) reply.header('retry-after', String(wait))
+  const body = { error: { ...error.toBody(), request_id: request.id } }
+  const { retry_after: wait } = body.error.details
+  if (typeof wait === 'number') reply.header('retry-after', String(wait))
   if (error.code === 'unauthenticated') reply.header('www-authenticate', 'Bearer')
   // Fastify would close the connection at once, and a client that is still sending would lose the answer.
   if (error.code === 'body_too_large') reply.removeHeader('connection')
   reply.code(error.status).header('x-request-id', request.id).type('application/json; charset=utf-8')
-  const body = { error: { ...error.toBody(), request_id: request.id } }
   if (request.raw.complete || reply.raw.shouldKeepAlive) return reply.send(body)
   // Node closes the connection if the client asked for that, as urllib does, and the answer would be lost likewise: the rest
   // is read first, for as long as a request may take to arrive.
   finished(request.raw.resume(), () => void reply.send(body))
   return reply
-}
-
-function retryAfter(error: BatonError): number | null {
-  const told = error.retryAfter ?? error.details?.retry_after
-  if (typeof told === 'number' && told >= 0) return Math.ceil(told)
-  return error.retryable && [429, 503].includes(error.status) ? WAIT_SECONDS : null
 }
 
 /** Fastify's own refusals by their code; any other error with a 4xx status is the request's fault, too. */
