@@ -55,10 +55,13 @@ export const flatHeaders = (
 /** Longest wait that a service's answer may ask for. */
 const LONGEST_MS = 86_400_000
 
-/** Seconds or an HTTP date (RFC 9110 10.2.3) in milliseconds from `now`, a day at most. */
+/**
+ * Seconds or an HTTP date (RFC 9110 10.2.3) in milliseconds from `now`, a day at most. Some services send fractions
+ * (SpaceTradersAPI/api-docs#24); `Date.parse` reads these, and every text of numbers alone, as dates of long ago.
+ */
 export function retryAfterMs(header: string | null | undefined, now: number): number | undefined {
-  if (header === null || header === undefined) return undefined
-  if (/^\d+$/.test(header.trim())) return Math.min(Number(header) * 1000, LONGEST_MS)
-  const date = Date.parse(header)
+  const told = header?.trim() ?? ''
+  if (/^\d+(\.\d+)?$/.test(told)) return Math.min(Number(told) * 1000, LONGEST_MS)
+  const date = /[a-z]/i.test(told) ? Date.parse(told) : Number.NaN
   return Number.isNaN(date) ? undefined : Math.min(Math.max(0, date - now), LONGEST_MS)
 }
