@@ -330,6 +330,14 @@ t.test('a failure says whether the call may have taken effect', async (t) => {
   t.match(await outcome('protocol', true), /^outcome_unknown: The answer cannot be used: its words\. Whether/)
 })
 
+t.test('the model is told when a server that limits its calls can be asked again', async (t) => {
+  const told = async (facts: { sent: boolean; retryAfterMs: number }) =>
+    words(await setUp(failing(new McpError('unavailable', 'its words', facts))).run({}))
+  t.match(await told({ sent: false, retryAfterMs: 29_001 }), /did not run\. It can be asked again in 30 s\.$/)
+  t.match(await told({ sent: false, retryAfterMs: 0 }), /did not run\.$/)
+  t.match(await told({ sent: true, retryAfterMs: 3_000 }), /do not simply repeat it\.$/)
+})
+
 t.test('no failure makes a call throw', async (t) => {
   const { run } = setUp(failing(new TypeError('a defect at /home/secret/path')))
   const done = await run({})
