@@ -6,10 +6,10 @@ import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { statusIn } from '../frames.ts'
-import { type Json, number, object, string } from '../json.ts'
+import { instantOf, type Json, number, object, string } from '../json.ts'
 import { isAmong, isTooLong, isUnpaid } from '../refusals.ts'
 import { vendorsError } from '../relayed.ts'
-import { decimal, retryAfterIn, shouldRetryIn } from '../retry-after.ts'
+import { decimal, retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
 
 /** What a failure says, wherever it came from. `status` is null inside a stream that began well. */
 export interface Facts {
@@ -313,6 +313,7 @@ function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
   const told =
     (named('usage_limit_reached')(facts) ? usageLimitReset(facts) : undefined) ??
     retryAfterIn(facts.headers) ??
+    relaysReset(facts) ??
     waitInWords(facts.message)
   if (told === undefined || !(told >= 0)) return code === 'upstream_rate_limited' ? SHORT_WAIT : undefined
   return Math.max(1, Math.ceil(told))
@@ -337,6 +338,12 @@ function usageLimitReset(facts: Facts): number | undefined {
   const window = full ?? 'primary'
   const at = decimal(headers[`x-codex-${window}-reset-at`]) ?? Number.NaN
   return decimal(headers[`x-codex-${window}-reset-after-seconds`]) ?? (at - made / 1000 || undefined)
+}
+
+/** OpenRouter's own limits come without Retry-After, and end at a time in milliseconds (dirge-code/dirge#719). */
+function relaysReset({ error, headers }: Facts): number | undefined {
+  const { 'X-RateLimit-Reset': reset } = object(object(error.metadata).headers)
+  return secondsUntil(instantOf(Number(reset)), headers)
 }
 
 /** The limit reached is the workspace's, on credits or spending. */

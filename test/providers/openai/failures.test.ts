@@ -412,6 +412,16 @@ t.test('failures become codes of the catalogue', async (t) => {
         { code: 'upstream_overloaded', details: { upstream: { status: null } } },
         `${code}, a number of the vendor's own, is no status`,
       )
+    const relaysLimit = (reset: unknown) => ({
+      code: 429,
+      message: 'Rate limit exceeded: free-models-per-day.',
+      metadata: { headers: { 'X-RateLimit-Remaining': '0', 'X-RateLimit-Reset': reset } },
+    })
+    const inSixHours = `${Date.parse(date) + 6 * 3_600_000}`
+    t.equal(wait({ date }, relaysLimit(inSixHours)), 21_600, "OpenRouter's own limit")
+    t.equal(wait({ date, 'retry-after': '9' }, relaysLimit(inSixHours)), 9)
+    for (const reset of [`${Date.parse(date) - 1}`, '', 'soon', null])
+      t.equal(wait({ date }, relaysLimit(reset)), 5, `no time to come: ${reset}`)
     t.equal(
       wait({ 'x-codex-primary-reset-after-seconds': '7200' }),
       5,
