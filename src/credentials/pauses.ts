@@ -1,16 +1,18 @@
 /** Keeps a failing login service from being hammered: a login whose renewal failed is left alone for a while. */
 import { BoundedMap } from '../bounded-map.ts'
-import type { BatonError } from '../errors.ts'
+import { BatonError } from '../errors.ts'
 
 /** A login is left alone this long after a failure, unless its service names another time. */
 export const SHORTEST_PAUSE_MS = 5_000
+/** Longest time that a service may name. */
+export const LONGEST_PAUSE_MS = 300_000
 /** Logins come and go in a long-lived process. */
 const MOST_PAUSES = 1000
 
 interface Pauses {
   /** Begins a pause of `ms`, or of the shortest time; returns the error, which `assertOver` throws meanwhile. */
   begin(id: string, error: BatonError, ms?: number): BatonError
-  /** Throws the error of the login's last failure during the pause after it. */
+  /** Throws the error of the login's last failure during the pause after it, with what is left of the pause. */
   assertOver(id: string): void
   /** Whether the login's last renewal failed a moment ago. */
   isPaused(id: string): boolean
@@ -25,12 +27,16 @@ export function createPauses(uptime: () => number): Pauses {
   }
   return {
     begin(id, error, ms = 0) {
-      pauses.put(id, { until: uptime() + Math.max(ms, SHORTEST_PAUSE_MS), error })
+      const pauseMs = Math.min(Math.max(ms, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)
+      pauses.put(id, { until: uptime() + pauseMs, error })
       return error
     },
     assertOver(id) {
       const paused = current(id)
-      if (paused) throw paused.error
+      if (!paused) return
+      const { code, message, details, cause } = paused.error
+      const retryAfter = Math.ceil((paused.until - uptime()) / 1000)
+      throw new BatonError(code, message, { details, cause, retryAfter })
     },
     isPaused: (id) => current(id) !== null,
   }

@@ -119,7 +119,8 @@ export function createConnectorRenewer(deps: ConnectorRenewerDeps): ConnectorRen
       if (wasTried && login.tokens?.refresh_token !== undefined) throw failedElsewhere(row)
       return await oauth.renew(targetOf(row, allowPrivate), login)
     } catch (failure) {
-      throw failure instanceof BatonError ? pauses.begin(key, failure) : failure
+      if (!(failure instanceof BatonError)) throw failure
+      throw pauses.begin(key, failure, (failure.retryAfter ?? 0) * 1000)
     }
   }
 

@@ -9,7 +9,7 @@ import { type Breaker, createBreaker } from './breaker.ts'
 import { endOf, merged, readTokens } from './logins/answer.ts'
 import type { ConfiguredVendor } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
-import { createPauses, SHORTEST_PAUSE_MS } from './pauses.ts'
+import { createPauses, LONGEST_PAUSE_MS, SHORTEST_PAUSE_MS } from './pauses.ts'
 import type { Timing } from './renew-once.ts'
 
 /** The vendor's final word on a login: only a new one helps. */
@@ -38,9 +38,6 @@ interface TokenEndpoints {
   /** Whether the login's last renewal failed a moment ago. */
   isPaused(id: string): boolean
 }
-
-/** Longest pause that a vendor may ask for. */
-const LONGEST_PAUSE_MS = 300_000
 
 interface TokenEndpointsDeps extends Pick<Timing, 'now' | 'uptime'> {
   http: OAuthHttp

@@ -5,6 +5,7 @@
 import { isWithin, parseRecord } from '../chat/json.ts'
 import { secondsIn } from '../oauth-vendor.ts'
 import type { McpChallenge } from './contract.ts'
+import { retryAfterOf } from './http.ts'
 import type { McpLogin, McpTokens, StepContext } from './oauth.ts'
 
 /** The SDK's schemas make an error of each wrong value: those of half a million took a second. */
@@ -86,6 +87,18 @@ export async function namedMetadata(
   return response.status >= 400 && response.status < 500 ? {} : metadataUrl(named)
 }
 
+/** Too many requests. */
+export class LimitedError extends Error {
+  override name = 'LimitedError'
+  /** How long the service wants no other, in seconds, if it says so */
+  readonly retryAfter: number | undefined
+  constructor(response: Response) {
+    super('HTTP 429')
+    const waitMs = retryAfterOf(response)
+    this.retryAfter = waitMs === undefined ? undefined : Math.ceil(waitMs / 1000)
+  }
+}
+
 /** An answer without an access token. */
 export class TokenlessError extends Error {
   override name = 'TokenlessError'
@@ -122,7 +135,7 @@ function refusalIn({ error, error_code, code }: Record<string, unknown>, status:
 
 /**
  * Some token endpoints send null for members that they leave out, or no token_type, and some refuse in words of their
- * own. Throws TokenlessError, and an Error for too many requests.
+ * own. Throws TokenlessError, and LimitedError for too many requests.
  */
 export const tokenFetch =
   (context: StepContext): StepContext['fetch'] =>
@@ -135,7 +148,7 @@ export const tokenFetch =
     if (status === 429) {
       await response.body?.cancel()
       // This passes, whatever code the body names.
-      throw new Error('HTTP 429')
+      throw new LimitedError(response)
     }
     const text = await response.text()
     const answer = parseRecord(text)

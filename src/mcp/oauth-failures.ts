@@ -13,7 +13,7 @@ import { parseRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { cutUtf8 } from '../text.ts'
 import type { McpLoginTarget, StepContext } from './oauth.ts'
-import { TokenlessError } from './oauth-answers.ts'
+import { LimitedError, TokenlessError } from './oauth-answers.ts'
 
 /** Codes for the login service's own trouble; the SDK uses them for a status 5xx, too. */
 const PASSING: ReadonlySet<string> = new Set([
@@ -126,6 +126,7 @@ function misfit(failure: Error): string {
 export const away = (target: McpLoginTarget, cause: unknown) =>
   new BatonError('upstream_overloaded', `The login service of ${target.name} cannot be used now.`, {
     cause: briefly(cause),
+    retryAfter: cause instanceof LimitedError ? cause.retryAfter : undefined,
   })
 
 /** Bytes of a cause */

@@ -503,6 +503,20 @@ t.test(
   },
 )
 
+t.test('a login service that limits its renewals is left alone for as long as it says', async (t) => {
+  const { guarded, replica, logIn, time } = await bench(t, { expires_in: 600 })
+  const auth = replica().authFor(await logIn())
+  const away = (retryAfter: number) => t.rejects(auth.token(), { code: 'upstream_overloaded', retryAfter })
+  time.ahead = 601_000
+  guarded.instead('/token', { status: 429, headers: { 'retry-after': '60' } })
+  await away(60)
+  guarded.instead('/token', null)
+  time.ahead += 50_000
+  await away(10)
+  time.ahead += 10_001
+  t.ok(await auth.token())
+})
+
 t.test('while a token lasts, a failing login service is asked only now and then for another', async (t) => {
   const { guarded, replica, logIn, read, time } = await bench(t, { expires_in: 600 })
   const connector = await logIn()
