@@ -133,7 +133,8 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
       schema: {
         operationId: 'getToolExecutionStats',
         summary: 'Counts and durations',
-        description: 'Of the 1,000 tools, connectors or sessions with the most calls.',
+        description:
+          'Of the 1,000 tools, connectors or sessions with the most calls. By connector, built-in tools are `builtin`, and calls that no tool could take `unknown`.',
         querystring: Grouping,
         response: { 200: Stats },
       },

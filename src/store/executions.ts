@@ -156,10 +156,14 @@ const percentile = (part: number): string =>
 /** Sessions may be hundreds of thousands: writing them all out would hold up every stream. */
 const MOST_GROUPS = 1000
 
-/** Built-in tools have no connector: their group has the name `builtin`. */
+/**
+ * Built-in tools have no connector: their group has the name `builtin`. Nor has a call of a tool that is not there or
+ * whose arguments are no JSON: that is the model's failure, not a built-in's (`isNoCall` of fate.ts tells them apart
+ * likewise).
+ */
 const GROUPS = {
   tool: 'tool',
-  connector: `coalesce(connector, 'builtin')`,
+  connector: `coalesce(connector, case when repeatable then 'builtin' else 'unknown' end)`,
   session: 'session_id::text',
 } as const
 

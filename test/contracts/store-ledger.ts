@@ -255,6 +255,21 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     t.match(await figures({ outcome: 'denied' }), [{ count: 2, p50_ms: 0, p95_ms: 0, max_ms: 0 }])
     await endTurn(store, fence, turn.id)
   })
+
+  await t.test('calls that no tool could take count apart from those of built-in tools', async (t) => {
+    const scope = owner()
+    const { turn, fence } = await runningTurn(store, scope)
+    const builtin = execution(turn.id, { tool: 'look', connector: null, repeatable: true })
+    const none = execution(turn.id, { tool: 'made.up', connector: null })
+    await store.turns.commit(fence, { turn_id: turn.id, executions: [builtin, none] })
+    await store.executions.settle(fence, settlement(builtin))
+    await store.executions.settle(fence, settlement(none, { outcome: 'error', is_error: true }))
+    t.match(await store.executions.stats(scope, 'connector', {}), [
+      { key: 'builtin', count: 1, failures: 0 },
+      { key: 'unknown', count: 1, failures: 1 },
+    ])
+    await endTurn(store, fence, turn.id)
+  })
 }
 
 async function readingContract(t: Test, store: Store): Promise<void> {
@@ -265,7 +280,7 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   const rows = [
     execution(one.turn.id),
     execution(one.turn.id, { tool: 'web.get', connector: 'web' }),
-    execution(two.turn.id, { tool: 'now', connector: null }),
+    execution(two.turn.id, { tool: 'now', connector: null, repeatable: true }),
     execution(two.turn.id, { state: 'awaiting_approval' }),
   ]
   const [first, second, third, fourth] = rows
