@@ -20,24 +20,31 @@ export function parseRecord(text: string): Record<string, unknown> | null {
 
 /**
  * Whether a JSON text says the same once it is read and written again. A whole number beyond 2^53 may become another
- * one, and ids are such numbers (anthropics/claude-code#78762). The text must be valid JSON.
+ * one, and ids are such numbers (anthropics/claude-code#78762); one that no double holds, as 1e400, becomes null. The
+ * text must be valid JSON.
  */
 export function isExact(json: string): boolean {
-  if (!/(?<!\d)\d{16}/.test(json)) return true
+  if (!/(?<!\d)\d{16}|\de\+?\d{3}/i.test(json)) return true
   for (let at = 0; at < json.length; ) {
     const quote = json.indexOf('"', at)
     const end = quote < 0 ? json.length : quote
-    if (end - at >= 16 && !holdsExact(json.slice(at, end))) return false
+    if (end - at >= SHORTEST && !holdsExact(json.slice(at, end))) return false
     at = endOfString(json, end)
   }
   return true
 }
+
+/** `1e400` */
+const SHORTEST = 5
 
 /** Whether all numbers of a JSON text without strings are exact. No double has more than 309 digits before its point. */
 function holdsExact(json: string): boolean {
   for (const [digits] of json.matchAll(/(?<![\d.])\d{16,310}/g)) {
     const read = Number(digits)
     if (!Number.isFinite(read) || significant(String(read)) !== significant(digits)) return false
+  }
+  for (const [number] of json.matchAll(/(?<![\d.])[\d.]+e\+?\d{3,}/gi)) {
+    if (!Number.isFinite(Number(number))) return false
   }
   return true
 }

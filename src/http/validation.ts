@@ -194,7 +194,7 @@ const NO_JSON =
   'comments and a comma at the end of a list are not allowed.'
 
 const tooLong = (param: string) =>
-  invalid(param, `${param} is a number with more digits than a number here keeps; send it as text.`)
+  invalid(param, `${param} is a number that would become another one here; send it as text.`)
 
 /** Tests a member: its value, its key, and the key of the object that it is in. */
 type Test = (value: unknown, key: string, name: string) => boolean
