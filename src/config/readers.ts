@@ -185,17 +185,17 @@ export const KEY_ID = /^[\w.-]{1,64}$/
 /** `id:base64` of 32 bytes, in the order given; at least one. */
 export const encryptionKeys = (value: string): { id: string; key: Uint8Array }[] => {
   const remedy = 'Write id:base64[,id:base64…], 32 random bytes each; make one with: openssl rand -base64 32'
+  const unfit: string[] = []
   const keys = list(value).map((item, i) => {
     const [, id = '', base64 = ''] = /^([^:]*):(.*)$/.exec(item) ?? []
-    if (!KEY_ID.test(id)) {
-      throw new UnfitValue(`key ${i + 1} has no id of 1 to 64 letters, digits, ., - or _`, remedy)
-    }
     const key = Buffer.from(base64, 'base64')
     const isWhole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
     // The message names the key by its place: if id and key are swapped, the id is the secret.
-    if (!isWhole) throw new UnfitValue(`key ${i + 1} is not base64 of exactly 32 bytes`, remedy)
+    if (!KEY_ID.test(id)) unfit.push(`key ${i + 1} has no id of 1 to 64 letters, digits, ., - or _`)
+    else if (!isWhole) unfit.push(`key ${i + 1} is not base64 of exactly 32 bytes`)
     return { id, key: new Uint8Array(key) }
   })
+  if (unfit.length > 0) throw new UnfitValue(unfit.join('; '), remedy)
   const twice = keys.find(({ id }, i) => keys.findIndex((key) => key.id === id) !== i)
   if (twice) throw new UnfitValue(`the id '${twice.id}' is used twice`, 'Give every key its own id')
   if (keys.length === 0) throw new UnfitValue('holds no key', remedy)

@@ -260,6 +260,7 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_ENCRYPTION_KEYS', twice, /'a' is used twice/],
     ['BATON_ENCRYPTION_KEYS', `:${KEY}`, /has no id/],
     ['BATON_ENCRYPTION_KEYS', `a:${KEY}!`, /32 bytes/],
+    ['BATON_ENCRYPTION_KEYS', `a:x,b:${KEY},:x`, /^key 1 is not base64.*; key 3 has no id/],
     ['BATON_ENCRYPTION_KEYS', ',', /holds no key/],
     ['BATON_GEMINI_BASE_URL', 'gemini', /absolute URL/],
     ['BATON_GEMINI_BASE_URL', 'https://u:p@g.test', /user name or password/],
