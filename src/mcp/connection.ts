@@ -190,13 +190,10 @@ async function listTools(
   const declared = client.getServerCapabilities()?.tools
   // The SDK would answer the same, but write to stdout.
   if (!declared) return { tools: [], left_out: [] }
-  const ask = () => client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
-  const listed = await ask().catch((error) => {
+  const asking = client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
+  const listed = await asking.catch((error) => {
     // Of a server that declared nothing (greeting.ts), that means what it seems to say.
     if (declared.listChanged === undefined && isUnknownMethod(error, spec)) return { tools: [] }
-    // So a server refuses a cursor that is none: its list had ended with the empty one, as in older revisions.
-    const isRefused = toMcpError(error, spec).rpcCode === ProtocolErrorCode.InvalidParams
-    if (isRefused && wire.pages.endAtEmpty()) return ask()
     throw error
   })
   const { entries, ttlMs } = wire.pages.take()

@@ -14,9 +14,10 @@ export interface Pages {
    * `ttlMs`: how long all pages hold, as their server says; 0: one of them does not say it
    */
   take(): { entries: unknown[]; ttlMs: number }
-  /** From now on an empty cursor is the end in every revision; false if this list does not go on with one. */
-  endAtEmpty(): boolean
 }
+
+/** A last page without tools, as the SDK accepts it in every revision. */
+export const LAST_PAGE = { resultType: 'complete', ttlMs: 0, cacheScope: 'private', tools: [] }
 
 /** Most pages of one list; a server's pages may have no end. */
 const MAX_PAGES = 32
@@ -26,8 +27,6 @@ export function createPages(): Pages {
   /** What stood beside the entries of each page */
   let beside: Record<string, unknown>[] = []
   let count = 0
-  let isEmptyEnd = false
-  const wentOnWith = (cursor: string) => beside.some(({ nextCursor }) => nextCursor === cursor)
   /** The list is stale with the first of its pages: each has a time of its own (MCP 2026-07-28, "Caching"). */
   let ttl: number | undefined
   const take = () => {
@@ -40,16 +39,11 @@ export function createPages(): Pages {
   }
   return {
     take,
-    endAtEmpty() {
-      const isMeant = wentOnWith('')
-      isEmptyEnd ||= isMeant
-      return isMeant
-    },
     read(result, { cursor, isModern }) {
       if (cursor === undefined) take()
       if (!isRecord(result)) return result
       const { ttlMs, tools, ...rest } = result
-      const { nextCursor, ...others } = rest
+      const { nextCursor } = rest
       // An empty slice of Go is null in JSON.
       const listed = tools === null ? [] : tools
       if (!Array.isArray(listed)) return result
@@ -61,19 +55,16 @@ export function createPages(): Pages {
       // Some servers end with `nextCursor: null`, or with "", which is a cursor like any other from 2026-07-28 on. No page
       // is asked for beyond what can ever be offered, nor after as many bytes of anything else: to read a page of eight
       // megabytes takes most of a second.
-      const isEnd = nextCursor === '' && (isEmptyEnd || !isModern)
+      const isOffered = typeof nextCursor === 'string' && (isModern || nextCursor !== '')
       // A cursor that comes back begins the list anew: "" may mean its first page. (The same one twice is the SDK's to judge.)
-      const isNew = typeof nextCursor === 'string' && (nextCursor === cursor || !wentOnWith(nextCursor))
-      const isOpen = entries.length < MAX_ENTRIES && count < MAX_PAGES
-      const hasNext =
-        isNew && !isEnd && isOpen && isWithin([entries, beside, rest], { bytes: MAX_LIST_BYTES })
+      const isAgain = nextCursor !== cursor && beside.some((page) => page.nextCursor === nextCursor)
+      const isOpen = !isAgain && entries.length < MAX_ENTRIES && count < MAX_PAGES
+      const hasNext = isOffered && isOpen && isWithin([entries, beside, rest], { bytes: MAX_LIST_BYTES })
       beside = hasNext ? [...beside, rest] : []
       return {
-        ...others,
-        resultType: 'complete',
-        ...(hasNext && { nextCursor }),
-        ttlMs: 0,
-        cacheScope: 'private',
+        ...rest,
+        ...LAST_PAGE,
+        nextCursor: hasNext ? nextCursor : undefined,
         tools: repairTools(page).tools.map(({ name, inputSchema }) => ({
           name,
           inputSchema: JSON.stringify(inputSchema).includes('"x-mcp-header"')

@@ -34,6 +34,8 @@ export interface Tap {
 interface TapOptions {
   /** Sees each result before the SDK and returns what the SDK is to see. Must not throw. */
   onResult(request: JSONRPCRequest, result: unknown): unknown
+  /** The result that an error with this code stands for; undefined: none */
+  meantBy?(request: JSONRPCRequest, code: number): unknown
   /** Whether answers come in the HTTP response to the request itself, and nowhere else (Streamable HTTP) */
   answersInResponse(): boolean
 }
@@ -69,8 +71,12 @@ export function tap(transport: Transport, options: TapOptions): Tap {
     const request = pending.get(message.id) ?? pending.get(Number(message.id))
     if (!request) return handler?.(message, extra)
     pending.delete(request.id)
-    const seen =
-      'result' in message ? { ...message, result: options.onResult(request, message.result) } : message
+    const { jsonrpc, id } = message
+    const result =
+      'result' in message
+        ? options.onResult(request, message.result)
+        : options.meantBy?.(request, message.error.code)
+    const seen = result === undefined ? message : { jsonrpc, id, result }
     // The SDK puts notifications off by a microtask, but no answers: progress read just before one would go unheard.
     queueMicrotask(() => handler?.(seen as JSONRPCMessage, extra))
   }

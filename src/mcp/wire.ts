@@ -19,7 +19,7 @@ import { McpError, type McpServerSpec } from './contract.ts'
 import { createExchange, type Exchange, inExchange } from './exchange.ts'
 import { toMcpError } from './failure.ts'
 import { repairDiscovery, repairGreeting } from './greeting.ts'
-import { createPages, type Pages } from './pages.ts'
+import { createPages, LAST_PAGE, type Pages } from './pages.ts'
 import { type Tap, tap } from './tap.ts'
 import { type ConnectionSettings, createTransport, type Transports } from './transport.ts'
 
@@ -239,6 +239,11 @@ function createWire(
       if (request.method !== 'tools/list') return result
       return pages.read(result, { cursor: request.params?.cursor, isModern: isModern() })
     },
+    // A server that ends its list with an empty cursor, as in older revisions, refuses that one.
+    meantBy: ({ method, params }, code) =>
+      method === 'tools/list' && params?.cursor === '' && code === ProtocolErrorCode.InvalidParams
+        ? LAST_PAGE
+        : undefined,
   })
   if (stdio) stdio.onrefused = tapped.fail
   const client = createClient(context, negotiation)
