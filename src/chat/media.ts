@@ -90,9 +90,9 @@ function inUtf8(base64: string, charset?: string): string {
 
 /** Such as a text that was cut amid a character, or a log with a stray byte; in older charsets few letters look like UTF-8. */
 function isFaultyUtf8(bytes: Buffer): boolean {
-  const words = bytes.toString('utf8')
-  const faults = words.split('\ufffd').length - 1
-  return words.replace(/[\0-\x7f\ufffd]+/g, '').length > faults
+  let balance = 0
+  for (const char of bytes.toString('utf8')) if (char > '\x7f') balance += char === '\ufffd' ? -1 : 1
+  return balance > 0
 }
 
 const isStandard = (text: string) => text.length % 4 === 0 && /^[A-Za-z0-9+/]+={0,2}$/.test(text)
