@@ -13,7 +13,6 @@ import { anyStore } from './harness.ts'
 import { startToolServer } from './tool-server.ts'
 
 const folder = scratch(t)
-// Several processes, one after the other, on a machine that may be busy.
 const store = await anyStore(t)
 
 /** Starts Baton on a YAML file. */
