@@ -10,9 +10,9 @@ export const LONGEST_PAUSE_MS = 300_000
 const MOST_PAUSES = 1000
 
 interface Pauses {
-  /** Begins a pause of `ms`, or of the shortest time; returns the error, which `assertOver` throws meanwhile. */
+  /** Begins a pause of `ms`, within bounds; returns the error with that time, which nobody need come back before. */
   begin(id: string, error: BatonError, ms?: number): BatonError
-  /** Throws the error of the login's last failure during the pause after it, with what is left of the pause. */
+  /** Throws the error of the login's last failure during the pause after it, with what is left of that. */
   assertOver(id: string): void
   /** Whether the login's last renewal failed a moment ago. */
   isPaused(id: string): boolean
@@ -29,15 +29,15 @@ export function createPauses(uptime: () => number): Pauses {
     begin(id, error, ms = 0) {
       const pauseMs = Math.min(Math.max(ms, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)
       pauses.put(id, { until: uptime() + pauseMs, error })
-      return error
+      return withWait(error, pauseMs)
     },
     assertOver(id) {
       const paused = current(id)
-      if (!paused) return
-      const { code, message, details, cause } = paused.error
-      const retryAfter = Math.ceil((paused.until - uptime()) / 1000)
-      throw new BatonError(code, message, { details, cause, retryAfter })
+      if (paused) throw withWait(paused.error, paused.until - uptime())
     },
     isPaused: (id) => current(id) !== null,
   }
 }
+
+const withWait = ({ code, message, param, details, cause }: BatonError, ms: number): BatonError =>
+  new BatonError(code, message, { param, details, cause, retryAfter: Math.ceil(ms / 1000) })

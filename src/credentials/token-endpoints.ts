@@ -9,7 +9,7 @@ import { type Breaker, createBreaker } from './breaker.ts'
 import { endOf, merged, readTokens } from './logins/answer.ts'
 import type { ConfiguredVendor } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
-import { createPauses, LONGEST_PAUSE_MS, SHORTEST_PAUSE_MS } from './pauses.ts'
+import { createPauses, LONGEST_PAUSE_MS } from './pauses.ts'
 import type { Timing } from './renew-once.ts'
 
 /** The vendor's final word on a login: only a new one helps. */
@@ -74,7 +74,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
     if (failure.isLasting || OF_THE_LOGIN.has(answer.status)) breaker.succeeded()
     else breaker.failed(id, retryMs)
     if (failure.isLasting) return new LoginRefused(failure)
-    return pauses.begin(id, passing(answer.status, failure, retryMs), retryMs)
+    return pauses.begin(id, passing(answer.status, failure), retryMs)
   }
 
   return {
@@ -84,7 +84,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
       assertFree(id, breaker)
       const answer = await http.send(call).catch((failure: BatonError) => {
         breaker.failed(id, 0)
-        throw pauses.begin(id, later(failure))
+        throw pauses.begin(id, failure)
       })
       const tokens = readTokens(configured, answer)
       if (!tokens) throw refusal(id, configured, answer)
@@ -94,22 +94,14 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
       if (tokens.access_token !== undefined) return renewed
       // The other tokens must be stored, since a rotated refresh token is the only one left; but the vendor is not
       // asked again soon.
-      const problem = passing(answer.status, NO_TOKENS, 0)
-      pauses.begin(id, problem, 60_000)
+      const problem = pauses.begin(id, passing(answer.status, NO_TOKENS), 60_000)
       return { ...renewed, problem }
     },
-    failedElsewhere: (id) => pauses.begin(id, later(new BatonError('upstream_overloaded', FAILED_ELSEWHERE))),
+    failedElsewhere: (id) => pauses.begin(id, new BatonError('upstream_overloaded', FAILED_ELSEWHERE)),
   }
 }
 
 const FAILED_ELSEWHERE = 'The login could not be renewed by another process a moment ago.'
-
-/**
- * The same error, with a time for the next try: nobody asks the vendor sooner, so a caller that waits less gets the
- * same again.
- */
-const later = ({ code, message, details, cause }: BatonError): BatonError =>
-  new BatonError(code, message, { details, cause, retryAfter: SHORTEST_PAUSE_MS / 1000 })
 
 const NO_TOKENS: TokenFailure = {
   isLasting: false,
@@ -128,10 +120,9 @@ const byStatus = (status: number): ErrorCode => {
   return status >= 500 ? 'upstream_overloaded' : 'upstream_rejected'
 }
 
-const passing = (status: number, { code, message }: TokenFailure, retryMs: number): BatonError =>
+const passing = (status: number, { code, message }: TokenFailure): BatonError =>
   new BatonError(byStatus(status), `The provider did not renew the login (${code}). ${message}`.trim(), {
     details: { upstream: { status, code, message } },
-    retryAfter: Math.ceil(Math.max(retryMs, SHORTEST_PAUSE_MS) / 1000),
   })
 
 /** What Retry-After asks for, within a bound; 0 if there is none. */

@@ -515,6 +515,9 @@ t.test('a login service that limits its renewals is left alone for as long as it
   await away(10)
   time.ahead += 10_001
   t.ok(await auth.token())
+  time.ahead += 601_000
+  guarded.instead('/token', { status: 429, headers: { 'retry-after': '86400' } })
+  await away(300)
 })
 
 t.test('while a token lasts, a failing login service is asked only now and then for another', async (t) => {

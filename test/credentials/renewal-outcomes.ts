@@ -331,7 +331,11 @@ t.test('after a 401, a renewal without an access token fails, and its refresh to
   const { expires_at } = await read(id)
   anthropic.answer({ status: 200, body: { refresh_token: 'sk-ant-ort01-acme-alone', expires_in: 28_800 } })
   const choice = await chosen(world.replica(), id, 'anthropic')
-  t.match(await refusal(unauthorized(choice)), { code: 'upstream_rejected', message: /no_tokens/ })
+  t.match(await refusal(unauthorized(choice)), {
+    code: 'upstream_rejected',
+    message: /no_tokens/,
+    retryAfter: 60,
+  })
   t.match(await sealedOf(world, id), { refresh_token: 'sk-ant-ort01-acme-alone' })
   t.equal((await read(id)).expires_at, expires_at, 'the old token ends when it would have ended')
 })
