@@ -24,7 +24,7 @@ export const isTooLong = isAmong([
   /input is too long/i,
   /exceeds the maximum allowed input length/i,
   // SGLang (sgl-project/sglang#4048)
-  /exceeds the maximum allowed length/i,
+  /tokens\) exceeds the maximum allowed length/i,
   // vLLM's Responses API, and vLLM of prompts with media (thu-coai/Glyph#9)
   /exceeds the max_model_len/i,
   /longer than the maximum model length/i,

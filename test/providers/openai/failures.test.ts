@@ -119,6 +119,7 @@ t.test('failures become codes of the catalogue', async (t) => {
       'The input token count (9) exceeds the maximum number of tokens allowed (8).',
       'Unable to submit request because the input token count is 9 but model only supports up to 8.',
     ].map((message): (typeof rows)[number] => [400, json({ message }), 'context_too_long']),
+    [400, json({ message: 'user_id exceeds the maximum allowed length of 64.' }), 'upstream_rejected'],
     [
       400,
       '{"code":"invalid-argument","error":"This model\'s maximum prompt length is 9 but the request contains 12 tokens."}',
