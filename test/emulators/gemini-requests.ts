@@ -32,3 +32,22 @@ export const post = (
 export interface Failed {
   error: { code: number; message: string; status: string; details?: { reason?: string }[] }
 }
+
+/** Name of the case, the body, the words of the refusal, and the model (3.8-flash by default). */
+export type Refused = readonly [name: string, body: unknown, words: RegExp, model?: string]
+
+export async function refuses(
+  t: Test,
+  { publicBaseUrl }: GeminiEmulator,
+  cases: readonly Refused[],
+): Promise<void> {
+  for (const [name, body, words, model = 'gemini-3.8-flash'] of cases) {
+    const refused = await post(`${publicBaseUrl}/models/${model}:streamGenerateContent?alt=sse`, body)
+    const { error } = (await refused.json()) as Failed
+    t.match(
+      { http: refused.status, ...error },
+      { http: 400, code: 400, status: 'INVALID_ARGUMENT', message: words },
+      name,
+    )
+  }
+}

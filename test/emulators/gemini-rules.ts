@@ -1,7 +1,7 @@
 /**
  * What Gemini's server refuses besides unknown fields, in its words where they are known (wire/gemini.md 4, 8): order
- * of contents, answers to calls, signatures and settings; gemini-tools.ts has the tools. Reads bodies that gemini-shape.ts has spelled in
- * camelCase. Independent of the adapter, so that an error there cannot hide here.
+ * of contents, answers to calls, signatures and settings; gemini-tools.ts has the tools. Reads bodies that
+ * gemini-shape.ts has spelled in camelCase. Independent of the adapter, so that an error there cannot hide here.
  */
 import { DAMAGED, isDead, pdfPages, seenAs } from './bytes.ts'
 import type { Traits } from './gemini-models.ts'
