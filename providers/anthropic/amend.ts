@@ -72,7 +72,7 @@ const LEAST_ROOM = 1000
  * With an answer no longer than the conversation leaves room for. Claudes before 4.5 (docker/docker-agent#569), vLLM,
  * SGLang, Z.AI (foreveryh/claude-code-switch#12) and Bedrock (gsd-build/gsd-2#5409) count `max_tokens` as used. vLLM
  * counts no more of a conversation than has room beside the answer, and names that number (vllm/renderers/params.py):
- * then nobody knows what is left, and an eighth of the most is asked for.
+ * then nobody knows what is left, and an eighth of what may be is asked for.
  */
 function withinWindow(message: string, request: ModelRequest): ModelRequest | null {
   const [, window = ''] = /context (?:length (?:is (?:only )?|of )?|limit: .* > )(\d+)/.exec(message) ?? []

@@ -71,7 +71,8 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (failure.status !== 400 && !NO_FILE.test(message)) return null
   const [, told] = UNTAKEN.find(([words]) => words.test(message)) ?? []
   if (told) return taught(request, told)
-  // The cheapest guess comes first: in error it costs some thoughts, the second a call that the caller relies on.
+  // The cheapest guess comes first: in error it costs some thoughts, the next a call that the caller relies on, the last
+  // all media.
   if (WORDLESS.test(message))
     return stillThinking(request) ?? unforced(request) ?? withoutUnread(request, message, UNREAD)
   if (UNSIGNED.test(message) && !isGemini3(request.model, request.reported))

@@ -34,7 +34,7 @@ export function isExact(json: string): boolean {
   return true
 }
 
-/** `1e400` */
+/** Characters of a number that may not be exact, as `1e400` */
 const SHORTEST = 5
 
 /** Whether all numbers of a JSON text without strings are exact. No double has more than 309 digits before its point. */

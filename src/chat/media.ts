@@ -78,11 +78,10 @@ function charsetOf(media_type: string): string {
  */
 function inUtf8(base64: string, charset?: string): string {
   const marked = { fffe: 'utf-16le', feff: 'utf-16be' }[bytesAt(base64, 0, 2).toString('hex')]
-  const encoding = marked ?? (hasControls(base64) ? undefined : charset)
-  if (encoding === undefined) return base64
+  if (marked === undefined && (charset === undefined || hasControls(base64))) return base64
   const bytes = Buffer.from(base64, 'base64')
   if (marked === undefined && isUtf8(bytes)) return base64
-  const decoder = new TextDecoder(marked ?? (isFaultyUtf8(bytes) ? 'utf-8' : encoding))
+  const decoder = new TextDecoder(marked ?? (isFaultyUtf8(bytes) ? 'utf-8' : charset))
   // `stream`: without it Node 20 and 22 read windows-1252 as Latin-1, without its € and quotation marks (nodejs/node#56542).
   const words = decoder.decode(bytes, { stream: true }) + decoder.decode()
   return Buffer.from(words).toString('base64') || base64

@@ -166,7 +166,7 @@ function useBodies(app: App): void {
       if (error) return done(unparsed(text))
       // It would be stored, and passed to tools, as another number.
       const rounded = isExact(text) ? null : pathTo(value, isRounded)
-      if (rounded !== null) return done(tooLong(rounded))
+      if (rounded !== null) return done(inexact(rounded))
       done(null, value)
     })
   })
@@ -193,7 +193,7 @@ const NO_JSON =
   'The body is not valid JSON. Names and texts need double quotes; a line break in a text is \\n; ' +
   'comments and a comma at the end of a list are not allowed.'
 
-const tooLong = (param: string) =>
+const inexact = (param: string) =>
   invalid(param, `${param} is a number that would become another one here; send it as text.`)
 
 /** Tests a member: its value, its key, and the key of the object that it is in. */

@@ -12,17 +12,17 @@ const BASE_MS = 400
  * limit that names no wait: adapters state five seconds for it.
  */
 const LONGEST_WAIT_MS = 4000
-/** All waits of a call that the vendor named, together */
-const TOTAL_WAIT_MS = 6000
+const MOST_TOLD_MS = 6000
 
 /** The retries used so far, for one request and for those that take its place. */
 export interface Tries {
   retries: number
-  waitedMs: number
+  /** Waits that the vendor named, together */
+  toldMs: number
   /** Codes of the errors that came when a stream had begun */
   begunWith: Set<string>
 }
-export const noTries = (): Tries => ({ retries: 0, waitedMs: 0, begunWith: new Set() })
+export const noTries = (): Tries => ({ retries: 0, toldMs: 0, begunWith: new Set() })
 
 /**
  * Milliseconds until the next attempt, which then counts as one of the tries; null: give up with this error. `begun`: a
@@ -39,10 +39,10 @@ export function retryWait(tries: Tries, error: BatonError, begun: boolean, chanc
     tries.begunWith.add(error.code)
   }
   const told = toldWait(error)
-  if (told === null || tries.waitedMs + told > TOTAL_WAIT_MS) return null
+  if (told === null || tries.toldMs + told > MOST_TOLD_MS) return null
   const backoff = chance * BASE_MS * 2 ** tries.retries
   tries.retries++
-  tries.waitedMs += told
+  tries.toldMs += told
   return told + backoff
 }
 

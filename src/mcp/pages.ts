@@ -52,12 +52,12 @@ export function createPages(): Pages {
       count++
       const own = Number.isInteger(ttlMs) ? Math.max(Number(ttlMs), 0) : 0
       ttl = Math.min(ttl ?? own, own)
-      // Some servers end with `nextCursor: null`, or with "", which is a cursor like any other from 2026-07-28 on. No page
-      // is asked for beyond what can ever be offered, nor after as many bytes of anything else: to read a page of eight
-      // megabytes takes most of a second.
+      // Some servers end with `nextCursor: null`, or with "", which is a cursor like any other from 2026-07-28 on.
       const isOffered = typeof nextCursor === 'string' && (isModern || nextCursor !== '')
       // A cursor that comes back begins the list anew: "" may mean its first page. (The same one twice is the SDK's to judge.)
       const isAgain = nextCursor !== cursor && beside.some((page) => page.nextCursor === nextCursor)
+      // No page is asked for beyond what can ever be offered, nor after as many bytes of anything else: to read a page of
+      // eight megabytes takes most of a second.
       const isOpen = !isAgain && entries.length < MAX_ENTRIES && count < MAX_PAGES
       const hasNext = isOffered && isOpen && isWithin([entries, beside, rest], { bytes: MAX_LIST_BYTES })
       beside = hasNext ? [...beside, rest] : []

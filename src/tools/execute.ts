@@ -263,9 +263,9 @@ function failureOf(error: McpError, server: string, waitedS: number, isRepeatabl
       ? 'It is safe to call again.'
       : 'Whether it took effect is not known; do not simply repeat it.'
   const waitS = unknown === 'error' ? Math.ceil((error.retryAfterMs ?? 0) / 1000) : 0
-  const from = waitS > 0 ? ` It can be asked again in ${waitS} s.` : ''
+  const patience = waitS > 0 ? ` It can be asked again in ${waitS} s.` : ''
   const why = /[.!?…]$/.test(error.message) ? error.message : `${error.message}.`
-  const away = `The server is not available: ${why} ${effect}${from}`
+  const away = `The server is not available: ${why} ${effect}${patience}`
   switch (error.kind) {
     case 'cancelled':
       return failure(

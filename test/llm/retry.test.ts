@@ -60,7 +60,7 @@ t.test('retries', async (t) => {
     }
   })
 
-  t.test('the waits that a call is told together stay under their limit', async (t) => {
+  t.test('the waits that a vendor names for a call stay under a limit together', async (t) => {
     const busy = (seconds: number) => status(503, '', { 'retry-after': `${seconds}` })
     const cases: [answers: Answer[], waits: number[]][] = [
       [[busy(4)], [4200]],
