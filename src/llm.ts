@@ -3,7 +3,8 @@
  * send and what an answer means.
  *
  * In src/llm/: requests.ts owns the connections, exchange.ts is one request and the clocks over its answer, answer.ts
- * reads a stream, and attempts.ts with retry.ts decides when a call is made again.
+ * reads a stream, and attempts.ts with retry.ts decides when a call is made again. models.ts and refused-content.ts know
+ * what providers said before.
  */
 import type { Logger } from 'pino'
 import type { ModelEvent } from './chat/event.ts'
@@ -12,6 +13,7 @@ import { asBatonError, type BatonError } from './errors.ts'
 import { Attempts, type AttemptsDeps, STREAM_HEADERS } from './llm/attempts.ts'
 import { LlmStale } from './llm/exchange.ts'
 import { createModels, type ModelLists } from './llm/models.ts'
+import { createRefusedContent, type RefusedContent } from './llm/refused-content.ts'
 import { createRequests, type RequestsDeps } from './llm/requests.ts'
 import type { Tries } from './llm/retry.ts'
 import { logLine } from './log.ts'
@@ -57,6 +59,8 @@ export interface Llm {
   preview(deployment: Deployment, request: ModelRequest): Omit<Rendered, 'provider' | 'tools_revision'>
   /** What the provider reported about its models, as far as it is known now */
   readonly models: ModelLists
+  /** What of a chat's content a later turn need not send again */
+  readonly refused: Pick<RefusedContent, 'known'>
   /** Destroys every connection; calls in flight fail with `draining`. */
   close(): Promise<void>
 }
@@ -83,6 +87,7 @@ export function createLlm(deps: LlmDeps): Llm {
   const random = deps.random ?? Math.random
   const requests = createRequests(deps)
   const models = createModels(requests, now)
+  const refused = createRefusedContent(now)
 
   async function stream(call: ModelCall, take: (event: ModelEvent) => void): Promise<void> {
     const attempts = new Attempts(call, {
@@ -114,6 +119,7 @@ export function createLlm(deps: LlmDeps): Llm {
         take(event)
       })
       outcome = 'ok'
+      refused.note(call.deployment.provider, call.request, attempts.request)
     } catch (thrown) {
       if (thrown instanceof LlmStale) outcome = 'stale'
       else if (!call.signal.aborted) {
@@ -162,6 +168,7 @@ export function createLlm(deps: LlmDeps): Llm {
       return { method: 'POST', url: requests.url(deployment, path).href, headers: shown, body, notes }
     },
     models,
+    refused,
     close: requests.close,
   }
 }

@@ -16,6 +16,7 @@ import {
   type MessageInput,
   type Part,
   type Provenance,
+  type ReasoningPart,
   type TextPart,
   type ToolCallPart,
   type ToolResultPart,
@@ -43,6 +44,8 @@ export interface RepairTarget extends Capabilities {
   provider: string
   model: string
   credential_id: string | null
+  /** Marks of tokens and media that it refused */
+  refused?: ReadonlySet<string> | undefined
 }
 
 interface Repaired {
@@ -82,6 +85,8 @@ class Walk {
   /** Hash of the head and all messages so far, each with the hash before it */
   prefix: string
   readonly #target: RepairTarget
+  /** Whoever has just given a medium hears of its refusal. */
+  readonly #given: ReadonlySet<Part>
   /** By call id */
   readonly #asked = new Map<string, Asked>()
   /** Ids that are taken in what is sent */
@@ -91,6 +96,7 @@ class Walk {
 
   constructor(history: readonly MessageInput[], target: RepairTarget, head: string) {
     this.#target = target
+    this.#given = new Set(history.findLast(({ role }) => role === 'user')?.parts)
     this.prefix = target.boundThinking ? sha256(head) : ''
     for (const message of history) {
       for (const part of message.parts) {
@@ -199,8 +205,9 @@ class Walk {
    * A token goes back only to the provider, model and credential it came from, and, if it is bound to one, with its
    * prefix; a text's may be shared by all of the provider's.
    */
-  #fitting({ type, provenance }: Pick<Part, 'type'> & Pick<TextPart, 'provenance'>): Provenance | undefined {
-    if (provenance?.opaque === undefined) return undefined
+  #fitting(part: TextPart | ReasoningPart | ToolCallPart): Provenance | undefined {
+    const { type, provenance } = part
+    if (provenance?.opaque === undefined || this.#isRefused(part)) return undefined
     const { provider, model, credential_id, boundThinking, sharedTextTokens } = this.#target
     if (provenance.provider !== provider) return undefined
     const fits =
@@ -242,9 +249,15 @@ class Walk {
   #medium(part: MediaPart): ContentPart {
     const known = asItIs(part)
     if (!known) return this.#named(part, 'is of another type by its bytes')
+    if (!this.#given.has(part) && this.#isRefused(known)) return this.#named(known, 'was refused')
     if (this.#target.takesMedia(known)) return known
     const why = part.url === undefined ? 'is not accepted' : 'by URL is not accepted'
     return fileAsText(known) ?? this.#named(part, why)
+  }
+
+  #isRefused(part: Part): boolean {
+    const { refused } = this.#target
+    return refused !== undefined && marksOf(part).some((mark) => refused.has(mark))
   }
 
   /** The medium named in words, since it cannot be shown. */
@@ -259,6 +272,16 @@ class Walk {
     this.prefix = sha256([this.prefix, message.role, ...message.parts.map(hashOf)].join(' '))
   }
 }
+
+/**
+ * Hashes of what a vendor may refuse in a part for good: its token, its media. Not of addresses: these may answer the
+ * next time.
+ */
+export const marksOf = once((part: Part): readonly string[] => {
+  if (part.type === 'tool_result') return part.content.flatMap(marksOf)
+  const refusable = 'provenance' in part ? part.provenance?.opaque : 'data' in part ? part.data : undefined
+  return refusable === undefined ? [] : [sha256(refusable)]
+})
 
 /**
  * Precedes the media of an answer. They are shown as a user's: OpenAI and Anthropic take none from the assistant, and

@@ -46,8 +46,8 @@ type Take = (event: ModelEvent) => void
 export class Attempts {
   readonly #call: ModelCall
   readonly #deps: AttemptsDeps
-  /** The request as the next attempt sends it */
-  #request: ModelRequest
+  /** As the next attempt sends it */
+  request: ModelRequest
   #amendments = 0
   #isRenewed = false
   /** A stream has answered the last attempt */
@@ -59,7 +59,7 @@ export class Attempts {
     this.#call = call
     this.#deps = deps
     const { deployment, request, amended } = call
-    this.#request = amended.reduce((sent, failure) => deployment.amend(failure, sent) ?? sent, request)
+    this.request = amended.reduce((sent, failure) => deployment.amend(failure, sent) ?? sent, request)
   }
 
   /**
@@ -97,13 +97,13 @@ export class Attempts {
     const { deployment, signal, context, beforeSend } = this.#call
     this.count++
     this.#isStreaming = false
-    const { path, headers, body } = deployment.render(this.#request)
+    const { path, headers, body } = deployment.render(this.request)
     const bytes = await bodyBytes(body)
     // A login may have to be renewed for it, which takes a minute at worst.
     const secret = await unlessAborted(signal, this.#call.secret())
     const exchange = this.#deps.requests.send(deployment, {
       secret,
-      facts: this.#request.credential,
+      facts: this.request.credential,
       headers: { ...STREAM_HEADERS, ...headers },
       path,
       body: bytes,
@@ -143,14 +143,14 @@ export class Attempts {
   /** Replaces the refused request if the deployment has another one to send instead. Returns whether it has. */
   #amend(failure: UpstreamFailure): boolean {
     if (failure.status < 400 || this.#amendments === MOST_AMENDMENTS) return false
-    const { settings } = this.#request
-    const amended = this.#call.deployment.amend(failure, this.#request)
+    const { settings } = this.request
+    const amended = this.#call.deployment.amend(failure, this.request)
     if (!amended) return false
     const { reported } = amended
-    if (reported && reported !== this.#request.reported) this.#deps.onLearned(reported)
+    if (reported && reported !== this.request.reported) this.#deps.onLearned(reported)
     // Only a turn's first request forces a choice: of a later one, the same words would be taken for another fault's.
     else if (amended.settings.tool_choice === settings.tool_choice) this.#call.amended.push(failure)
-    this.#request = amended
+    this.request = amended
     this.#amendments++
     return true
   }

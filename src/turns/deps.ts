@@ -17,7 +17,7 @@ import type { ToolboxPolicy } from '../tools/toolbox.ts'
 export interface EngineDeps {
   store: Store
   bus: Bus
-  llm: Pick<Llm, 'stream' | 'preview' | 'models'>
+  llm: Pick<Llm, 'stream' | 'preview' | 'models' | 'refused'>
   credentials: ChooseCredential
   tools: Omit<EngineTools, keyof SessionTools | 'close'>
   policy: Pick<ToolboxPolicy, 'limits' | 'needsApproval' | 'isRepeatable'>

@@ -137,6 +137,7 @@ async function completed(credential: ChosenCredential, stop: AbortSignal): Promi
 async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<Run> {
   const { turn, session } = active
   const provider = turn.provider ?? session.provider
+  const model = turn.model ?? session.model
   const start = entry.kind === 'fresh' ? entry.start : null
   const [credential, { history, ...tools }] = await Promise.all([
     deps.credentials
@@ -150,7 +151,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     active,
     writer,
     provider,
-    model: turn.model ?? session.model,
+    model,
     credential,
     history,
     edited: applyEdits(
@@ -163,6 +164,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     index: committedSteps(turn),
     invalidCalls: 0,
     amended: [],
+    refused: deps.llm.refused.known(session.id, provider, model),
     hint: null,
     inFlight: null,
   }

@@ -23,6 +23,8 @@ interface Preparation {
   /** Everything in the session, also what an edit of the context hides: call ids are unique among all of it */
   stored: readonly MessageInput[]
   registry: RegistryRow
+  /** Marks of what the model refused of it */
+  refused: ReadonlySet<string> | undefined
   /** This request is not its turn's first */
   followUp: boolean
 }
@@ -48,6 +50,7 @@ export async function prepareStep(run: Run, registry: RegistryRow): Promise<Prep
     history: contextOf(run),
     stored: run.history,
     registry,
+    refused: run.refused,
     followUp: run.index > 0,
   })
   run.deps.llm.models.ask(prepared.deployment, run.credential)
@@ -69,7 +72,11 @@ export async function prepare(
     ? JSON.stringify([session.instructions, deployment.declare(overlay.tools, options)])
     : ''
   const origin = { provider, model, credential_id: credential.facts.id }
-  const { messages, prefix, notes } = repair(from.history, { ...origin, ...capabilities }, head)
+  const { messages, prefix, notes } = repair(
+    from.history,
+    { ...origin, ...capabilities, refused: from.refused },
+    head,
+  )
   const request: ModelRequest = {
     model,
     instructions: session.instructions,

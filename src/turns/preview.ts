@@ -24,15 +24,17 @@ export async function renderPreview(
     deps.credentials.resolve(session, provider),
     deps.store.messages.after(id, 0),
   ])
+  const model = request.model ?? session.model
   const input: MessageInput[] = request.input.length > 0 ? [{ role: 'user', parts: request.input }] : []
   const prepared = await prepare(deps, {
     session,
     provider,
-    model: request.model ?? session.model,
+    model,
     credential,
     history: [...applyEdits(messages, request.context), ...input],
     stored: messages,
     registry,
+    refused: deps.llm.refused.known(id, provider, model),
     followUp: false,
   })
   const preview = deps.llm.preview(prepared.deployment, prepared.request)

@@ -52,6 +52,10 @@ export interface Run {
   invalidCalls: number
   /** Refusals for which this turn's requests were amended: later requests need not meet them again */
   amended: UpstreamFailure[]
+  /**
+   * What earlier turns met, as of this one's beginning: a change amid the turn would unbind its thinking from its prefix
+   */
+  refused: ReadonlySet<string> | undefined
   /** Told to the model until this step is committed: why its last call was not made, or its answer not taken */
   hint: string | null
   /** The attempt whose request has left and which is neither committed nor discarded */

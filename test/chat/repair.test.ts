@@ -12,7 +12,7 @@ import {
   type ToolResultPart,
   textOf,
 } from '../../src/chat/message.ts'
-import { type RepairTarget, repair } from '../../src/chat/repair.ts'
+import { marksOf, type RepairTarget, repair } from '../../src/chat/repair.ts'
 import { PDF, PNG } from '../emulators/bytes.ts'
 import { BOUND, history, KINDS, message, PROVIDERS, RUNS } from './histories.ts'
 
@@ -88,6 +88,39 @@ t.test('so does each message with media, whose bytes are many: they are written 
     { role: 'user', parts: [{ type: 'text' }, image] },
   ])
   for (const [i, message] of shown().entries()) t.equal(message, before[i])
+})
+
+t.test('what the model refused is not sent again, except media that were just given', async (t) => {
+  const provenance = { provider: 'p', model: 'm', credential_id: null, opaque: 'token' }
+  const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
+  const called: Part = { type: 'tool_call', call_id: 'call_1', name: 't', arguments: {}, provenance }
+  const found: Part = {
+    type: 'tool_result',
+    call_id: 'call_1',
+    name: 't',
+    content: [image],
+    is_error: false,
+    outcome: 'ok',
+  }
+  const given: MessageInput[] = [
+    { role: 'user', parts: [image] },
+    { role: 'assistant', parts: [{ type: 'reasoning', text: '', provenance }, called] },
+    { role: 'tool', parts: [found] },
+    { role: 'user', parts: [{ ...image }] },
+  ]
+  const to = { ...BOUND, ...provenance, boundThinking: false, takesMedia: () => true }
+  const shown = (refused?: ReadonlySet<string>) => {
+    const { messages, notes } = repair(given, { ...to, refused })
+    const parts = messages.flatMap(({ parts }) => parts)
+    return [parts.map((part) => (part.type === 'tool_result' ? part.content[0]?.type : part.type)), notes]
+  }
+  const whole = [['image', 'reasoning', 'tool_call', 'image', 'image'], []]
+  t.strictSame(shown(), whole)
+  t.strictSame(shown(new Set(['else'])), whole)
+  t.strictSame(shown(new Set([...marksOf(image), ...marksOf(called)])), [
+    ['text', 'tool_call', 'text', 'image'],
+    ['messages: a medium of type image/png was refused; the model is told that it exists'],
+  ])
 })
 
 t.test('the call ids of a repaired history are unique and legal, and its tool names are legal', async () => {

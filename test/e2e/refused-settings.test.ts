@@ -1,4 +1,4 @@
-/** A setting that a provider refused: it is left out from then on, named, and tried again after an hour. */
+/** What a provider refused is left out from then on: a setting, which is named, and a chat's reasoning. */
 import { pino } from 'pino'
 import t from 'tap'
 import type { Json } from './client.ts'
@@ -107,3 +107,48 @@ t.test('a setting that a model refused is left out of later turns, and /render n
     t.strictSame((await render(session)).notes, [])
   })
 })
+
+t.test(
+  'reasoning that was refused is left out of later turns, and /render; later reasoning is not',
+  async (t) => {
+    const world = await openWorld(t, BACKEND)
+    const session = await world.session('openai key')
+    const tokensIn = (body: unknown) =>
+      [...JSON.stringify(body).matchAll(/"encrypted_content":"([^"]+)"/g)].map(([, token]) => token)
+    /** Status and tokens of each request that a turn makes; the first is the one that was shown. */
+    const turn = async () => {
+      const before = world.sent('openai key').length
+      const shown: Json = await world.api.post(`/v1/sessions/${session}/render`, { input: 'hello' })
+      t.match(await world.run(session, 'hello'), { state: 'completed' })
+      const sent = world.sent('openai key').slice(before)
+      t.strictSame(sent[0]?.body, shown.body, 'the preview is exactly what is sent')
+      return sent.map(({ status, body }) => [status, tokensIn(body)] as const)
+    }
+    let bad: string | undefined
+    let thoughts = 0
+    world.script(({ body }) => {
+      if (bad && tokensIn(body).includes(bad))
+        return { status: 400, body: { error: { message: 'x', code: 'invalid_encrypted_content' } } }
+      return {
+        items: [
+          { type: 'reasoning', parts: [`Thought ${++thoughts}`] },
+          { type: 'text', text: 'hello' },
+        ],
+      }
+    })
+    await turn()
+    bad = (await turn())[0]?.[1][0]
+    t.ok(bad)
+    const tokens = async () => (await turn()).map(([status, { length }]) => [status, length])
+    t.strictSame(
+      await tokens(),
+      [
+        [400, 2],
+        [200, 0],
+      ],
+      'the vendor does not say which it refused',
+    )
+    t.strictSame(await tokens(), [[200, 1]])
+    t.strictSame(await tokens(), [[200, 2]])
+  },
+)

@@ -1,7 +1,8 @@
 /** Turns from the outside (api.md section 4): how they answer, what they leave behind, how they end. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
-import { DAMAGED } from '../emulators/bytes.ts'
+import { DAMAGED, PNG } from '../emulators/bytes.ts'
+import type { Recorded } from '../emulators/http.ts'
 import { type Answer, calls, type SceneItem, text } from '../emulators/scene.ts'
 import { gate } from '../waiting.ts'
 import { type Frame, type Json, ofType, outline, spoken } from './client.ts'
@@ -112,12 +113,32 @@ export async function answers(t: Test, world: World) {
         'a caller who gave such an image just now hears of it',
       )
       t.match(await world.run(session, 'hello'), { state: 'completed', output_text: 'hello' })
+      const shownBy = ({ body }: Pick<Recorded, 'body'>) =>
+        [DAMAGED, PNG].map((data) => JSON.stringify(body).includes(data))
       const sent = world.sent(path).slice(-2)
-      const shows = sent.map(({ status, body }) => [status, JSON.stringify(body).includes(DAMAGED)])
-      t.strictSame(shows, [
-        [400, true],
-        [200, false],
-      ])
+      t.strictSame(
+        sent.map((request) => [request.status, ...shownBy(request)]),
+        [
+          [400, true, false],
+          [200, false, false],
+        ],
+      )
+      t.match(await world.run(session, { input: [{ ...damaged, data: PNG }] }), { state: 'completed' })
+      const preview = await api.post(`/v1/sessions/${session}/render`, { input: 'hello' })
+      t.match(preview.notes, ['messages: a medium of type image/png was refused'])
+      t.match(await world.run(session, 'hello'), { state: 'completed', output_text: 'hello' })
+      t.strictSame(
+        world
+          .sent(path)
+          .slice(-2)
+          .map((request) => [request.status, ...shownBy(request)]),
+        [
+          [200, false, true],
+          [200, false, true],
+        ],
+        'later turns do without it, and show the images since',
+      )
+      t.strictSame(shownBy(preview), [false, true])
     })
   }
 

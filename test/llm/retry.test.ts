@@ -1,5 +1,8 @@
 /** Which requests are sent again after a failure, and which are not. */
 import t from 'tap'
+import { withoutReasoning, withoutUnread } from '../../providers/amend.ts'
+import type { MessageInput, Part } from '../../src/chat/message.ts'
+import { marksOf } from '../../src/chat/repair.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
 import { freePort } from '../servers.ts'
@@ -307,6 +310,48 @@ t.test(
     )
   },
 )
+
+t.test('what a model refused is known in its chat for an hour, once it answers without it', async (t) => {
+  const provenance = { provider: 'made-up', model: 'one', credential_id: 'cred_1', opaque: 'token' }
+  const thought: Part = { type: 'reasoning', text: 'Hm.', provenance }
+  const image: Part = { type: 'image', media_type: 'image/png', data: 'AAAA' }
+  const linked: Part = { type: 'image', media_type: 'image/png', url: 'https://x.test/a.png' }
+  const asked: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'go' }] }
+  const later = { ...image, data: 'BBBB' }
+  const messages: MessageInput[] = [
+    { role: 'user', parts: [image, linked] },
+    { role: 'assistant', parts: [thought] },
+    { role: 'user', parts: [later] },
+  ]
+  const deployment: Deployment = {
+    ...vendor,
+    amend: ({ body }, request) =>
+      body === 'thought' ? withoutReasoning(request) : withoutUnread(request, body, [[/image/, () => true]]),
+  }
+  let clock = 0
+  const refuse = async (answers: Answer[], request = { ...REQUEST, messages }) => {
+    const server = await upstreamServer(t, ...answers)
+    const { call, llm } = bench(t, server.url, { now: () => clock })
+    await collect(call({ deployment, amended: [], request }))
+    return (...names: [session: string, provider: string, model: string]) => llm.refused.known(...names)
+  }
+  const chat = [REQUEST.session_id, 'made-up', 'one'] as const
+  const known = await refuse([status(400, 'thought'), status(400, 'image'), whole])
+  t.strictSame(
+    [...(known(...chat) ?? [])],
+    [...marksOf(image), ...marksOf(thought)],
+    'an address may answer the next time, and what was just given may be sound',
+  )
+  t.equal(known('ses_2', 'made-up', 'one'), undefined)
+  t.equal(known(REQUEST.session_id, 'made-up', 'two'), undefined)
+  clock += 3_600_000
+  t.equal(known(...chat), undefined)
+
+  const guessed = await refuse([status(400, 'image'), status(400, 'else')])
+  t.equal(guessed(...chat), undefined, 'a guess that did not help is not kept')
+  const sound = await refuse([whole], { ...REQUEST, messages: [asked] })
+  t.equal(sound(...chat), undefined)
+})
 
 t.test('a 401 renews the credential once', async (t) => {
   const accepting: Answer = (response, request) =>

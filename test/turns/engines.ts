@@ -50,6 +50,7 @@ export function pieces(
         answer.forEach(take)
       },
       models: { known: () => undefined, ask: () => {} },
+      refused: { known: () => undefined },
     },
     credentials: { environment: { keys: ['acme'], logins: [] }, resolve: async () => credential },
     tools: {

@@ -32,6 +32,7 @@ async function preparedWhere(declared: readonly string[], from: Partial<Preparat
     history: [],
     stored: [],
     registry: {} as RegistryRow,
+    refused: undefined,
     followUp: false,
     ...from,
   })
