@@ -1,7 +1,7 @@
 /** The rules of the wire page (wire/gemini.md 3 to 6), each enforced by a refusal; gemini-tools.test.ts has those of tools. */
 import type { Part } from '@google/genai'
 import t from 'tap'
-import { DAMAGED, pdfOf } from './bytes.ts'
+import { DAMAGED, PNG, pdfOf } from './bytes.ts'
 import { declare, emulate, hi, post, READ, type Refused, refuses, user } from './gemini-requests.ts'
 
 const call = (name: string, extra: object = {}) => ({ functionCall: { name, args: {}, id: 'c1' }, ...extra })
@@ -304,6 +304,21 @@ t.test('snake_case, both spellings of equal declarations and the dummy signature
   }
   const passed = await post(`${emulator.publicBaseUrl}/models/gemini-3.8-flash:generateContent`, body)
   t.equal(passed.status, 200, await passed.text())
+})
+
+t.test('base64 is read in either alphabet, padded or not, and however long a picture is', async (t) => {
+  const emulator = await emulate(t)
+  const url = `${emulator.publicBaseUrl}/models/gemini-3.8-flash:generateContent`
+  const sent = async (data: string) => {
+    const contents = [{ role: 'user', parts: [{ inlineData: { mimeType: 'audio/wav', data } }] }]
+    const answer = await post(url, { contents })
+    return `${answer.status} ${(await answer.text()).includes('TYPE_BYTES')}`
+  }
+  for (const data of ['AA', 'AA=', 'AA==', 'AAA', 'AAA=', 'AAAA', '+/+/', '-_-_', PNG])
+    t.equal(await sent(data), '200 false', data)
+  for (const data of ['A', 'AAAAA', 'AAAA=', '=', 'AA AA', 'A=AA', 'AA==='])
+    t.equal(await sent(data), '400 true', data)
+  t.equal(await sent('A'.repeat(29 * 2 ** 20)), '200 false', '22 MiB')
 })
 
 t.test('a signature is valid only for its model and on the part with which it came', async (t) => {
