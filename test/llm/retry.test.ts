@@ -327,6 +327,7 @@ t.test('what a model refused is known in its chat for an hour, once it answers w
     ...vendor,
     amend: ({ body }, request) =>
       body === 'thought' ? withoutReasoning(request) : withoutUnread(request, body, [[/image/, () => true]]),
+    classify: ({ status, body }) => upstream(status === 413 ? 'context_too_long' : 'upstream_rejected', body),
   }
   let clock = 0
   const refuse = async (answers: Answer[], request = { ...REQUEST, messages }) => {
@@ -351,6 +352,8 @@ t.test('what a model refused is known in its chat for an hour, once it answers w
   t.equal(guessed(...chat), undefined, 'a guess that did not help is not kept')
   const sound = await refuse([whole], { ...REQUEST, messages: [asked] })
   t.equal(sound(...chat), undefined)
+  const tooMuch = await refuse([status(413, 'image'), whole])
+  t.equal(tooMuch(...chat), undefined, 'what was too much together may go again once some of it is deleted')
 })
 
 t.test('a 401 renews the credential once', async (t) => {
