@@ -3,7 +3,7 @@ import { BoundedMap } from '../bounded-map.ts'
 import { BatonError } from '../errors.ts'
 
 /** A login is left alone this long after a failure, unless its service names another time. */
-export const SHORTEST_PAUSE_MS = 5_000
+const SHORTEST_PAUSE_MS = 5_000
 /** Longest time that a service may name. */
 export const LONGEST_PAUSE_MS = 300_000
 /** Logins come and go in a long-lived process. */
