@@ -35,8 +35,8 @@ t.test('replicas that die, freeze and are replaced', ON_SERVERS, async (t) => {
       say: (line) => t.comment(line),
     })
 
-  await t.test('kills at random moments of twelve tool turns lose and repeat nothing', async (t) => {
-    const { findings, struck } = await play(4, 3, 11, 'kill')
+  await t.test('kills at random moments of eight tool turns lose and repeat nothing', async (t) => {
+    const { findings, struck } = await play(2, 4, 11, 'kill')
     nothingFound(t, findings)
     t.ok(struck > 0, 'turns were struck')
   })
