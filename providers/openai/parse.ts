@@ -269,8 +269,9 @@ const argumentsText = ({ arguments: told }: Json): string | undefined =>
 const settleCall: Settler = (state, item, wire) => {
   const text = argumentsText(wire) ?? item.pieces.get(0) ?? ''
   const cut = (wire.status ?? 'completed') !== 'completed'
-  // The call was cut off before its first argument: there is nothing to show, and `{}` would be run.
-  if (cut && text === '') return null
+  // The call was cut off before its first argument: there is nothing to show, and `{}` would be run. What was cut after
+  // its last one is whole: models may write blanks up to the limit then (can1357/oh-my-pi#6320).
+  if (cut && text.trim() === '') return null
   nameCall(state, item, wire)
   if (item.callId === undefined || item.name === '') {
     state.nameless ||= !cut
@@ -281,7 +282,7 @@ const settleCall: Settler = (state, item, wire) => {
     type: 'tool_call',
     call_id: item.callId,
     name: item.name,
-    ...(cut ? { arguments: {}, arguments_text: text } : parseArguments(text)),
+    ...parseArguments(text),
     provenance: state.context.provenance(),
   }
 }

@@ -482,7 +482,7 @@ t.test('quirks of the stream are read', async (t) => {
     ])
   })
 
-  await t.test('a call without an end is kept as text unless the response is complete', async (t) => {
+  await t.test('a call without an end is kept as text unless its arguments are whole', async (t) => {
     const told = (what: string, more: Record<string, unknown>) => ({
       type: `response.function_call_arguments.${what}`,
       output_index: 0,
@@ -504,13 +504,18 @@ t.test('quirks of the stream are read', async (t) => {
       'an end that does not repeat the arguments takes none away',
     )
     t.match(
-      folded(...events, cut),
-      [{ arguments: EMPTY, arguments_text: '{"n":1}' }],
+      folded(...events.slice(0, 2), cut),
+      [{ arguments: EMPTY, arguments_text: '{"n"' }],
       'the call is kept as text',
+    )
+    t.match(
+      folded(...events, told('delta', { delta: '\n\n  ' }), cut),
+      [{ arguments: { n: 1 }, arguments_text: undefined }],
+      'the limit was met after the arguments',
     )
     t.equal(finishOf(parse(framed(...events, cut))), 'length')
     t.same(
-      folded(added(0, called('call_a', '')), cut),
+      folded(added(0, called('call_a', '')), told('delta', { delta: ' ' }), cut),
       [],
       'a call that was cut before its first argument is left out',
     )
