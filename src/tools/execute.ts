@@ -346,6 +346,14 @@ function jsonProblem(text: string): string {
   } catch (err) {
     // The parser quotes the text, which may hold a secret: the quotation is masked.
     const why = (err instanceof Error ? err.message : 'broken').replace(/".*"/s, MASK).slice(0, 200)
-    return `The arguments are not a JSON object (${why}).`
+    return `The arguments are not a JSON object (${why}).${endsEarly(why, text) ? CUT : ''}`
   }
 }
+
+/** The parser wanted more than there is. */
+const endsEarly = (why: string, { length }: string): boolean =>
+  /end of JSON input/.test(why) || Number(/ at position (\d+)/.exec(why)?.[1]) >= length
+
+/** Not told of the length limit, models write the same again, turn after turn (lobehub/lobehub#13817). */
+const CUT =
+  ' They end too early, as when the answer has become too long: call again with less in it, or in several calls.'

@@ -130,8 +130,12 @@ t.test('a call that cannot be made is not sent, and the model is told why', asyn
   const none = await run({ name: 'srv__gone' }, { declared: undefined })
   t.match(words(none), /no tool srv__gone/)
   const broken = await run({ arguments: {}, arguments_text: `{"path": "${SECRET}` })
-  t.match(words(broken), /not a JSON object/)
+  t.match(words(broken), /not a JSON object.*too early.*in several calls\. Nothing was called/)
   t.notMatch(JSON.stringify(broken), SECRET)
+  for (const cut of ['{', '{"path":', '{"path": "a"', '{"path": "a",'])
+    t.match(words(await run({ arguments: {}, arguments_text: cut })), /too early/, cut)
+  for (const wrong of ['{"path": "a"b"}', '{path: 1}', '{"path": 1}}', 'read a'])
+    t.notMatch(words(await run({ arguments: {}, arguments_text: wrong })), /too early/, wrong)
   for (const space of [' ', '\n']) {
     const quoted = await run({ arguments: {}, arguments_text: `{"path":${space}${SECRET}` })
     t.match(words(quoted), /not a JSON object/)
