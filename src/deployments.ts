@@ -10,14 +10,20 @@ import type { Deployment, DeploymentOptions } from './provider.ts'
 /** The part of a credential that decides which deployment serves it; a login without `path` is for Code Assist. */
 type Served = Deployment['credential']
 
+/** A deployment, with what the operator adds to its requests. */
+export interface View {
+  deployment: Deployment
+  options: DeploymentOptions
+}
+
 interface Deployments {
   /** The ids of the providers, each once */
   readonly providers: readonly string[]
-  /** Throws invalid_request if no deployment serves the credential. */
-  deploymentFor(provider: string, credential: Served): Deployment
-  /** As `deploymentFor`; without a credential, the provider's first deployment. */
-  viewFor(provider: string, credential: Served | null): { deployment: Deployment; options: DeploymentOptions }
-  optionsFor(deployment: Deployment): DeploymentOptions
+  /**
+   * The deployment that serves the credential; without one, the provider's first. Throws invalid_request if there is
+   * none.
+   */
+  viewFor(provider: string, credential: Served | null): View
   /** Without a trailing slash */
   baseUrl(deployment: Deployment): string
 }
@@ -58,12 +64,10 @@ export function createDeployments(
 
   return {
     providers,
-    deploymentFor,
     viewFor(provider, credential) {
       const deployment = credential ? deploymentFor(provider, credential) : firstOf(provider)
       return { deployment, options: configuredOf(deployment).options }
     },
-    optionsFor: (deployment) => configuredOf(deployment).options,
     baseUrl: (deployment) => configuredOf(deployment).baseUrl,
   }
 }

@@ -19,7 +19,7 @@ const deployments = createDeployments(DEPLOYMENTS, config)
 
 t.test('a credential is served by the deployment for its kind and API', async (t) => {
   const served = (provider: string, kind: 'api_key' | 'oauth', path?: 'code_assist' | 'public') => {
-    const deployment = deployments.deploymentFor(provider, { kind, ...(path ? { path } : {}) })
+    const { deployment } = deployments.viewFor(provider, { kind, ...(path ? { path } : {}) })
     return [deployment.id, deployments.baseUrl(deployment)]
   }
   t.same(served('openai', 'api_key'), ['openai', baseUrls.openai])

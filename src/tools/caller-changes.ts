@@ -2,6 +2,7 @@
  * Callers' changes of a session's tools. Each is written in the session's queue (change-queue.ts). The wait for the
  * servers that a change is about is outside the queue; what they list by then is written in the queue, too.
  */
+import type { View } from '../deployments.ts'
 import { BatonError, invalid } from '../errors.ts'
 import type { Apply, SessionTools, ToolsChange, ToolsEffect, ToolsMove } from '../ports.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
@@ -9,7 +10,7 @@ import type { ChangeQueue } from './change-queue.ts'
 import type { Asked, Discovery, LookUp } from './discovery.ts'
 import type { Change, Ground, Registries } from './registries.ts'
 import { difference, hasMoved, switched } from './registry.ts'
-import { declared, type View } from './shown-registry.ts'
+import { declared } from './shown-registry.ts'
 import { datesOf, type Upkeep } from './upkeep.ts'
 
 export interface CallerChangesDeps {

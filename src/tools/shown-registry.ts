@@ -1,18 +1,12 @@
 /** A session's registry as callers see it (api.md "Session tools"), and as a provider gets it. */
 import { connectorKey } from '../credentials/connector-secret.ts'
+import type { View } from '../deployments.ts'
 import type { Mcp, McpTool } from '../mcp/contract.ts'
 import type { SessionTool, SessionToolList } from '../ports.ts'
-import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { RegistryRow, Store } from '../store/store.ts'
 import { definitionDiff, hashOf } from './definition.ts'
 import { type Discovery, lastList } from './discovery.ts'
 import { overlayOf } from './overlay.ts'
-
-/** For whom tools are declared: a deployment, with the operator's options for it. */
-export interface View {
-  deployment: Deployment
-  options: DeploymentOptions
-}
 
 /** The registry's tools in the provider's own shape. */
 export const declared = async (row: RegistryRow, { deployment, options }: View): Promise<unknown[]> =>

@@ -30,6 +30,7 @@ import {
   committedSteps,
   connectorsOf,
   endOfSteps,
+  overlayFor,
   type Run,
 } from './run.ts'
 
@@ -85,7 +86,7 @@ export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Prom
     ledgerOf(run),
     deps.tools.newest(active.session.id),
   ])
-  const overlay = await deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
+  const overlay = await overlayFor(run, registry)
   const turn = { asked_at: open.asked_at, isCancelled: active.stop.signal.reason === CANCELLED }
   const step = { ...run, index: open.index }
   const jobs = open.calls.map(async (call, i) => {

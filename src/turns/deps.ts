@@ -5,9 +5,9 @@
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
 import type { ChooseCredential, ChosenCredential } from '../credentials/choose.ts'
+import type { View } from '../deployments.ts'
 import type { Llm } from '../llm.ts'
 import type { SessionTools } from '../ports.ts'
-import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { OpenTurn, Store } from '../store/store.ts'
 import type { Metrics } from '../telemetry.ts'
 import type { Executor } from '../tools/execute.ts'
@@ -22,9 +22,8 @@ export interface EngineDeps {
   tools: Omit<EngineTools, keyof SessionTools | 'close'>
   policy: Pick<ToolboxPolicy, 'limits' | 'needsApproval' | 'isRepeatable'>
   executor: Omit<Executor, 'close'>
-  /** The deployment that serves this provider with this kind of credential */
-  deploymentFor(provider: string, credential: Pick<ChosenCredential, 'kind' | 'path'>): Deployment
-  optionsFor(deployment: Deployment): DeploymentOptions
+  /** The deployment that serves this provider with this kind of credential. Throws invalid_request if there is none. */
+  viewFor(provider: string, credential: Pick<ChosenCredential, 'kind' | 'path'>): View
   /** An operator's edit of a call's arguments, at rest: sealed with the execution's id as context */
   sealed: {
     seal(args: Record<string, unknown>, execution: string): Uint8Array

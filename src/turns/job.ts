@@ -15,7 +15,7 @@ import { INSPECT, withoutMedia } from '../tools/results.ts'
 import { unlessAborted, within } from '../within.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
 import { announced, say } from './events.ts'
-import type { Run } from './run.ts'
+import { overlayFor, type Run } from './run.ts'
 
 /** One call with everything known about it. `result` is there once it is settled. */
 export interface Job {
@@ -152,7 +152,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
     const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }
-  const overlay = await deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
+  const overlay = await overlayFor(run, registry)
   const settlement = await deps.executor.run({
     scope: { owner: active.turn.owner, admin: false },
     session_id: active.session.id,

@@ -17,6 +17,7 @@ import type {
   Turn,
   TurnEnd,
 } from '../store/store.ts'
+import type { Overlay } from '../tools/overlay.ts'
 import type { ActiveTurn } from './active.ts'
 import { announcedEnd, announcedMessage, now, sayAll } from './events.ts'
 import type { LoopDeps } from './loop-deps.ts'
@@ -114,6 +115,10 @@ export async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connec
   run.connectors = connectorsIn(bindings, revision, bound)
   return run.connectors.byId
 }
+
+/** The registry as the run's model sees it. */
+export const overlayFor = ({ deps, provider, credential }: Run, registry: RegistryRow): Promise<Overlay> =>
+  deps.tools.overlay(registry, deps.viewFor(provider, credential).deployment)
 
 /** What the model is shown: the edited past, then everything since acceptance. */
 export function contextOf(run: Run): MessageInput[] {

@@ -14,7 +14,7 @@ import { planCalls } from './calls.ts'
 import { announced, now, say } from './events.ts'
 import type { Job } from './job.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
-import { type Attempt, catchUp, commit, endedStep, endOfSteps, type Run } from './run.ts'
+import { type Attempt, catchUp, commit, endedStep, endOfSteps, overlayFor, type Run } from './run.ts'
 
 /** How often the model may retry a call that cannot be made; then the turn ends without it. */
 const INVALID_CALL_LIMIT = 2
@@ -216,9 +216,8 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
  * last message: its record has the present tools, and no usage.
  */
 export async function discardLost(run: Run): Promise<void> {
-  const { deps } = run
-  const registry = await deps.tools.newest(run.active.session.id)
-  const overlay = await deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
+  const registry = await run.deps.tools.newest(run.active.session.id)
+  const overlay = await overlayFor(run, registry)
   const started_at = run.history.at(-1)?.created_at ?? now()
   run.inFlight = { step: { ...newStep(run, overlay), started_at }, folding: createFold() }
   await discard(run, 'owner_lost')

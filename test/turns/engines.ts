@@ -65,8 +65,7 @@ export function pieces(
       noteRevision() {},
       noteAnnounced() {},
     },
-    deploymentFor: () => deployment,
-    optionsFor: () => ({}),
+    viewFor: () => ({ deployment, options: {} }),
     metrics: createMetrics({ defaults: false }),
     log: pino({ level: 'silent' }),
   } as unknown as Omit<EngineDeps, 'store' | 'bus' | 'settings'>
