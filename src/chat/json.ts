@@ -67,12 +67,8 @@ const significant = (number: string): string => number.replace(/\.|e.*|0+$/g, ''
  * For values that are BEARABLE.
  */
 export function isJsonOf(value: unknown, json: string): boolean {
-  if (excessIn(json)) return false
-  try {
-    return isDeepStrictEqual(JSON.parse(json), value) && isExact(json)
-  } catch {
-    return false
-  }
+  const held = jsonIn(json)
+  return held !== undefined && isDeepStrictEqual(held, value) && isExact(json)
 }
 
 /** The value's JSON; null for a value nested some thousands of levels deep, which overflows the stack. */
@@ -161,6 +157,16 @@ export function excessIn(json: string): keyof typeof READABLE | null {
     if (values > READABLE.values) return 'values'
   }
   return null
+}
+
+/** What a JSON text holds; undefined: it is none, or beyond READABLE. */
+export function jsonIn(text: string): unknown {
+  if (excessIn(text)) return undefined
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
 }
 
 /** The keys that a JSON Pointer names (RFC 6901), as they are. */

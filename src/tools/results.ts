@@ -2,7 +2,7 @@
  * A tool's answer as the model gets it and as it is kept. An answer that is too long for a model is stored whole; the
  * model gets its head and tail with a notice that says how to read on (outputSlice). Nothing is cut in silence.
  */
-import { BEARABLE, excessIn, isJsonOf, isRecord, isWithin, valueAt } from '../chat/json.ts'
+import { BEARABLE, isJsonOf, isRecord, isWithin, jsonIn, valueAt } from '../chat/json.ts'
 import { asItIs, fileAsText } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart, ToolResultPart } from '../chat/message.ts'
 import { wellFormedValue } from '../chat/well-formed.ts'
@@ -294,22 +294,13 @@ export function outputSlice(
 function textAt({ output, structured }: StoredOutput, path: string): string {
   if (!path.startsWith('/')) throw refused('A JSON Pointer begins with /, such as /items/0.')
   // Text that happens to be JSON can be walked too.
-  const document: unknown = structured ? JSON.parse(output) : readJson(output)
+  const document: unknown = structured ? JSON.parse(output) : jsonIn(output)
   if (document === undefined) throw refused('This output is text; read it by offset, without a path.')
   // shapeResult keeps {text, structured} for a long text with a structure; who knows the structure does not know that.
   const outer = valueAt(document, path)
   const found = outer === undefined && structured ? valueAt(document, `/structured${path}`) : outer
   if (found === undefined) throw refused(`There is nothing at ${path}.`)
   return typeof found === 'string' ? found : JSON.stringify(found)
-}
-
-function readJson(text: string): unknown {
-  if (excessIn(text)) return undefined
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }
 
 const refused = (message: string) => invalid('path', message)

@@ -5,7 +5,7 @@
 import { parentPort } from 'node:worker_threads'
 import type { ErrorObject, ValidateFunction } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
-import { BEARABLE, excessIn, isExact, isRecord, isWithin, stepsOf, valueAt } from '../../chat/json.ts'
+import { BEARABLE, isExact, isRecord, isWithin, jsonIn, stepsOf, valueAt } from '../../chat/json.ts'
 import { modernised } from './dialect.ts'
 import { asWritten, patternOf } from './keywords.ts'
 
@@ -124,13 +124,8 @@ function readMeant(value: unknown, errors: readonly ErrorObject[]): boolean {
 
 /** Undefined: the text is no JSON, or holds an id that would change. */
 function heldBy(text: string): unknown {
-  if (excessIn(text)) return undefined
-  try {
-    const held: unknown = JSON.parse(text)
-    return isExact(text) ? held : undefined
-  } catch {
-    return undefined
-  }
+  const held = jsonIn(text)
+  return held !== undefined && isExact(text) ? held : undefined
 }
 
 /**
