@@ -138,23 +138,19 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
     const moved = all.filter(({ isMoved }) => isMoved)
     const answers = moved.length === 0 ? [] : await store.registry.put(moved)
     const written = new Map(answers.map(({ session_id, ...rest }) => [session_id, rest]))
-    const changes = all.map(({ session_id, tools, delta, before, isMoved, onStored }) => {
-      const revision = delta.tools_revision
+    const changes = all.map(async ({ session_id, tools, delta, before, ageMs, isMoved, onStored }) => {
       const stored = written.get(session_id)
       if (isMoved && !stored) return [session_id, null] as const
+      const revision = delta.tools_revision
       const row = stored ? { session_id, revision, updated_at: stored.updated_at, tools } : before
       const kept = keep(row)
       onStored?.()
-      return [session_id, { before, row: isMoved ? row : kept, delta }] as const
-    })
-    const announcing = moved.map(async ({ session_id, before, ageMs, delta }) => {
-      const stored = written.get(session_id)
-      if (!stored) return
+      if (!stored) return [session_id, { before, row: kept, delta }] as const
       await announced.whenAnnounced(before, ageMs)
       await announce(session_id, delta, stored.turn_id)
+      return [session_id, { before, row, delta }] as const
     })
-    await Promise.all(announcing)
-    return new Map(changes)
+    return new Map(await Promise.all(changes))
   }
 
   async function announce(session_id: string, delta: ToolsDelta, turn: string | null): Promise<void> {
