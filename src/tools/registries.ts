@@ -45,7 +45,7 @@ export interface Registries {
   keep(row: RegistryRow): RegistryRow
   /** The revision that is kept here; -1: none. */
   keptRevision(session: string): number
-  /** Another replica wrote this revision. */
+  /** The store has this revision. */
   noteRevision(session: string, revision: number): void
   /** Another replica wrote this revision and has announced it. */
   noteAnnounced(session: string, revision: number): void

@@ -1,6 +1,6 @@
 /**
  * The session's tool registry as a pure function: from what it was, what the bound servers list now, and the operator's
- * rules, to what it is next. Effects are in session-tools.ts.
+ * rules, to what it is next. Effects are in registries.ts.
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { ToolsDelta } from '../chat/event.ts'
