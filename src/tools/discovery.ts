@@ -8,7 +8,7 @@ import { type Mcp, type McpServerSpec, type ToolList, waitOutMs } from '../mcp/c
 import type { Binding, Connector, Store } from '../store/store.ts'
 import { within } from '../within.ts'
 import type { KnownServer } from './registry.ts'
-import { dateOf, INTEREST_MS, presentList, type Wanted, Watch, type WatchDeps } from './watch.ts'
+import { dateOf, presentList, type Wanted, Watch, type WatchDeps } from './watch.ts'
 
 interface DiscoveryDeps extends WatchDeps {
   mcp: Mcp
@@ -93,7 +93,6 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   async function lookUpOne(binding: Asked, { deadlineMs, ...wanted }: LookUp): Promise<ListedServer> {
     const { connector } = binding
     const watch = watchOf(connector)
-    mcp.interest(watch.spec, INTEREST_MS)
     const ms = deadlineMs === 'budget' ? waitOutMs(connector) : deadlineMs
     const came = await within(ms, watch.answer(wanted, ms))
     const { failure } = watch

@@ -16,7 +16,7 @@ import type { Connector, Store } from '../store/store.ts'
 
 export interface WatchDeps {
   store: Pick<Store, 'connectors'>
-  mcp: Pick<Mcp, 'list' | 'cached' | 'status' | 'isOutdated'>
+  mcp: Pick<Mcp, 'list' | 'cached' | 'status' | 'isOutdated' | 'interest'>
   /** The list came for the first time (`before` is null), or changed */
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
   /** The server came or went away, or its list changed: the sessions that bind it have something to take over */
@@ -45,7 +45,7 @@ const AWAY: ReadonlySet<string> = new Set(['down', 'auth_required'])
 /** In these, the last list is a memory, not the present. */
 const DOWN: ReadonlySet<string> = new Set([...AWAY, 'quarantined'])
 /** How long after its last use a server is followed: its notifications, and attempts to reach it again. */
-export const INTEREST_MS = 10 * 60_000
+const INTEREST_MS = 10 * 60_000
 /** Between attempts to reach a server again: doubled from the first to the last. */
 const RETRY_MS = { first: 1_000, last: 60_000 }
 
@@ -88,6 +88,7 @@ export class Watch {
     this.spec = spec
     this.#isUnheard ||= !this.isWanted()
     this.#wantedUntil = performance.now() + INTEREST_MS
+    this.#deps.mcp.interest(spec, INTEREST_MS)
   }
 
   isWanted(): boolean {
