@@ -8,7 +8,7 @@ import { type Mcp, type McpServerSpec, type ToolList, waitOutMs } from '../mcp/c
 import type { Binding, Connector, Store } from '../store/store.ts'
 import { within } from '../within.ts'
 import type { KnownServer } from './registry.ts'
-import { dateOf, presentList, type Wanted, Watch, type WatchDeps } from './watch.ts'
+import { dateOf, presentList, type Seen, type Wanted, Watch, type WatchDeps } from './watch.ts'
 
 interface DiscoveryDeps extends WatchDeps {
   mcp: Mcp
@@ -40,7 +40,7 @@ export interface Discovery {
   /** Settles within the deadline, whatever the servers do. */
   lookUp(bindings: readonly Asked[], options: LookUp): Promise<ListedServer[]>
   /** What this process has heard already: no server is asked, and a server without a present list here is `pending`. */
-  heard(bindings: readonly Asked[], seen: NonNullable<Wanted['seen']>): ListedServer[]
+  heard(bindings: readonly Asked[], seen: Seen): ListedServer[]
   /** Waits, at most `deadlineMs`, for lists that are expected (`isExpected`). */
   awaitExpected(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
@@ -130,7 +130,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   }
 
   /** A list older than the newest that some replica has seen is not the present one. */
-  function heardOf(binding: Asked, seen: NonNullable<Wanted['seen']>): ListedServer {
+  function heardOf(binding: Asked, seen: Seen): ListedServer {
     const { id, name } = binding.connector
     const key = connectorKey(binding.connector)
     const list = watches.get(key)?.failure ? null : presentList(mcp, key)

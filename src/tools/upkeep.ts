@@ -9,6 +9,7 @@ import { createFirstUse } from './first-use.ts'
 import type { Change, Ground, Next, Registries } from './registries.ts'
 import { type KnownServer, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
+import type { Seen } from './watch.ts'
 
 /**
  * Works with what is known now. No verb that writes waits for a server, since others cannot write the registry
@@ -164,7 +165,7 @@ const boundIn = ({ connector: { id, config_revision, updated_at }, alias }: Boun
 })
 
 /** When each server listed the newest of these tools. */
-export function datesOf(tools: readonly RegistryTool[]): ReadonlyMap<string, string> {
+export function datesOf(tools: readonly RegistryTool[]): Seen {
   const seen = new Map<string, string>()
   for (const { connector_id, last_seen_at } of tools) {
     if (connector_id === null || last_seen_at === null) continue

@@ -24,14 +24,16 @@ export interface WatchDeps {
   log: Logger
 }
 
+/** By connector: when some replica listed the tools that are in the session's registry. An earlier list is old */
+export type Seen = ReadonlyMap<string, string>
+
 /** What a caller wants of a server's list. */
 export interface Wanted {
   /** Asks even if a list is fresh */
   refresh?: boolean
   /** A person wants the list: if there is none, the server is asked even during a back-off */
   insists?: boolean
-  /** By connector: when some replica listed the tools that are in the session's registry. An earlier list is old */
-  seen?: ReadonlyMap<string, string>
+  seen?: Seen
 }
 type Answer = { list: ToolList } | { failure: string }
 /** What is remembered of a list; the door keeps the list itself, as long as there is room. */
@@ -159,7 +161,7 @@ export class Watch {
   }
 
   /** Another replica has had a list since the last attempt failed here. */
-  isFoundSince(seen: Wanted['seen']): boolean {
+  isFoundSince(seen: Seen | undefined): boolean {
     return this.#failedAt < (seen?.get(this.connector.id) ?? '')
   }
 
@@ -197,13 +199,13 @@ export class Watch {
   }
 
   /** Another replica has listed newer tools, which the older list here would remove again. */
-  #isSuperseded(seen: Wanted['seen']): boolean {
+  #isSuperseded(seen: Seen | undefined): boolean {
     const list = this.#deps.mcp.cached(this.spec.key)
     const shown = seen?.get(this.connector.id) ?? ''
     return list !== null && dateOf(list) < shown && this.#caughtUp < shown
   }
 
-  #catchUp(seen: Wanted['seen']): void {
+  #catchUp(seen: Seen | undefined): void {
     const shown = seen?.get(this.connector.id) ?? ''
     if (this.#caughtUp < shown) this.#caughtUp = shown
   }
