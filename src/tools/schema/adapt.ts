@@ -46,10 +46,8 @@ export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
   const whole = withWholeTests(schema, (node) => !areEnough(node))
   const plain = profile.refs ? whole : inlined(whole)
   const root = withoutRootCombinators(plain)
-  const fit = (mostWritten: number) => {
-    const fitted = new Fitter(profile, words, root, rename, mostWritten).fit(root)
-    return withDefinitions(fitted, definitionsOf(fitted))
-  }
+  const sentName = namerFor(profile, root, rename)
+  const fit = (mostWritten: number) => fitted(root, words, mostWritten, sentName)
   const detailed = fit(MAX_WRITTEN)
   // A reference without the words beside it says more than what would be left of many copies.
   const complete = bytesOf(detailed) > MAX_SCHEMA_BYTES ? fit(0) : detailed
@@ -244,90 +242,78 @@ function joined(root: JsonSchema, union: JsonSchema): JsonSchema {
 
 // ---------------------------------------------------------------- one profile
 
-class Fitter {
-  readonly #profile: SchemaProfile
-  readonly #words: Words
-  readonly #definitions: ReadonlyMap<string, JsonSchema>
-  /** Every property name anywhere in the schema */
-  readonly #names: ReadonlySet<string>
-  readonly #rename: Map<string, string>
-  /** How many nodes may still come in place of references */
-  #room: number
-
-  constructor(
-    profile: SchemaProfile,
-    words: Words,
-    root: JsonSchema,
-    rename: Map<string, string>,
-    mostWritten: number,
-  ) {
-    this.#profile = profile
-    this.#words = words
-    this.#definitions = definitionsOf(root)
-    this.#names = propertyNames(root)
-    this.#rename = rename
-    this.#room = mostWritten
-  }
-
+/** `mostWritten`: how many nodes may come in place of references. `sentName`: a property's name as it is sent. */
+function fitted(
+  root: JsonSchema,
+  words: Words,
+  mostWritten: number,
+  sentName: (key: string) => string,
+): JsonSchema {
+  const definitions = definitionsOf(root)
+  let room = mostWritten
   /** `isWrittenOut`: the node stands in place of a reference. References below it stay, or this might never end. */
-  fit(node: JsonSchema, isWrittenOut = false): JsonSchema {
+  const fit = (node: JsonSchema, isWrittenOut = false): JsonSchema => {
     const { $ref } = node
-    if (isWrittenOut) this.#room--
+    if (isWrittenOut) room--
     if (typeof $ref === 'string' && Object.keys(node).length > 1) {
-      const isLeft = isWrittenOut || this.#room <= 0
-      return isLeft ? { $ref } : this.fit(this.#beside(node, $ref), true)
+      if (isWrittenOut || room <= 0) return { $ref }
+      const { $ref: _, ...beside } = node
+      // Some targets take nothing beside a reference (wire/gemini.md 5.1): one level of it is written out.
+      const target = definitions.get(definitionIn($ref)) ?? {}
+      return fit(target.$ref === undefined ? { ...target, ...beside } : { $ref: target.$ref }, true)
     }
-    const children = mapSubschemas(this.#named(node), (sub) =>
-      isRecord(sub) ? this.fit(sub, isWrittenOut) : sub,
+    const children = mapSubschemas(named(node, sentName), (sub) =>
+      isRecord(sub) ? fit(sub, isWrittenOut) : sub,
     )
-    return this.#words.of(children)
+    return words.of(children)
   }
+  const whole = fit(root)
+  return withDefinitions(whole, definitionsOf(whole))
+}
 
-  /** Some targets take nothing beside a reference (wire/gemini.md 5.1): one level of it is written out. */
-  #beside(node: JsonSchema, $ref: string): JsonSchema {
-    const { $ref: _, ...beside } = node
-    const target = this.#definitions.get(definitionIn($ref)) ?? {}
-    return target.$ref === undefined ? { ...target, ...beside } : { $ref: target.$ref }
+/** The node with its properties under the names that are sent. */
+function named(node: JsonSchema, sentName: (key: string) => string): JsonSchema {
+  if (!isRecord(node.properties)) return node
+  const sent = new Map(Object.keys(node.properties).map((key) => [key, sentName(key)]))
+  if ([...sent].every(([key, name]) => key === name)) return node
+  const nameOf = (key: string) => sent.get(key) ?? key
+  const names = (list: unknown) => (list as string[]).map(nameOf)
+  const map = (keyword: string, fn: (value: unknown, key: string) => unknown) => {
+    const entries = Object.entries((node[keyword] ?? {}) as JsonSchema)
+    const renamed = entries.map(([key, value]) => [nameOf(key), fn(value, key)])
+    return entries.length > 0 ? { [keyword]: Object.fromEntries(renamed) } : {}
   }
-
-  #named(node: JsonSchema): JsonSchema {
-    if (!isRecord(node.properties)) return node
-    const sent = new Map(Object.keys(node.properties).map((key) => [key, this.#sentName(key)]))
-    if ([...sent].every(([key, name]) => key === name)) return node
-    const nameOf = (key: string) => sent.get(key) ?? key
-    const names = (list: unknown) => (list as string[]).map(nameOf)
-    const map = (keyword: string, fn: (value: unknown, key: string) => unknown) => {
-      const entries = Object.entries((node[keyword] ?? {}) as JsonSchema)
-      const renamed = entries.map(([key, value]) => [nameOf(key), fn(value, key)])
-      return entries.length > 0 ? { [keyword]: Object.fromEntries(renamed) } : {}
-    }
-    return {
-      ...node,
-      ...map('properties', (sub, key) =>
-        nameOf(key) === key || !isRecord(sub) ? sub : described(sub, `Original name: ${oneLine(key)}`),
-      ),
-      ...(node.required ? { required: names(node.required) } : {}),
-      ...map('dependentRequired', names),
-      ...map('dependentSchemas', (sub) => sub),
-    }
+  return {
+    ...node,
+    ...map('properties', (sub, key) =>
+      nameOf(key) === key || !isRecord(sub) ? sub : described(sub, `Original name: ${oneLine(key)}`),
+    ),
+    ...(node.required ? { required: names(node.required) } : {}),
+    ...map('dependentRequired', names),
+    ...map('dependentSchemas', (sub) => sub),
   }
+}
 
-  #sentName(key: string): string {
-    if (this.#profile.propertyPattern.test(key)) return key
+/** Names properties of the schema for the target; each name that is not the server's goes into `rename`. */
+function namerFor(
+  { propertyPattern }: SchemaProfile,
+  schema: JsonSchema,
+  rename: Map<string, string>,
+): (key: string) => string {
+  const given = new Set(nodesOf(schema).flatMap(({ properties }) => Object.keys(properties ?? {})))
+  return (key) => {
+    if (propertyPattern.test(key)) return key
     const legal = key.replace(/[^A-Za-z0-9_]/gu, '_').slice(0, 40)
     const stem = /^[A-Za-z_]/.test(legal) ? legal : `_${legal}`
     for (let digits = 6; ; digits += 2) {
       const name = `${stem}_${sha256(key).slice(0, digits)}`
       // A server may have given this very name to another property.
-      if (this.#names.has(name) || (this.#rename.get(name) ?? key) !== key) continue
-      this.#rename.set(name, key)
+      if (given.has(name) || (rename.get(name) ?? key) !== key) continue
+      rename.set(name, key)
       return name
     }
   }
 }
-
-const propertyNames = (schema: JsonSchema): ReadonlySet<string> =>
-  new Set(nodesOf(schema).flatMap(({ properties }) => Object.keys(properties ?? {})))
 
 /** The schema with one more sentence in its description. */
 function described(schema: JsonSchema, sentence: string): JsonSchema {
