@@ -67,12 +67,15 @@ const ANYTHING: readonly JsonSchema[] = [
   { type: 'null' },
 ]
 
-function withTypedArguments(root: JsonSchema): JsonSchema {
-  const typed = Object.entries((root.properties ?? {}) as Record<string, JsonSchema>).map(([key, sub]) => [
-    key,
+const withTypedArguments = (root: JsonSchema): JsonSchema =>
+  withProperties(root, (sub) =>
     TELLING.some((keyword) => keyword in sub) ? sub : ordered({ ...sub, anyOf: ANYTHING }),
-  ])
-  return { ...root, properties: Object.fromEntries(typed) }
+  )
+
+/** The node with properties that went through `fn`. */
+function withProperties(node: JsonSchema, fn: (sub: JsonSchema) => JsonSchema): JsonSchema {
+  const entries = Object.entries((node.properties ?? {}) as Record<string, JsonSchema>)
+  return { ...node, properties: Object.fromEntries(entries.map(([key, sub]) => [key, fn(sub)])) }
 }
 
 /** The root stays as it is: without properties, it is that of a tool that takes no arguments. */
@@ -215,14 +218,8 @@ function flattened(
  * Of the properties of a branch that has become too large, only their kinds. Variants of a property that hold one
  * another would double with each definition that they pass.
  */
-function bearable(branch: JsonSchema): JsonSchema {
-  if (bytesOf(branch) <= MAX_SCHEMA_BYTES) return branch
-  const kinds = Object.entries((branch.properties ?? {}) as Record<string, JsonSchema>).map(([key, sub]) => [
-    key,
-    kindOf(sub),
-  ])
-  return { ...branch, properties: Object.fromEntries(kinds) }
-}
+const bearable = (branch: JsonSchema): JsonSchema =>
+  bytesOf(branch) <= MAX_SCHEMA_BYTES ? branch : withProperties(branch, kindOf)
 
 /** What the root itself says of a property wins: it holds in every branch. */
 function joined(root: JsonSchema, union: JsonSchema): JsonSchema {
