@@ -7,19 +7,18 @@
  * them; no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  *
- * keywords.ts is the clean schema's language, dialect.ts knows what people write, merge.ts and shrink.ts make one of
- * two and a small one of a large one, whole.ts drops tests that were relaxed, work.ts counts the work of reading.
- * adapt.ts and words.ts fit the clean schema to a provider, validate.ts checks a call's arguments against the server's
- * own schema.
+ * keywords.ts is the clean schema's language, dialect.ts knows what people write, definitions.ts what references lead
+ * to, merge.ts and shrink.ts make one of two and a small one of a large one, whole.ts drops tests that were relaxed,
+ * work.ts counts the work of reading. adapt.ts and words.ts fit the clean schema to a provider, validate.ts checks a
+ * call's arguments against the server's own schema.
  */
 import { isRecord } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
+import { Definitions } from './definitions.ts'
 import { createResolver, knownTypes, modernNode, ofUnlisted, tidyValues } from './dialect.ts'
 import {
   annotationsOf,
   asType,
-  DEFINITION,
-  definitionIn,
   isAnnotation,
   isPattern,
   keptOf,
@@ -60,20 +59,11 @@ export function normalise(inputSchema: unknown): Normalised {
   }
 }
 
-interface Definition {
-  name: string
-  raw: JsonSchema
-  schema: JsonSchema
-}
-
-/** Brings one schema to its clean form; holds its definitions and the work spent. */
+/** Brings one schema to its clean form; holds what is known of its nodes, and the work spent. */
 class Cleaner {
   readonly #raw: unknown
   readonly #targetOf: (ref: string) => unknown
-  readonly #definitions = new Map<JsonSchema, Definition>()
-  readonly #named = new Map<string, Definition>()
-  /** How often a name was wanted */
-  readonly #wanted = new Map<string, number>()
+  readonly #definitions = new Definitions()
   /** Nodes being expanded in place: meeting one again is an endless cycle. */
   readonly #expanding = new Set<JsonSchema>()
   /** Clean nodes that say less than the server's */
@@ -98,28 +88,10 @@ class Cleaner {
       throw new Undeclarable(`its schema describes ${types.join(' or ')}, not an object`)
     }
     const object = ordered({ properties: {}, ...schema, type: 'object' })
-    // Definitions that a definition refers to come into the map while it is read.
-    for (const definition of this.#named.values()) definition.schema = this.#some(definition.raw, 1)
-    this.#openCycles()
-    const definitions = new Map([...this.#named].map(([name, { schema }]) => [name, schema]))
-    return withWholeTests(withDefinitions(object, definitions), (node) => this.#relaxed.has(node))
-  }
-
-  /**
-   * A definition that is a mere reference and leads back to itself, directly or over others, says nothing, and
-   * following it would never end: it becomes one that accepts anything. Each definition is visited once: a chain of
-   * thousands, followed from every link, took seconds.
-   */
-  #openCycles(): void {
-    const passedFrom = new Map<Definition, Definition>()
-    for (const start of this.#named.values()) {
-      let at: Definition | undefined = start
-      while (at?.schema.$ref !== undefined && !passedFrom.has(at)) {
-        passedFrom.set(at, start)
-        at = this.#named.get(definitionIn(at.schema.$ref))
-      }
-      if (at && passedFrom.get(at) === start) at.schema = this.#open()
-    }
+    for (const definition of this.#definitions.all()) definition.schema = this.#some(definition.raw, 1)
+    this.#definitions.openCycles(() => this.#open())
+    const complete = withDefinitions(object, this.#definitions.schemas())
+    return withWholeTests(complete, (node) => this.#relaxed.has(node))
   }
 
   readonly #spend = (work: number): void => {
@@ -169,7 +141,8 @@ class Cleaner {
         depth,
       )
     }
-    return { $ref: DEFINITION + this.#definition(raw, ref).name, ...annotationsOf(node) }
+    const { $ref } = this.#definitions.of(raw, raw === this.#raw ? 'root' : ref)
+    return { $ref, ...annotationsOf(node) }
   }
 
   /** The record that a node's reference leads to; undefined if it has no reference, or one that leads nowhere. */
@@ -183,27 +156,6 @@ class Cleaner {
     if (isWrapped) node.delete('allOf')
     const found = this.#targetOf(ref)
     return isRecord(found) ? { raw: found, ref } : undefined
-  }
-
-  #definition(raw: JsonSchema, ref: string): Definition {
-    const known = this.#definitions.get(raw)
-    if (known) return known
-    const definition = { name: this.#freeName(raw === this.#raw ? 'root' : ref), raw, schema: {} }
-    this.#definitions.set(raw, definition)
-    this.#named.set(definition.name, definition)
-    return definition
-  }
-
-  /** A definition's name: the last word of the reference that first led to it. */
-  #freeName(ref: string): string {
-    const word = ref.slice(Math.max(ref.lastIndexOf('/'), ref.lastIndexOf('#')) + 1)
-    const base = word.replace(/[^A-Za-z0-9_]/g, '').slice(0, 40) || 'definition'
-    let name = base
-    // Continues from the last number for this name: thousands may be named alike.
-    let n = this.#wanted.get(base) ?? 1
-    while (this.#named.has(name)) name = `${base}${++n}`
-    this.#wanted.set(base, n)
-    return name
   }
 
   /** Clean form without a `$ref` at its top; null if following it would never end. */
@@ -224,7 +176,7 @@ class Cleaner {
   /** A clean schema with the reference at its top followed; null if that would never end. */
   #followed(schema: JsonSchema, depth: number): JsonSchema | false | null {
     if (schema.$ref === undefined) return schema
-    const target = this.#named.get(definitionIn(schema.$ref))
+    const target = this.#definitions.at(schema.$ref)
     const base = target ? this.#flat(target.raw, depth) : null
     const { $ref: _, ...beside } = schema
     return base ? intersect(base, beside, this.#spend) : base
