@@ -68,9 +68,10 @@ export async function shapeResult(
   const plain = [text, ...media.map(named)].filter((one) => one !== '').join('\n\n')
   const stored = await storedForm(document, plain)
   const bytes = Buffer.byteLength(stored.output)
+  const readOn = (offset: number) => (canInspect ? inspecting(execId, offset) : UNREADABLE)
   const head = () => {
     const whole = document === undefined ? plain : JSON.stringify(document)
-    return part(abridged(whole, stored.output, execId, canInspect))
+    return part(abridged(whole, stored.output, readOn))
   }
   const shown = (): ContentPart[] => {
     if (isTextEnough) return content
@@ -80,7 +81,8 @@ export async function shapeResult(
     // A text may be several times as long as the JSON that it lays out.
     if (isRepeated) return [isLongJson ? head() : part(json), ...media]
     if (!isLongJson && isTold(structured, text)) return content
-    return [...content, part(isShort ? json : elsewhere(bytes, execId, canInspect))]
+    const elsewhere = `[There is also a structured result of ${bytes} bytes. ${readOn(0)}]`
+    return [...content, part(isShort ? json : elsewhere)]
   }
   return {
     content: shown(),
@@ -191,17 +193,15 @@ async function storedForm(structured: unknown, text: string): Promise<StoredOutp
   return { output: JSON.stringify(await redactJson(structured)), structured: true }
 }
 
-const readOn = (execId: string, canInspect: boolean, offset: number): string =>
-  canInspect
-    ? `Read on with ${INSPECT}: {"exec_id": "${execId}", "offset": ${offset}}.`
-    : 'The rest is kept with the tool execution and cannot be read from here.'
+const inspecting = (execId: string, offset: number): string =>
+  `Read on with ${INSPECT}: {"exec_id": "${execId}", "offset": ${offset}}.`
+const UNREADABLE = 'The rest is kept with the tool execution and cannot be read from here.'
 
-function abridged(whole: string, stored: string, execId: string, canInspect: boolean): string {
+function abridged(whole: string, stored: string, readOn: (offset: number) => string): string {
   const head = cutUtf8(whole, HEAD)
   const offset = Buffer.byteLength(stored.slice(0, storedIndex(whole, stored, head.length)))
-  const how = readOn(execId, canInspect, offset)
   const bytes = Buffer.byteLength(stored)
-  const notice = `[The result is ${bytes} bytes long; its middle is left out here. ${how}]`
+  const notice = `[The result is ${bytes} bytes long; its middle is left out here. ${readOn(offset)}]`
   return `${head}\n\n${notice}\n\n${endUtf8(whole, TAIL)}`
 }
 
@@ -224,9 +224,6 @@ function storedIndex(whole: string, stored: string, index: number): number {
   }
   return stored.length
 }
-
-const elsewhere = (bytes: number, execId: string, canInspect: boolean): string =>
-  `[There is also a structured result of ${bytes} bytes. ${readOn(execId, canInspect, 0)}]`
 
 function fitMedia(part: ContentPart): ContentPart {
   if (part.type === 'text') return part
