@@ -3,6 +3,10 @@
  * inwards: server.ts (one key: its list, its calls), link.ts (its connections over time; health.ts: its failures),
  * connection.ts (one connection; forgotten.ts: when another one helps), wire.ts (how it is made), tap.ts (each message),
  * and transport.ts with http.ts or stdio.ts (the bytes). exchange.ts says to all of these whose request they see.
+ * On the way back, what a server says is made fit for the SDK: a message by answer.ts (in an event stream by stream.ts),
+ * what the server is by greeting.ts, a list of tools by pages.ts and repair.ts. content.ts reads results, failure.ts
+ * failures, and scrub.ts takes secrets out of all that. listing.ts keeps the list, channel.ts hears that it has
+ * changed. Logins are apart: oauth.ts.
  */
 import { BoundedMap } from '../bounded-map.ts'
 import { once } from '../chat/once.ts'
