@@ -100,13 +100,13 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault): Async
   try {
     for (const connector of await connectorsOf(config, store, vault)) {
       const spec = () => connectorSpec(connector, vault, allowPrivate, logins.authFor)
-      let offered: string[] = []
+      let listed: string[] = []
       const error = await attempt(async () => {
         // As patiently as a start (src/tools/startup.ts).
         const { tools } = await mcp.list(spec(), { timeoutMs: ATTEMPT_MS })
-        offered = tools.map(({ name }) => name)
+        listed = tools.map(({ name }) => name)
       })
-      const unforeseen = connector.origin === 'config' ? unforeseenIn(offered, connector, policy) : []
+      const unforeseen = connector.origin === 'config' ? unforeseenIn(listed, connector, policy) : []
       yield { name: connector.name, error, unforeseen }
     }
   } finally {

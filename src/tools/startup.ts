@@ -157,11 +157,11 @@ type Place = { url?: string | null; command?: string | null; origin?: Connector[
 const placeOf = ({ url, command, origin }: Place): string =>
   (origin === 'api' && url ? new URL(url).origin : url?.replace(/\?.*$/s, '')) ?? command ?? ''
 
-function strictBlock(toolbox: Toolbox, server: string, offered: string): string {
-  const tool = oneLine(offered)
+function strictBlock(toolbox: Toolbox, server: string, listed: string): string {
+  const tool = oneLine(listed)
   const names = toolbox.tools.map(({ name }) => name).join(', ')
   return [
-    unconfigured(offered, server),
+    unconfigured(listed, server),
     `MCP Server: ${server}`,
     'Mode: strict',
     `Missing Tool: ${tool}`,
