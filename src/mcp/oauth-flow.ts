@@ -57,7 +57,6 @@ export async function begin(
     }
     return auth(providerOver(desk, context), {
       serverUrl: target.url,
-      forceReauthorization: true,
       fetchFn: leniently(context, () => authMethodAt(desk.discovery)),
       // `saveDiscoveryState` checks the issuer.
       skipIssuerMetadataValidation: true,

@@ -57,7 +57,8 @@ export function providerOver(desk: Desk, context: StepContext): OAuthClientProvi
       const { redirect_uris } = clientMetadata(desk.redirect_url)
       desk.login = { ...desk.login, client: { redirect_uris, ...(client as McpClient) } }
     },
-    tokens: () => desk.login.tokens,
+    // Each login is a new one.
+    tokens: () => undefined,
     saveTokens(tokens) {
       desk.login = withTokens(desk.login, tokens, context)
     },
@@ -127,21 +128,22 @@ const takesNoSecret = (found: OAuthDiscoveryState | undefined): boolean =>
  * some services do not take.
  */
 export function authMethodAt(found: OAuthDiscoveryState | undefined): {
-  token_endpoint_auth_method?: string
+  token_endpoint_auth_method?: string | undefined
 } {
   const methods = methodsAt(found)
   if (!methods || methods.includes('client_secret_basic')) return {}
   const method = ['client_secret_post', 'none'].find((known) => methods.includes(known))
-  return method === undefined ? {} : { token_endpoint_auth_method: method }
+  return { token_endpoint_auth_method: method }
 }
 
 /** The login with these tokens, and with the time of their end if they name it. */
 export function withTokens(login: McpLogin, tokens: object, { now }: StepContext): McpLogin {
   // The SDK has checked the answer by its schema.
   const known = tokens as McpTokens & { expires_in?: number }
+  const { expires_in = 0 } = known
   const { expires_at: _, ...rest } = login
-  const lives = known.expires_in !== undefined && known.expires_in > 0 && known.expires_in < 1e9
-  return { ...rest, tokens: known, ...(lives ? { expires_at: now() + Number(known.expires_in) * 1000 } : {}) }
+  const lives = expires_in > 0 && expires_in < 1e9
+  return { ...rest, tokens: known, ...(lives ? { expires_at: now() + expires_in * 1000 } : {}) }
 }
 
 /**

@@ -300,12 +300,16 @@ t.test('a login that does not fit ends with a reason, and without a token', asyn
 
 t.test('where no client can register itself, the client that was given is used', async (t) => {
   const client = { client_id: 'known', client_secret: 'mcp-client-secret-of-known' }
-  const { replica, logIn, read, made } = await bench(t, { client })
+  const { guarded, replica, logIn, read, made } = await bench(t, { client })
   await t.rejects(replica().begin(ANN, await read()), { code: 'not_available', message: /auth\.client_id/ })
   const secret = sealConnector(vault, made, { headers: {}, env: {}, oauth: { client } })
   await store.connectors.update(ANN, await read(), { secret })
   const connector = await logIn()
   t.match(await replica().authFor(connector).token(), /^mcp-access-/)
+  const other = await guardedServer(t)
+  guarded.metadata({ resource: guarded.url, authorization_servers: [other.origin] })
+  await replica().begin(ANN, await read())
+  t.equal(other.clients.length, 1, 'a client is for the login service that it was first used with')
 })
 
 t.test('metadata are found where they belong if nothing is where the refusal says', async (t) => {

@@ -154,6 +154,12 @@ t.test('a token whose lifetime is zero, null or endless is not renewed for that'
     t.same(guarded.grants, { authorization_code: 1 })
     await store.connectors.delete(ANN, 'con_1')
   }
+  const { guarded, logIn, time, tokenNow } = await bench(t, { expires_in: 600 })
+  await logIn()
+  guarded.told((answer) => ({ ...answer, expires_in: undefined }))
+  time.ahead = 601_000
+  for (const _ of [1, 2]) t.ok(await tokenNow())
+  t.equal(guarded.grants.refresh_token, 1, 'a renewal that names no lifetime forgets the former one')
 })
 
 t.test('a slash at the end of its name makes no other issuer', async (t) => {
@@ -351,8 +357,11 @@ t.test('Microsoft is known by its token endpoint, too, behind a page of the serv
   const { guarded, replica, read } = await bench(t)
   const token_endpoint = 'https://login.microsoftonline.com/common/oauth2/v2.0/token'
   await retell(guarded, SERVICE, { token_endpoint })
-  const { authorization_url } = await replica().begin(ANN, await read())
-  t.equal(new URL(authorization_url).searchParams.get('resource'), null)
+  for (const metadata of ['there', 'missing']) {
+    if (metadata === 'missing') guarded.instead(RESOURCE, { status: 404 })
+    const { authorization_url } = await replica().begin(ANN, await read())
+    t.equal(new URL(authorization_url).searchParams.get('resource'), null, metadata)
+  }
 })
 
 t.test(
@@ -374,17 +383,22 @@ t.test(
 t.test('a login asks for the scope that the owner gave in place of those of the service', async (t) => {
   const { guarded, replica, logIn, read } = await bench(t)
   await retell(guarded, SERVICE, { scopes_supported: ['tools:read', 'profile', 'offline_access'] })
-  const oauth = { scope: 'tools:read profile' }
-  await store.connectors.update(ANN, await read(), {
-    secret: sealConnector(vault, await read(), { headers: {}, env: {}, oauth }),
-  })
   const asked = async () => {
     const { authorization_url } = await replica().begin(ANN, await read())
-    return new URL(authorization_url).searchParams.get('scope')
+    const { scope, prompt } = Object.fromEntries(new URL(authorization_url).searchParams)
+    return { scope, prompt }
   }
-  t.equal(await asked(), oauth.scope)
-  await logIn()
-  t.equal(await asked(), oauth.scope, 'the owner’s scope is asked for at each login')
+  for (const [scope, prompt] of [
+    ['tools:read profile', undefined],
+    ['tools:read offline_access', 'consent'],
+  ] as const) {
+    await store.connectors.update(ANN, await read(), {
+      secret: sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { scope } }),
+    })
+    t.strictSame(await asked(), { scope, prompt }, 'a consent is for `offline_access`')
+    await logIn()
+    t.equal((await asked()).scope, scope, 'the owner’s scope is asked for at each login')
+  }
 })
 
 t.test('a service that reads client documents needs no registration of the client', async (t) => {
@@ -401,6 +415,7 @@ t.test('a service that reads client documents needs no registration of the clien
   time.ahead = 590_000
   t.ok(await tokenNow(), 'the login is renewed')
   t.equal(guarded.grants.refresh_token, 1)
+  await retell(guarded, SERVICE, { token_endpoint_auth_methods_supported: undefined })
   await logIn(replica('https://moved.test'))
   t.same(asked, [
     'https://baton.test/v1/oauth/connectors/client',
