@@ -78,10 +78,10 @@ export interface Toolbox {
  */
 export interface ToolSetting {
   name: string
-  maxInstances?: number
-  timeoutMs?: number
+  maxInstances?: number | undefined
+  timeoutMs?: number | undefined
   /** Which calls wait for a person; `destructive`: calls that are not known to be harmless */
-  requireApproval?: 'never' | 'always' | 'destructive'
+  requireApproval?: 'never' | 'always' | 'destructive' | undefined
 }
 /** One server of `toolbox.mcps`. */
 export interface McpSetting extends Omit<ConnectorInput, 'auth'> {

@@ -71,7 +71,7 @@ function readFile(path: string, isNamed: boolean, problems: Problem[]): Record<s
   try {
     source = readFileSync(path, 'utf8')
   } catch (error) {
-    const code = (error as NodeJS.ErrnoException).code ?? 'unknown error'
+    const { code } = error as NodeJS.ErrnoException
     if (isNamed || code !== 'ENOENT') {
       problems.push({
         path: isNamed ? CONFIG_FILE.name : path,

@@ -30,7 +30,7 @@ export const text = (value: string): string => {
 export const address = (value: string): string => text(value).replace(/^\[(.*)\]$/, '$1')
 
 export const whole = (min: number, max: number) => (value: string) => {
-  const number = /^-?\d+$/.test(value) ? Number(value) : Number.NaN
+  const number = /^\d+$/.test(value) ? Number(value) : Number.NaN
   if (number >= min && number <= max) return number
   throw new UnfitValue(`must be a whole number from ${min} to ${max}`)
 }

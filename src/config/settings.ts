@@ -51,7 +51,7 @@ const optional = <T>(name: string, read: (text: string) => T, meaning: string) =
   read: (text: string): T | null => read(text),
 })
 
-const providers = (value: string): ProviderId[] => [...new Set(list(value).map(oneOf(...PROVIDER_IDS)))]
+const providers = (value: string): ProviderId[] => list(value).map(oneOf(...PROVIDER_IDS))
 
 /** All settings, by their key in the YAML file. */
 export const SETTINGS = {

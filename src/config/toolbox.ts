@@ -59,9 +59,9 @@ export function toolboxOf(file: ToolboxFile | undefined): Toolbox {
 
 const toolSetting = ({ name, max_instances, timeout, require_approval }: ToolFile): ToolSetting => ({
   name,
-  ...(max_instances === undefined ? {} : { maxInstances: max_instances }),
-  ...(timeout === undefined ? {} : { timeoutMs: durationMs(timeout) }),
-  ...(require_approval === undefined ? {} : { requireApproval: require_approval }),
+  maxInstances: max_instances,
+  timeoutMs: timeout === undefined ? undefined : durationMs(timeout),
+  requireApproval: require_approval,
 })
 
 function mcpSetting(file: McpFile): McpSetting {
