@@ -58,7 +58,7 @@ t.test('every setting can be given by its variable and by its key in the file', 
     log_level: 'warn',
     auth: 'keys',
     admin_key: 'a-long-enough-admin-key',
-    cors_origins: 'https://a.test,http://localhost:3000',
+    cors_origins: 'https://A.test, http://localhost:3000',
     body_limit: '1MiB',
     rate_limit_per_minute: '60',
     turns_per_owner: '8',
@@ -109,7 +109,7 @@ t.test('every setting can be given by its variable and by its key in the file', 
   for (const { name } of [database_url, ...Object.values(others)])
     t.notSame(load({ ...env, [name]: '' }).config, fromEnv, `${name} is in the configuration`)
   t.match(fromEnv, {
-    baseUrls: { openai: 'http://127.0.0.1:1/v1', anthropic: 'http://[::1]:1' },
+    baseUrls: { openai: /:1\/v1$/, anthropic: 'http://[::1]:1' },
     deploymentOptions: { dual_declarations: false, unstored: true },
     bodyLimit: 2 ** 20,
     connectorsAllowPrivate: ['10.0.0.0/8', 'tools.internal'],
@@ -117,6 +117,22 @@ t.test('every setting can be given by its variable and by its key in the file', 
     corsOrigins: ['https://a.test', 'http://localhost:3000'],
     encryptionKeys: [{ id: 'k2', key: new Uint8Array(32).fill(7) }, { id: 'k1' }],
   })
+})
+
+t.test('each limit can be given in the file; a toolbox alone runs ten calls at once', async (t) => {
+  const limits = {
+    concurrent_turns: 1,
+    waiting_turns: 0,
+    overload_delay: 'PT0.003S',
+    database_pool: 4,
+    upstream_connections: 5,
+    connect_timeout: 'PT6S',
+    first_byte_timeout: 'PT7S',
+    idle_timeout: 'PT8S',
+  }
+  const { config } = load({}, `toolbox: {}\nlimits: ${JSON.stringify(limits)}`)
+  t.strictSame(Object.values(config.limits), [1, 0, 3, 4, 5, 6000, 7000, 8000])
+  t.equal(config.toolbox.maxConcurrent, 10)
 })
 
 t.test('a variable wins over the file; an empty variable counts as not set', async (t) => {
@@ -157,8 +173,8 @@ t.test(
   'every page may call where each call needs a key, and a proxy is not for connectors unless they are named',
   async (t) => {
     t.same(problems({ BATON_CORS_ORIGINS: '*', BATON_AUTH: 'keys' }), [])
-    const { config } = load({ HTTPS_PROXY: 'http://proxy.test:3128' })
-    t.match(config, { forwardProxy: { url: /proxy\.test/ }, connectorProxy: null })
+    const { config } = load({ HTTPS_PROXY: 'https://proxy.test:3128' })
+    t.match(config, { forwardProxy: { url: /^https:.*proxy\.test/ }, connectorProxy: null })
   },
 )
 
@@ -229,7 +245,7 @@ t.test('a value that is wrong by itself hides no problem of values that do not f
   const mcps = [
     'name: a, transport: stdio, mode: dynamic, max: 1',
     'name: a, transport: sse, url: 5, mode: strict',
-    'transport: sse, url: "ftp://x", mode: strict, headers: {"b ad": x, ok: [1]}',
+    'transport: sse, url: "ftp://x", mode: dynamic, headers: {"b ad": x, ok: [1]}',
   ]
   const found = problems(
     { BATON_PORT: 'x', BATON_HOST: '0.0.0.0', BATON_AUTH: 'off', DATABASE_URL: 'postgresql://db/baton' },
@@ -247,11 +263,13 @@ t.test('a value that is wrong by itself hides no problem of values that do not f
       'toolbox.mcps[1].name',
       'toolbox.mcps[1].url',
       'toolbox.mcps[2].name',
+      'toolbox.mcps[2].default_tool_config',
       'toolbox.mcps[2].url',
       'toolbox.mcps[2].headers.b ad',
       'toolbox.mcps[2].headers.ok',
     ].sort(),
   )
+  t.ok(found.some(({ problem }) => problem.startsWith("MCP server '?' is configured with mode='dynamic'")))
 })
 
 t.test('a value that its setting does not take is a problem with its reason', async (t) => {
@@ -277,6 +295,8 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_DRAIN_SECONDS', '1.5', /whole number/],
     ['BATON_ALLOW_STDIO_CONNECTORS', 'perhaps', /true or false/],
     ['BATON_CORS_ORIGINS', 'https://*.a.test', /not an origin/],
+    // Browsers leave a scheme's own port out.
+    ['BATON_CORS_ORIGINS', 'https://a.test:443', /not an origin/],
     ['BATON_CORS_ORIGINS', 'chrome-extension://*', /not an origin/],
     ['BATON_CORS_ORIGINS', 'capacitor://localhost/page', /not an origin/],
     ['BATON_CORS_ORIGINS', '*', /must not hold \* while auth is off/],
@@ -348,9 +368,11 @@ t.test('a database server needs encryption keys', async (t) => {
     t.notMatch(JSON.stringify(found), /hunter2/)
   }
   t.same(database('postgres:///baton?host=/run/postgresql&user=me@db'), [])
-  t.match(database('postgres://db/baton?schema=own'), [
-    { problem: /parameter schema/, remedy: /search_path/ },
-  ])
+  for (const name of ['schema', 'search_path', 'currentSchema']) {
+    t.match(database(`postgres://db/baton?${name}=own`), [
+      { problem: `the parameter ${name}`, remedy: /search_path/ },
+    ])
+  }
   const [socket] = problems({ DATABASE_URL: 'postgres://me@/baton?host=/run/postgresql' })
   t.match(socket, { problem: /absolute URL/, remedy: /for a socket see docs\/operations/ })
 })
@@ -474,6 +496,16 @@ t.test('a size is a number of bytes, or of K, M or G of them, in any case', asyn
   t.equal(load({ BATON_LEASE_SECONDS: '600' }).config.leaseSeconds, 600)
 })
 
+t.test('a flag is one of the usual words, in any case', async (t) => {
+  for (const [words, value] of [
+    [['true', '1', 'yes', 'On'], true],
+    [['False', '0', 'no', 'off'], false],
+  ] as const) {
+    for (const word of words)
+      t.equal(load({ BATON_ALLOW_STDIO_CONNECTORS: word }).config.allowStdioConnectors, value, word)
+  }
+})
+
 t.test('durations are ISO 8601 without years and months', async (t) => {
   const good: [string, number][] = [
     ['PT30S', 30_000],
@@ -513,7 +545,9 @@ t.test('the data folder is made for its owner alone, or an error says why Baton 
   for (const dir of [file, join(file, 'data'), '/proc/baton', '/proc/baton/data']) {
     t.throws(() => makeDataDir(dir), {
       name: 'ConfigError',
-      problems: [{ path: 'BATON_DATA_DIR', problem: `Baton cannot keep its data in ${dir} (` }],
+      problems: [
+        { path: 'BATON_DATA_DIR', problem: `Baton cannot keep its data in ${dir} (`, remedy: /local disk/ },
+      ],
     })
   }
 })

@@ -31,12 +31,21 @@ t.test('variables that Baton starts no server with are refused before anything s
 })
 
 t.test('headers that cannot be sent with a request are refused in the configuration', async (t) => {
-  const own = ['Expect', 'keep-alive', 'upgrade', 'transfer-encoding']
-  for (const name of own) {
+  const unsent = ['Expect', 'keep-alive', 'upgrade', 'transfer-encoding', 'content-length']
+  for (const name of unsent) {
     const request = undici.request('http://127.0.0.1:1', { headers: { [name]: 'x' } })
     await t.rejects(request, { message: /header|not supported/ }, name)
   }
-  const file = `toolbox: {mcps: [{name: web, transport: sse, url: "https://a.test/", mode: strict, headers: {${own.map((name) => `${name}: x`)}, te: x}}]}`
+  const own = [
+    ...unsent,
+    'connection',
+    'host',
+    'content-type',
+    'accept',
+    'mcp-session-id',
+    'mcp-protocol-version',
+  ]
+  const file = `toolbox: {mcps: [{name: web, transport: sse, url: "https://a.test/", mode: strict, headers: {${own.map((name) => `${name}: x`)}, te: "é\\t1"}}]}`
   writeFileSync(join(folder, 'headers.yaml'), file)
   t.same(
     load({ BATON_CONFIG: 'headers.yaml' }).problems.map(({ path }) => path),

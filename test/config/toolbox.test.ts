@@ -18,7 +18,7 @@ toolbox:
     - name: web
       transport: streamable_http
       url: http://127.0.0.1:9/mcp
-      headers: {X-Api-Key: abc}
+      headers: {X-Api-Key: 123}
       mode: dynamic
       default_tool_config: {max_instances: 7, timeout: PT1M}
       prompts: [greet]
@@ -54,7 +54,7 @@ t.test('a toolbox is read, and fields that it leaves out have their defaults', a
         name: 'web',
         transport: 'streamable_http',
         url: 'http://127.0.0.1:9/mcp',
-        headers: { 'X-Api-Key': 'abc' },
+        headers: { 'X-Api-Key': '123' },
         mode: 'dynamic',
         default_tool_config: { max_instances: 7, timeout: 'PT60S' },
         bind: 'manual',
@@ -91,9 +91,12 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
     ],
     [mcp('transport: stdio'), 'toolbox.mcps[0].command', /required/],
     [mcp('transport: stdio, command: x, url: y'), 'toolbox.mcps[0].url', /does not belong/],
+    [mcp('transport: stdio, command: x, headers: {a: b}'), 'toolbox.mcps[0].headers', /does not belong/],
     [mcp('transport: sse'), 'toolbox.mcps[0].url', /required/],
     [mcp('transport: sse, url: "ftp://x"'), 'toolbox.mcps[0].url', /http/],
     [mcp(`${http}, command: x`), 'toolbox.mcps[0].command', /does not belong/],
+    [mcp(`${http}, args: [x]`), 'toolbox.mcps[0].args', /does not belong/],
+    [mcp(`${http}, env: {A: b}`), 'toolbox.mcps[0].env', /does not belong/],
     [mcp(`${http}, headers: {"a b": c}`), 'toolbox.mcps[0].headers.a b', /legal HTTP header/],
     [mcp(`${http}, headers: {a: "b\\nc"}`), 'toolbox.mcps[0].headers.a', /legal HTTP header/],
     [mcp(`${http}, headers: {Accept: x}`), 'toolbox.mcps[0].headers.Accept', /for the connection alone/],
@@ -103,7 +106,7 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
     [mcp(http, ''), 'toolbox.mcps[0].mode', /is required/],
     [mcp(http, ', mode: '), 'toolbox.mcps[0].mode', /is required/],
     [mcp(http, ', mode: loose'), 'toolbox.mcps[0].mode', /must be one of: strict, dynamic/],
-    [mcp('transport: sse, url: "http://u:p@h/x"'), 'toolbox.mcps[0].url', /user name or password/],
+    [mcp('transport: sse, url: "http://u@h/x"'), 'toolbox.mcps[0].url', /user name or password/],
     [mcp('transport: sse, url: web'), 'toolbox.mcps[0].url', /http or https URL/],
     [
       mcp(`${http}, default_tool_config: {timeout: 30}`),
@@ -141,11 +144,13 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
     ['providers: {acme: {}}', 'providers.acme', /not a known field/],
     ['providers: {openai: {oauth: {headers: {"a:": b}}}}', 'providers.openai.oauth.headers.a:', /header/],
     ['limits: {concurrent_turns: many}', 'limits.concurrent_turns', /whole number/],
+    ['limits: {concurrent: 1}', 'limits.concurrent', /not a known field/],
   ]
   for (const [yaml, path, problem] of cases) t.match(problems({}, yaml), [{ path, problem }], yaml)
   t.match(problems({}, mcp(http, ''))[0]?.remedy, /Strict allows .* dynamic, with default_tool_config, takes/)
-  const stray = problems({}, 'toolbox: {mcps: [web]}').map(({ path }) => path)
-  t.same(stray, ['toolbox.mcps[0]'], 'what is no server lacks no mode')
+  t.match(problems({}, mcp(`${http}, command: x`)), [{ remedy: 'Leave it out' }])
+  const stray = problems({}, 'toolbox: {mcps: [web, docs]}').map(({ path }) => path)
+  t.same(stray, ['toolbox.mcps[0]', 'toolbox.mcps[1]'], 'what is no server lacks no mode and no name')
 })
 
 t.test(
@@ -172,7 +177,7 @@ t.test('any value of the file can be overridden by its path', async (t) => {
     BATON__TOOLBOX__MCPS__0__ENV__EXTRA: 'a: b',
     BATON__TOOLBOX__MCPS__0__ENV__SSH_KEY: '-----BEGIN\nEND-----\n',
     // With the line break of a Kubernetes Secret that was made by `echo … | base64`
-    BATON__TOOLBOX__MCPS__1__HEADERS__X_API_KEY: 'Bearer x: y\n',
+    BATON__TOOLBOX__MCPS__1__HEADERS__X_API_KEY: 'Bearer x: y\r\n',
     BATON__TOOLBOX__MCPS__1__MODE: 'strict',
     BATON__TOOLBOX__MCPS__1__ALLOW_TOOLS: '[one, two]',
     BATON__TOOLBOX__MCPS__1__DENY_TOOLS: 'three, four',
@@ -186,7 +191,8 @@ t.test('any value of the file can be overridden by its path', async (t) => {
     BATON__PROVIDERS__ANTHROPIC__OAUTH__HEADERS__X_TEAM: 'research',
     BATON__PORT: '4321',
   }
-  const { config } = load(env, MCPS)
+  const { config, warnings } = load(env, MCPS)
+  t.same(warnings, [])
   t.match(config, {
     port: 4321,
     limits: { idleTimeoutMs: 7000, concurrentTurns: 1000 },

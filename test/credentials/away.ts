@@ -19,7 +19,7 @@ t.test(
     for (let i = 0; i < 9; i++) breaker.failed('odd', 0)
     for (const login of ['one', 'two', 'three', 'four']) {
       t.equal(breaker.waitMs(), 0)
-      breaker.failed(login, 0)
+      breaker.failed(login, 10_000)
     }
     t.equal(breaker.waitMs(), 30_000)
     clock = 30_000

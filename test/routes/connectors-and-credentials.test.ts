@@ -126,7 +126,7 @@ t.test('a connector with a bad field is refused, and the error names the field a
     [{ ...FILES, name: 'a.b' }, 'name', /lower-case/],
     [{ name: 'a', transport: 'sse' }, 'url', /required for transport sse/],
     [{ ...FILES, url: 'ftp://a' }, 'url', /http or https/],
-    [{ ...FILES, url: 'https://u:p@a.test' }, 'url', /user name/],
+    [{ ...FILES, url: 'https://:p@a.test' }, 'url', /user name/],
     [{ ...FILES, url: 'http://169.254.169.254/' }, 'url', /not public/, 'address_not_allowed'],
     [{ ...FILES, command: 'sh' }, 'command', /does not belong/],
     [{ ...FILES, headers: { 'a b': 'c' } }, 'headers.a b', /legal HTTP header/],
