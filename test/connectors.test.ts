@@ -331,10 +331,14 @@ t.test('environment variables stay with the program that they were given for', a
     env: { API_KEY: 'told' },
   })
   const path = `/v1/connectors/${made.body.id}`
-  for (const patch of [{ command: 'env' }, { args: ['/srv', '-v'] }]) {
+  for (const [patch, args] of [
+    [{ command: 'env' }, ['/srv']],
+    [{ args: ['/srv', '-v'] }, ['/srv', '-v']],
+  ] as const) {
     const refused = { status: 400, body: { error: { param: 'env', message: /given again/ } } }
     t.match(await own.call('PATCH', path, patch), refused)
-    t.match(await own.call('PATCH', path, { ...patch, env: { API_KEY: 'again' } }), { status: 200 })
+    const given = await own.call('PATCH', path, { ...patch, env: { API_KEY: 'again' } })
+    t.match(given, { status: 200, body: { command: 'env', args } })
   }
   t.match(
     await own.call('PATCH', path, { command: 'env', args: ['/srv', '-v'] }),

@@ -66,6 +66,7 @@ t.test('a toolbox is read, and fields that it leaves out have their defaults', a
       },
     ],
   })
+  t.equal(toolbox.mcps[1]?.headers?.['X-Api-Key'], '123', 'a value of a header is a text')
 })
 
 t.test('an address and a command may be as long as in the API', async (t) => {
