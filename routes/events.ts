@@ -63,10 +63,13 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       },
     },
     async (request, reply) => {
-      const session = await sessions.get(request.caller, request.params.id)
+      const find = () => sessions.get(request.caller, request.params.id)
+      const session = await find()
       const given = resumeAt(session.id, request.headers['last-event-id'], request.query.after)
       // Known before the headers leave: from then on the client expects to hear what is said.
       const place = given ?? { after: await bus.present(session.id) }
+      // The present of a session that was deleted meanwhile is that of an empty log, whose reader would wait for ever.
+      if (!given) await find()
       return streams.send(reply, sessionEvents(deps, request.caller, session.id, place))
     },
   )

@@ -6,7 +6,7 @@ import type { ReadOptions } from '../../src/bus/bus.ts'
 import { endId } from '../../src/bus/cursor.ts'
 import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { Turn } from '../../src/store/store.ts'
+import type { Session, Turn } from '../../src/store/store.ts'
 import { eventually, gate } from '../waiting.ts'
 import { cursorAt } from './fake-bus.ts'
 import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from './served-streams.ts'
@@ -146,6 +146,17 @@ t.test("a session's stream knows its place before its head leaves", async (t) =>
   }
   const live = await open('/v1/sessions/ses_1/events')
   t.same(typesIn(await until(live, '\n\n')), ['turn.created'])
+})
+
+t.test('a session that is deleted while its stream is opened has none', async (t) => {
+  let find = async () => ({ id: 'ses_1' }) as Session
+  const { open, bus } = await serve(t, turnRow(), { sessions: { get: () => find() } })
+  const { present } = bus.bus
+  bus.bus.present = (session) => {
+    find = async () => Promise.reject(new BatonError('session_not_found', 'It is deleted.'))
+    return present(session)
+  }
+  t.equal((await open('/v1/sessions/ses_1/events')).statusCode, 404)
 })
 
 t.test('a new turn is answered with its stream', async (t) => {
