@@ -119,10 +119,7 @@ export function createLlm(deps: LlmDeps): Llm {
         take(event)
       })
       outcome = 'ok'
-      const { deployment, request, amended } = call
-      // What was too much together is not refused for itself: it may go again once some of it is deleted.
-      const isTooMuch = amended.some((failure) => deployment.classify(failure).code === 'context_too_long')
-      if (!isTooMuch) refused.note(deployment.provider, request, attempts.request)
+      refused.note(call.deployment.provider, call.request, attempts.request)
     } catch (thrown) {
       if (thrown instanceof LlmStale) outcome = 'stale'
       else if (!call.signal.aborted) {

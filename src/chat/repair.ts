@@ -279,7 +279,8 @@ class Walk {
  */
 export const marksOf = once((part: Part): readonly string[] => {
   if (part.type === 'tool_result') return part.content.flatMap(marksOf)
-  const refusable = 'provenance' in part ? part.provenance?.opaque : 'data' in part ? part.data : undefined
+  const refusable =
+    'provenance' in part ? part.provenance?.opaque : 'data' in part ? asItIs(part)?.data : undefined
   return refusable === undefined ? [] : [sha256(refusable)]
 })
 

@@ -164,7 +164,11 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     index: committedSteps(turn),
     invalidCalls: 0,
     amended: [],
-    refused: deps.llm.refused.known(session.id, provider, model),
+    refused: deps.llm.refused.known(
+      session.id,
+      { provider, model, credential_id: credential.facts.id },
+      history,
+    ),
     hint: null,
     inFlight: null,
   }

@@ -34,7 +34,7 @@ export async function renderPreview(
     history: [...applyEdits(messages, request.context), ...input],
     stored: messages,
     registry,
-    refused: deps.llm.refused.known(id, provider, model),
+    refused: deps.llm.refused.known(id, { provider, model, credential_id: credential.facts.id }, messages),
     followUp: false,
   })
   const preview = deps.llm.preview(prepared.deployment, prepared.request)

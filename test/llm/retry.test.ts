@@ -5,6 +5,7 @@ import type { MessageInput, Part } from '../../src/chat/message.ts'
 import { marksOf } from '../../src/chat/repair.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
+import { PNG, pngOf } from '../emulators/bytes.ts'
 import { freePort } from '../servers.ts'
 import {
   type Answer,
@@ -314,10 +315,10 @@ t.test(
 t.test('what a model refused is known in its chat for an hour, once it answers without it', async (t) => {
   const provenance = { provider: 'made-up', model: 'one', credential_id: 'cred_1', opaque: 'token' }
   const thought: Part = { type: 'reasoning', text: 'Hm.', provenance }
-  const image: Part = { type: 'image', media_type: 'image/png', data: 'AAAA' }
+  const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
   const linked: Part = { type: 'image', media_type: 'image/png', url: 'https://x.test/a.png' }
   const asked: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'go' }] }
-  const later = { ...image, data: 'BBBB' }
+  const later = { ...image, data: pngOf(1, 1) }
   const messages: MessageInput[] = [
     { role: 'user', parts: [image, linked] },
     { role: 'assistant', parts: [thought] },
@@ -327,33 +328,33 @@ t.test('what a model refused is known in its chat for an hour, once it answers w
     ...vendor,
     amend: ({ body }, request) =>
       body === 'thought' ? withoutReasoning(request) : withoutUnread(request, body, [[/image/, () => true]]),
-    classify: ({ status, body }) => upstream(status === 413 ? 'context_too_long' : 'upstream_rejected', body),
   }
   let clock = 0
   const refuse = async (answers: Answer[], request = { ...REQUEST, messages }) => {
     const server = await upstreamServer(t, ...answers)
     const { call, llm } = bench(t, server.url, { now: () => clock })
     await collect(call({ deployment, amended: [], request }))
-    return (...names: [session: string, provider: string, model: string]) => llm.refused.known(...names)
+    return (to = {}, history = messages, session = REQUEST.session_id) => {
+      const target = { provider: 'made-up', model: 'one', credential_id: REQUEST.credential.id, ...to }
+      const marks = llm.refused.known(session, target, history)
+      return marks && [...marks]
+    }
   }
-  const chat = [REQUEST.session_id, 'made-up', 'one'] as const
   const known = await refuse([status(400, 'thought'), status(400, 'image'), whole])
-  t.strictSame(
-    [...(known(...chat) ?? [])],
-    [...marksOf(image), ...marksOf(thought)],
-    'an address may answer the next time, and what was just given may be sound',
-  )
-  t.equal(known('ses_2', 'made-up', 'one'), undefined)
-  t.equal(known(REQUEST.session_id, 'made-up', 'two'), undefined)
+  const refused = [...marksOf(image), ...marksOf(thought)]
+  t.strictSame(known(), refused, 'an address may answer the next time, and what was just given may be sound')
+  t.strictSame(known({}, [...messages, asked]), refused)
+  t.strictSame(known({}, messages.slice(1)), [], 'the others may be sound, or too much only together with it')
+  t.equal(known({ model: 'two' }), undefined)
+  t.equal(known({ credential_id: 'cred_2' }), undefined, 'it may lead to another backend')
+  t.equal(known({}, messages, 'ses_2'), undefined)
   clock += 3_600_000
-  t.equal(known(...chat), undefined)
+  t.equal(known(), undefined)
 
   const guessed = await refuse([status(400, 'image'), status(400, 'else')])
-  t.equal(guessed(...chat), undefined, 'a guess that did not help is not kept')
+  t.equal(guessed(), undefined, 'a guess that did not help is not kept')
   const sound = await refuse([whole], { ...REQUEST, messages: [asked] })
-  t.equal(sound(...chat), undefined)
-  const tooMuch = await refuse([status(413, 'image'), whole])
-  t.equal(tooMuch(...chat), undefined, 'what was too much together may go again once some of it is deleted')
+  t.equal(sound(), undefined)
 })
 
 t.test('a 401 renews the credential once', async (t) => {
