@@ -1,6 +1,7 @@
 /** What the emulated Anthropic API refuses of messages: blocks and their order. */
 
 import t from 'tap'
+import { refusalOf } from './anthropic.ts'
 import {
   assistant,
   type Body,
@@ -10,6 +11,7 @@ import {
   type Refused,
   refuses,
   user,
+  VERSION,
 } from './anthropic-requests.ts'
 import { DAMAGED, JPEG, PDF, PNG, pdfOf, pngOf } from './bytes.ts'
 
@@ -343,3 +345,8 @@ const REFUSALS: Refused[] = [
 ]
 
 t.test('wrong messages are refused', async (t) => refuses(t, await emulate(t), REFUSALS))
+
+t.test('images of megabytes are not a long prompt', async (t) => {
+  const image = { type: 'image', source: { ...png, data: PNG.slice(0, 11).padEnd(8 << 20, 'A') } }
+  t.equal(refusalOf({ headers: VERSION, body: base({ messages: [user([image, image])] }) }), null)
+})

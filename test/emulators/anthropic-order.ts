@@ -53,11 +53,7 @@ export function checkMessages(messages: unknown, model: EmulatedModel): Turn[] {
  */
 function checkMedia(turns: Turn[], { window }: EmulatedModel): void {
   const most = window > 200_000 ? 600 : 100
-  const blocks = turns.flatMap((turn) => turn.blocks)
-  const all = [...blocks, ...blocks.flatMap(({ content }) => list(content).map(object))]
-  const sources = (kind: string) =>
-    all.filter(({ type }) => type === kind).map(({ source }) => object(source))
-  const [images, documents] = [sources('image'), sources('document')]
+  const [images, documents] = [sourcesIn(turns, 'image'), sourcesIn(turns, 'document')]
   const pages = documents.reduce((sum, { data }) => sum + pdfPages(data), 0)
   if (images.length + documents.length > most)
     invalid(`too many images and documents: ${images.length} + ${documents.length} > ${most}`)
@@ -66,6 +62,18 @@ function checkMedia(turns: Turn[], { window }: EmulatedModel): void {
   if (images.length > 20 && images.some(({ data }) => pngSide(data) > 2000))
     invalid(`${SIDES} for many-image requests: 2000 pixels`)
 }
+
+function sourcesIn(turns: Turn[], kind: 'image' | 'document'): Json[] {
+  const blocks = turns.flatMap((turn) => turn.blocks)
+  const all = [...blocks, ...blocks.flatMap(({ content }) => list(content).map(object))]
+  return all.filter(({ type }) => type === kind).map(({ source }) => object(source))
+}
+
+/** Characters that are no words: an image is read by its pixels, a PDF by its pages. */
+export const base64In = (turns: Turn[]): number =>
+  [...sourcesIn(turns, 'image'), ...sourcesIn(turns, 'document')]
+    .filter(({ type }) => type === 'base64')
+    .reduce((sum, { data }) => sum + String(data).length, 0)
 
 const SIDES = 'At least one of the image dimensions exceed max allowed size'
 

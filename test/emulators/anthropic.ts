@@ -7,7 +7,7 @@
  */
 import { readFileSync } from 'node:fs'
 import { MODELS, modelInfo, modelOf } from './anthropic-models.ts'
-import { checkMessages, mergeRoles, type Turn } from './anthropic-order.ts'
+import { base64In, checkMessages, mergeRoles, type Turn } from './anthropic-order.ts'
 import { checkFields, checkHead, type Head, invalid, Refusal } from './anthropic-rules.ts'
 import { createPromptCache, requestId, tell } from './anthropic-stream.ts'
 import { type Asker, checkReplay } from './anthropic-thinking.ts'
@@ -128,7 +128,7 @@ function read(text: string, organization: string, head: Head): { asker: Asker; t
   if (!model) throw new Refusal(404, 'not_found_error', `model: ${id}`)
   checkFields(body, head, model)
   const turns = checkMessages(body.messages, model)
-  const size = Math.ceil(text.length / 4)
+  const size = Math.ceil((text.length - base64In(turns)) / 4)
   if (size > model.window) invalid(`prompt is too long: ${size} tokens > ${model.window} maximum`)
   return { asker: { model, organization, body }, turns }
 }
