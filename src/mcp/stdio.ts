@@ -247,8 +247,9 @@ function readLine(whole: Buffer, transport: StdioTransport): void {
 function dropLine(parts: Buffer[], transport: StdioTransport, maxBytes: number): void {
   const [head = '', tail = ''] = parts.map((part) => part.toString('latin1'))
   const atStart = /^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)/.exec(head)
-  // At the end of the line one brace closes the message, so this id is the message's own.
-  const atEnd = /"id"\s*:\s*(\d+)\s*\}\s*$/.exec(tail)
+  // At the end of the line one brace closes the message, so this id is the message's own. Servers made with the C# SDK
+  // write the members of a base class last (its JsonRpcMessage.cs).
+  const atEnd = /"id"\s*:\s*(\d+)\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$/.exec(tail)
   const id = atStart?.[1] ?? atEnd?.[1]
   if (id === undefined) void transport.close()
   else transport.onrefused?.(Number(id), 'too_large', `The server's answer is larger than ${maxBytes} bytes.`)

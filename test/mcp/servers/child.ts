@@ -165,9 +165,12 @@ createInterface({ input: process.stdin }).on('line', (line) => {
   if (mode === 'noisy') process.stdout.write(`handling ${rpc.method}\n`)
   // The call's arguments become the answer, which is neither a result nor an error by JSON-RPC
   if (rpc.params?.name === 'broken') return write({ id: rpc.id, ...rpc.params.arguments })
-  // As servers in Go and Python write it
-  if (rpc.params?.name === 'big, with its id last')
-    return write({ result: text('x'.repeat(Number(rpc.params.arguments?.bytes))), id: rpc.id })
+  if (rpc.params?.name === 'big, with its members in order') {
+    const { bytes, order } = rpc.params.arguments ?? {}
+    const members = { jsonrpc: '2.0', id: rpc.id, result: text('x'.repeat(Number(bytes))) }
+    const ordered = (order as (keyof typeof members)[]).map((name) => [name, members[name]])
+    return void process.stdout.write(`${JSON.stringify(Object.fromEntries(ordered))}\n`)
+  }
   const isTearing = mode === 'torn' && rpc.params?.cursor !== undefined
   isTorn ||= isTearing
   if (isTearing || (mode === 'listless' && rpc.method === 'tools/list'))
