@@ -42,8 +42,8 @@ interface State {
   /** A call named no tool: it would stay in the history as one that nobody can make */
   nameless: boolean
   /**
-   * A call that closed without arguments: truly empty, or cut by the length limit before its first one.
-   * Only the next block or the message's end tells, and a cut one must not be run.
+   * The block that opened last, if it is a call that closed without arguments: truly empty, or cut by the length limit
+   * before its first one. Only the next block or the message's end tells, and a cut one must not be run.
    */
   bare: { index: number; part: AssistantPart } | null
 }
@@ -160,7 +160,9 @@ function onBlockStop(state: State, event: Json): ModelEvent[] {
   const part = block?.part()
   if (!block || !part) return []
   const { index } = block
-  if (!isBare(part)) return [partEvent(state, index, part)]
+  // Blocks may be open together (wire/anthropic.md 6): only the one that opened last may have been cut.
+  const isLast = index === state.blocks - 1
+  if (!isLast || !isBare(part)) return [partEvent(state, index, part)]
   state.bare = { index, part }
   return []
 }
@@ -193,14 +195,9 @@ function onMessageDelta(state: State, event: Json): ModelEvent[] {
 
 /** Proxies leave out the ends of blocks: such blocks belong to the message all the same. */
 function onMessageStop(state: State): ModelEvent[] {
-  // A length limit may have cut the call that closed before these blocks, and the last of the blocks whose end was left
-  // out.
-  dropCut(state)
-  const rest = [...state.open.keys()].flatMap((index) => [
-    ...releaseBare(state),
-    ...onBlockStop(state, { index }),
-  ])
-  dropCut(state)
+  const rest = [...state.open.keys()].flatMap((index) => onBlockStop(state, { index }))
+  // A length limit may have cut it.
+  if (FINISHES.get(state.stopReason ?? '') === 'length') state.bare = null
   rest.push(...releaseBare(state))
   const reason = finishOf(state)
   if (state.nameless && reason !== 'refusal')
@@ -229,10 +226,6 @@ const FINISHES = new Map<string, StepFinish>([
   ['model_context_window_exceeded', 'length'],
   ['refusal', 'refusal'],
 ])
-
-function dropCut(state: State): void {
-  if (FINISHES.get(state.stopReason ?? '') === 'length') state.bare = null
-}
 
 const finishOf = ({ stopReason, called }: State): StepFinish =>
   FINISHES.get(stopReason ?? '') ?? (called ? 'tool_calls' : 'stop')

@@ -212,6 +212,17 @@ t.test('a stream becomes the parts of a message', async (t) => {
     const both = parse(framed(...tool('a', ''), ...text, ...end('tool_use')))
     t.equal(both.filter(({ type }) => type === 'part').length, 2, 'each part is told once')
     t.match(fold(parse(framed(...tool('a', ''), ...second, ...end('max_tokens')))), [{ call_id: 'call_a' }])
+    const together = tool('a', '').flatMap((event, i) => [event, second[i] ?? event])
+    for (const [order, events] of Object.entries({
+      same: together,
+      reverse: together.toSpliced(-2, 2, ...together.slice(-2).reverse()),
+    })) {
+      const whole = fold(parse(framed(...events, ...end('tool_use'))))
+      t.match(whole, [{ call_id: 'call_a' }, { call_id: 'call_b' }], `closed in the ${order} order`)
+      const [only, ...others] = fold(parse(framed(...events, ...end('max_tokens'))))
+      t.match(only, { call_id: 'call_a' }, 'the one that opened first was whole')
+      t.same(others, [])
+    }
     const beside = [...text.slice(0, -1), ...tool('a', ''), ...end('max_tokens')]
     t.match(
       fold(parse(framed(...beside))),
@@ -405,6 +416,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
       t.strictSame(last(...alone, ...end('end_turn')), { type: 'finish', reason: 'stop', silent: 'thoughts' })
     for (const [reason, ...events] of [
       ['end_turn', ...thinking, ...text('So.')],
+      ['end_turn', ...text('So.'), ...thinking],
       ['end_turn', ...text('')],
       ['max_tokens', ...thinking],
       ['refusal', ...thinking],
@@ -500,6 +512,11 @@ t.test('a stream becomes the parts of a message', async (t) => {
       framed(
         { type: 'message_start', message: { usage } },
         { type: 'message_delta', delta: {}, usage: later },
+        {
+          type: 'message_delta',
+          delta: {},
+          usage: { input_tokens: 0, cache_creation_input_tokens: 0, output_tokens: 0 },
+        },
         ...end('end_turn'),
       ),
     )
@@ -603,13 +620,16 @@ t.test('an answer that breaks off and is followed by another answer is a failure
     thrownBy(() => after(...begun, start('msg_b'))),
     { code: 'upstream_disconnected' },
   )
+  const bare = { type: 'message_start', message: {} }
   for (const same of [
     [...begun, text[2], start('msg_a')],
+    [...begun, text[2], bare, start('msg_a')],
+    [bare, ...text, start('msg_a')],
     [start('msg_a'), start('msg_b')],
   ])
     t.match(
       after(...same.flatMap((event) => event ?? [])).at(-1),
       { reason: 'stop' },
-      'a new start is fine before the first content, or with the same id',
+      'a new start is fine before the first content, or if its id is no other',
     )
 })
