@@ -36,8 +36,8 @@ export function planThinking(request: ModelRequest, family: Family, maxTokens: n
     if (accepts('adaptive')) note('reasoning.effort: this model always thinks; "none" was sent as "low"')
   }
   if (accepts('adaptive')) return adaptive(effort, family, note)
-  if (effort === undefined || effort === 'none') return unasked(family)
-  if (accepts('enabled')) return budget(effort, request, maxTokens, note)
+  if (effort === undefined) return unasked(family)
+  if (effort !== 'none' && accepts('enabled')) return budget(effort, request, maxTokens, note)
   note('reasoning.effort: not accepted by this model')
   return unasked(family)
 }

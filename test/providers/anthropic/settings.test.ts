@@ -96,7 +96,9 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     t.strictSame(plan('claude-opus-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
     t.strictSame(plan('claude-haiku-5-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
     t.strictSame(plan('claude-sonnet-5-5', 'none'), { ...quiet, thinking: { type: 'between_tools' } })
-    t.match(plan('claude-opus-5-5', 'none'), { thinking: bound, effort: 'low', notes: [/always thinks/] })
+    const always = plan('claude-opus-5-5', 'none')
+    t.match(always, { thinking: bound, effort: 'low', notes: [/always thinks/] })
+    t.equal(always.notes.length, 1)
     t.match(plan('glm-9', 'none'), { ...quiet, notes: [/left out/] })
   })
 
@@ -120,7 +122,7 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     )
     const limited = (max_output_tokens: number) =>
       plan('claude-haiku-4-5', 'high', { settings: { max_output_tokens } })
-    t.match(limited(6000), { thinking: { budget_tokens: 3000 } })
+    t.match(limited(6001), { thinking: { budget_tokens: 3000 } })
     t.match(limited(1500), { thinking: { budget_tokens: 1024 } })
     t.match(limited(1024), { thinking: { type: 'disabled' }, notes: [/above 1024/] })
   })
@@ -255,7 +257,8 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     t.match(plan('claude-opus-5-5', 'none', reported(['adaptive', 'disabled'])), {
       thinking: { type: 'disabled' },
     })
-    t.match(plan('claude-opus-5', 'high', reported([])), { thinking: undefined, notes: [/not accepted/] })
+    for (const effort of ['high', 'none'] as const)
+      t.match(plan('claude-opus-5', effort, reported([])), { thinking: undefined, notes: [/not accepted/] })
   })
 
   await t.test('a setting that a model of an unknown family refuses is left out later', async (t) => {
