@@ -139,7 +139,10 @@ const itemDone: Handler = (state, event) => {
   return settle(state, item, wire)
 }
 
-/** `response.done` (a relay's, or the WebSocket's) says by its status which end it is. `end`: without a known status. */
+/**
+ * `response.done` (a relay's, or the WebSocket's) says by its status if it is another end than `end`, and so does vLLM's
+ * `response.completed` (vllm-project/agentic-api#273).
+ */
 const ended =
   (end: Handler): Handler =>
   (state, event) => {
@@ -184,7 +187,6 @@ const failed: Handler = (state, response) => {
 }
 
 const ENDS: ReadonlyMap<string, Handler> = new Map([
-  ['completed', completed],
   ['incomplete', incomplete],
   ['failed', failed],
 ])

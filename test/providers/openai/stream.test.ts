@@ -388,6 +388,17 @@ t.test('quirks of the stream are read', async (t) => {
     t.strictSame(last({ output_tokens: 0 }, item(0, message('So.'))), stop)
     const thought = item(0, { type: 'reasoning', summary: [] })
     t.strictSame(last({ output_tokens: 0 }, thought), { ...stop, silent: 'thoughts' })
+    const made = { type: 'image_generation_call', status: 'completed', result: 'AAAA' }
+    for (const told of [message('So.'), made]) {
+      const events = parse(
+        framed(item(0, told), item(1, { type: 'reasoning', encrypted_content: 'g' }), completed()),
+      )
+      t.strictSame(events.at(-1), stop, 'reasoning beside an answer is not all there is')
+      t.notOk(
+        events.some(({ type }) => type === 'reasoning.delta'),
+        'no reader is told nothing',
+      )
+    }
   })
 
   await t.test('a missing count is 0', async (t) => {
@@ -469,6 +480,8 @@ t.test('quirks of the stream are read', async (t) => {
     t.match(rest.at(-2), { type: 'usage' }, 'the usage is kept')
     const refused = item(1, { type: 'message', content: [{ type: 'refusal', refusal: 'No.' }] })
     t.equal(finishOf(parse(framed(...nameless, refused, completed()))), 'refusal')
+    const cut = { type: 'response.incomplete', response: {} }
+    t.equal(finishOf(parse(framed(...nameless.slice(0, 2), cut))), 'length', 'a cut call is no invalid one')
     const late = [...nameless.slice(0, 2), item(0, called('call_a', '{}')), completed()]
     t.equal(finishOf(parse(framed(...late))), 'tool_calls', 'a call’s name may come with its end')
   })
@@ -567,6 +580,7 @@ t.test('quirks of the stream are read', async (t) => {
     const end = (response: Record<string, unknown>) => framed({ type: 'response.done', response })
     t.equal(finishOf(parse(end({}))), 'stop')
     t.equal(finishOf(parse(end({ status: 'incomplete' }))), 'length')
+    t.equal(finishOf(parse(framed(completed({ status: 'incomplete' })))), 'length', 'as vLLM says it')
     t.match(
       thrownBy(() => parse(end({ status: 'failed', error: { code: 'invalid_prompt' } }))),
       { code: 'upstream_rejected' },
@@ -574,7 +588,7 @@ t.test('quirks of the stream are read', async (t) => {
   })
 
   await t.test('response.failed is a failure at once, whatever its status', async (t) => {
-    for (const status of ['in_progress', null, 5]) {
+    for (const status of ['in_progress', 'completed', null, 5]) {
       const event = { type: 'response.failed', response: { status, error: { code: 'invalid_prompt' } } }
       const parser = parserOf(chatgpt, origin)
       t.match(
