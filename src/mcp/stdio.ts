@@ -226,18 +226,22 @@ function readLine(whole: Buffer, transport: StdioTransport): void {
   const line = isMarked ? whole.subarray(BYTE_ORDER_MARK.length) : whole
   // A line that does not begin with `{` is chatter: letting a parser find that out costs many times as much.
   if (line.find((byte) => byte > 32) !== 123) return
+  const text = line.toString('utf8')
   let json: unknown
   let message: JSONRPCMessage
   try {
-    json = JSON.parse(line.toString('utf8'))
+    json = JSON.parse(text)
     // So is any other JSON, such as a log's: the SDK takes fifty times as long to refuse it, two seconds for a pipe full.
     if (!isRecord(json) || json.jsonrpc !== '2.0') return
     message = parseJSONRPCMessage(repairMessage(json))
   } catch (error) {
     transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
-    // This is an answer, though a broken one: its request would wait for a better one that never comes.
-    if (isRecord(json) && !('method' in json) && typeof json.id === 'number')
-      transport.onrefused?.(json.id, 'protocol', "The server's answer is not valid JSON-RPC.")
+    // This is an answer, though a broken one: its request would wait for a better one that never comes. Python writes
+    // NaN, which JSON has not.
+    const isAnswer = isRecord(json) ? !('method' in json) : text.includes('"jsonrpc"')
+    const id = isRecord(json) ? json.id : idIn(text, text)
+    if (isAnswer && typeof id === 'number')
+      transport.onrefused?.(id, 'protocol', "The server's answer is not valid JSON-RPC.")
     return
   }
   transport.onmessage?.(message)
@@ -246,11 +250,17 @@ function readLine(whole: Buffer, transport: StdioTransport): void {
 /** Only the request behind an oversized answer fails, so that a stateful server keeps its state. */
 function dropLine(parts: Buffer[], transport: StdioTransport, maxBytes: number): void {
   const [head = '', tail = ''] = parts.map((part) => part.toString('latin1'))
+  const id = idIn(head, tail)
+  if (id === undefined) void transport.close()
+  else transport.onrefused?.(id, 'too_large', `The server's answer is larger than ${maxBytes} bytes.`)
+}
+
+/** The id of the request that a line answers, by its start and its end; undefined if neither has one. */
+function idIn(head: string, tail: string): number | undefined {
   const atStart = /^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)/.exec(head)
   // At the end of the line one brace closes the message, so this id is the message's own. Servers made with the C# SDK
   // write the members of a base class last (its JsonRpcMessage.cs).
   const atEnd = /"id"\s*:\s*(\d+)\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$/.exec(tail)
   const id = atStart?.[1] ?? atEnd?.[1]
-  if (id === undefined) void transport.close()
-  else transport.onrefused?.(Number(id), 'too_large', `The server's answer is larger than ${maxBytes} bytes.`)
+  return id === undefined ? undefined : Number(id)
 }

@@ -269,6 +269,7 @@ t.test('an answer that is not valid JSON-RPC fails its call at once', async (t) 
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
   for (const answer of [{ result: { content: [] }, more: 1 }, {}])
     await fails(t, call(mcp, child('good'), 'broken', answer), { kind: 'protocol', sent: true })
+  await fails(t, call(mcp, child('good'), 'no JSON'), { kind: 'protocol', sent: true })
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 

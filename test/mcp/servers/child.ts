@@ -163,6 +163,9 @@ createInterface({ input: process.stdin }).on('line', (line) => {
   if (mode === 'unlicensed' && rpc.method === 'initialize')
     return write({ id: rpc.id, error: { code: -32603, message: 'No licence' } })
   if (mode === 'noisy') process.stdout.write(`handling ${rpc.method}\n`)
+  // As Python writes it
+  if (rpc.params?.name === 'no JSON')
+    return void process.stdout.write(`{"jsonrpc":"2.0","id":${rpc.id},"result":{"content":[],"rows":NaN}}\n`)
   // The call's arguments become the answer, which is neither a result nor an error by JSON-RPC
   if (rpc.params?.name === 'broken') return write({ id: rpc.id, ...rpc.params.arguments })
   if (rpc.params?.name === 'big, with its members in order') {
