@@ -205,10 +205,14 @@ t.test('messages become the vendor’s', async (t) => {
         said('d'),
       ]
       const { body } = render({ model: 'claude-opus-5', messages: history })
-      const marked = body.messages.flatMap(({ content }, i) =>
-        content.flatMap((item) => ('cache_control' in item ? [`${i} ${item.type}`] : [])),
-      )
-      t.strictSame(marked, ['0 text', '4 tool_result', '6 text'])
+      const marked = ({ messages }: typeof body) =>
+        messages.flatMap(({ content }, i) =>
+          content.flatMap((item) => ('cache_control' in item ? [`${i} ${item.type}`] : [])),
+        )
+      t.strictSame(marked(body), ['0 text', '4 tool_result', '6 text'])
+      const later = [...history, answered(called('f')), results(returned('f'))]
+      const { body: next } = render({ model: 'claude-opus-5', messages: later })
+      t.strictSame(marked(next), ['0 text', '6 text', '8 tool_result'])
       t.equal(JSON.stringify(body.system).match(/cache_control/g)?.length, 1)
       t.equal(JSON.stringify(body).match(/cache_control/g)?.length, 4)
     },
@@ -221,7 +225,7 @@ t.test(
     const options = {
       ...OPTIONS,
       system_blocks: ['First.', 'Second.'],
-      headers: { 'anthropic-beta': 'context-1m-2025-08-07, oauth-2025-04-20', 'x-app': 'own' },
+      headers: { 'anthropic-beta': 'context-1m-2025-08-07, oauth-2025-04-20,', 'x-app': 'own' },
     }
     const wish = { model: 'claude-opus-5-5', request: { options } }
     const { path, headers, body } = render(wish, anthropicOauth)

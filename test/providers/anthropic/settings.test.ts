@@ -59,6 +59,7 @@ t.test('thinking is asked for as each model takes it', async (t) => {
       effort: 'high',
       notes: [/"xhigh" was sent as "high"/],
     })
+    t.match(plan('claude-opus-4-6', 'max'), { effort: 'max', notes: NONE })
     t.match(plan('claude-opus-5', 'minimal'), { effort: 'low', notes: [/"minimal" was sent as "low"/] })
     const reported = { id: 'claude-opus-5', efforts: [] }
     t.match(plan('claude-opus-5', 'low', { request: { reported } }), {
@@ -71,6 +72,7 @@ t.test('thinking is asked for as each model takes it', async (t) => {
   await t.test('a Claude by the name of a cloud or a gateway is known', async (t) => {
     for (const model of [
       'us.anthropic.claude-sonnet-4-5-20250929-v1:0',
+      'claude-sonnet-4-5@20250929',
       'anthropic/claude-sonnet-4.5',
       'anthropic/claude-sonnet-4.5:beta',
       'databricks-claude-sonnet-4-5',
@@ -90,16 +92,18 @@ t.test('thinking is asked for as each model takes it', async (t) => {
     )
     const { boundThinking, systemMessages } = anthropic.capabilities('anthropic/claude-opus-5.5')
     t.same([boundThinking, systemMessages], [true, false])
+    t.equal(anthropic.capabilities('glm-9').boundThinking, false)
   })
 
   await t.test('effort none stops thinking if the model can stop, and is noted otherwise', async (t) => {
-    t.strictSame(plan('claude-opus-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
-    t.strictSame(plan('claude-haiku-5-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
+    for (const model of ['claude-opus-5', 'claude-haiku-5-5', 'claude-haiku-4-5'])
+      t.strictSame(plan(model, 'none'), { ...quiet, thinking: { type: 'disabled' } }, model)
     t.strictSame(plan('claude-sonnet-5-5', 'none'), { ...quiet, thinking: { type: 'between_tools' } })
     const always = plan('claude-opus-5-5', 'none')
     t.match(always, { thinking: bound, effort: 'low', notes: [/always thinks/] })
     t.equal(always.notes.length, 1)
     t.match(plan('glm-9', 'none'), { ...quiet, notes: [/left out/] })
+    t.strictSame(plan('glm-9', 'high'), { ...quiet, thinking: shown, effort: 'high' })
   })
 
   await t.test('the 4.5 generation gets a thinking budget within max_tokens', async (t) => {
@@ -340,7 +344,11 @@ t.test('settings become the vendor’s', async (t) => {
     t.match(settle('claude-opus-4-6', { ...thinks, top_p: 0.9 }), { top_p: undefined, notes: [/below 0.95/] })
   })
   await t.test('max_output_tokens is lowered to what the model takes', async (t) => {
-    t.match(settle('claude-haiku-4-5', { max_output_tokens: 500 }), { max_tokens: 500 })
+    for (const max_output_tokens of [500, 64_000])
+      t.match(settle('claude-haiku-4-5', { max_output_tokens }), {
+        max_tokens: max_output_tokens,
+        notes: NONE,
+      })
     t.match(settle('claude-haiku-4-5', { max_output_tokens: 100_000 }), {
       max_tokens: 64_000,
       notes: [/lowered to 64000/],
@@ -424,7 +432,7 @@ t.test('settings become the vendor’s', async (t) => {
 
   await t.test('only models that have system messages within a conversation get them', async (t) => {
     const having = 'opus-4-8 opus-5 fable-5 mythos-5 sonnet-5-5 opus-5-5 fable-5-2'
-    for (const line of `${having} opus-4-7 sonnet-5 haiku-4-5`.split(' ')) {
+    for (const line of `${having} opus-4-7 sonnet-5 haiku-4-5 opus-9`.split(' ')) {
       const { systemMessages } = anthropic.capabilities(`claude-${line}`)
       t.equal(systemMessages, having.split(' ').includes(line), line)
     }

@@ -126,7 +126,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     }
     for (const model of ['claude-test', 'anthropic/claude-sonnet-5', 'test-model'])
       t.equal(kept(model), undefined, `thinking of ${model} goes back only with a signature`)
-    for (const model of ['MiMo-V2-Flash', 'z-ai/glm-5', 'kimi-k3', 'deepseek-v4-pro'])
+    for (const model of ['MiMo-V2-Flash', 'z-ai/glm-5', 'kimi-k3', 'deepseek/deepseek-v4-pro'])
       t.equal(kept(model), 'signed:', `thinking of ${model}, which may sign none, can go back all the same`)
     const events = parse(framed(...block(0, { type: 'redacted_thinking', data: 'abc' }), ...end('end_turn')))
     t.match(fold(events), [{ type: 'reasoning', text: '', provenance: { opaque: 'redacted:abc' } }])
