@@ -86,6 +86,10 @@ t.test('a stream goes on after a cursor; after the end of its turn the answer is
   for (const type of ['turn.created', 'turn.started', 'content.delta', 'turn.completed']) await say(type)
   const resumed = await all(await open('/v1/turns/turn_1/events', { 'last-event-id': cursorAt('ses_1', 2) }))
   t.same(typesIn(resumed), ['content.delta', 'turn.completed'])
+  t.ok(
+    resumed.includes(`id: ${endId(cursorAt('ses_1', 4), 'turn_1')}\n`),
+    'the last id says that the turn is over',
+  )
   const both = await all(
     await open('/v1/turns/turn_1/events?after=start', { 'last-event-id': cursorAt('ses_1', 3) }),
   )
