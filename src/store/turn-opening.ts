@@ -65,7 +65,7 @@ export function openRecord(request: OpenTurn, parts: Parts, environment?: Enviro
       idempotency_key,
       body_hash,
     },
-    message: parts.newMessage(message, session_id),
+    message,
     on_busy,
     queue_limit,
     lease,
@@ -83,7 +83,8 @@ export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): O
   if (answer.kind === 'queued') return { kind: answer.kind, turn, interrupted: answer.interrupted }
   const { session_id } = turn
   const fence = { session_id, owner: request.lease.owner, epoch: answer.epoch }
-  const message = asStored(session_id, request.message, answer.message)
+  const input = { id: request.message.id, turn_id: turn.id, role: 'user' as const, parts: turn.input }
+  const message = asStored(session_id, input, answer.message)
   const { ground, rewrites, earlier, registry } = answer.start
   const bindings = toBindings(answer.start.bindings)
   const before = readable(earlier ?? [], parts)

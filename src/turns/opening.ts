@@ -105,11 +105,10 @@ function wholeChoice(session: Session, { turn, on_busy }: OpenTurn): NewTurn {
 }
 
 function turnRow(session: string, request: StartTurn): Pick<OpenTurn, 'turn' | 'message' | 'on_busy'> {
-  const turn = newId('turn')
   const { on_busy, ...given } = request
   return {
-    turn: { id: turn, session_id: session, ...given },
-    message: { id: newId('msg'), turn_id: turn, role: 'user', parts: given.input },
+    turn: { id: newId('turn'), session_id: session, ...given },
+    message: { id: newId('msg') },
     on_busy,
   }
 }

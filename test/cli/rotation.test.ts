@@ -58,7 +58,7 @@ async function fill(store: Store): Promise<void> {
       idempotency_key: null,
       body_hash: '',
     },
-    message: { id: 'msg_3', turn_id: 'turn_1', role: 'user', parts: text },
+    message: { id: 'msg_3' },
     on_busy: 'reject',
     queue_limit: 1,
     lease: { owner: 'me', seconds: 60 },

@@ -51,18 +51,16 @@ export function openRequest(
   session: string,
   rest: Partial<Omit<OpenTurn, 'turn'>> & { turn?: Partial<OpenTurn['turn']> } = {},
 ): OpenTurn {
-  const turn = id('turn')
-  const input = rest.turn?.input ?? text('Hello')
   return {
     on_busy: 'reject',
     queue_limit: 16,
     lease: LEASE,
-    message: message('', { turn_id: turn, parts: input }),
+    message: { id: id('msg') },
     ...rest,
     turn: {
-      id: turn,
+      id: id('turn'),
       session_id: session,
-      input,
+      input: text('Hello'),
       context: [],
       max_steps: 16,
       provider: null,

@@ -50,7 +50,7 @@ function fakeTurns(store: Store) {
       const { on_busy, ...turn } = request
       const opened = await store.turns.open(caller, {
         turn: { id, session_id: session, ...turn },
-        message: { id: newId('msg'), turn_id: id, role: 'user', parts: request.input },
+        message: { id: newId('msg') },
         on_busy: on_busy === 'enqueue' ? 'enqueue' : 'reject',
         queue_limit: 16,
         lease: { owner: 'test', seconds: 600 },

@@ -96,7 +96,8 @@ export class Unreadable extends BatonError {
 
 export interface OpenTurn {
   turn: NewTurn
-  message: NewMessage
+  /** What the turn's input becomes */
+  message: { id: string }
   /** `interrupt`: marks the running turn as to be cancelled and queues this one before those that wait */
   on_busy: 'reject' | 'enqueue' | 'interrupt'
   /** Queued turns allowed in a session; those that interrupt are counted apart */
