@@ -76,10 +76,13 @@ function causes(thrown: unknown): unknown[] {
 
 function fromKnownError(error: unknown, server: Server, exchange?: Exchange): McpError | null {
   const { name } = server
-  const failed = (kind: McpErrorKind, words: string, sent: boolean) =>
-    new McpError(kind, words, { sent, cause: error })
+  const failed = (kind: McpErrorKind, words: string, sent: boolean, retryAfterMs?: number) =>
+    new McpError(kind, words, { sent, cause: error, retryAfterMs })
   if (error instanceof McpError) return error
-  if (error instanceof BatonError) return failed('unavailable', `${name}: ${error.message}`, false)
+  if (error instanceof BatonError) {
+    const retryAfterMs = error.retryAfter && error.retryAfter * 1000
+    return failed('unavailable', `${name}: ${error.message}`, false, retryAfterMs)
+  }
   if (error instanceof BodyTooLargeError) return failed('too_large', `${name}: ${error.message}`, true)
   if (error instanceof InsufficientScopeError)
     return failed('auth_required', `${name} wants more rights than the login has (HTTP 403).`, false)

@@ -1,6 +1,7 @@
 /** What a server answers to a call over HTTP: results, refusals, and its own questions. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { BatonError } from '../../src/errors.ts'
 import type { McpError } from '../../src/mcp/contract.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
@@ -462,6 +463,10 @@ t.test('a call waits once for a short rate limit, and reports a long one', async
   rig.on('tools/call', ({ status }) => status(503, { 'retry-after': '1' }))
   await fails(t, call(mcp, specOf(rig)), { kind: 'unavailable', sent: true, retryAfterMs: 1_000 })
   t.equal(rig.count('tools/call'), sent + 2, 'a server that is away may have run the call')
+  const limited = new BatonError('upstream_overloaded', 'The login service is away.', { retryAfter: 60 })
+  const auth = { token: () => Promise.reject(limited) }
+  const login = { kind: 'unavailable', sent: false, message: /login service/, retryAfterMs: 60_000 } as const
+  await fails(t, call(mcp, specOf(rig, { key: 'server:2', auth })), login)
 })
 
 t.test('arguments are mirrored into headers, after a mismatch as the newer schema says', async (t) => {
