@@ -1,5 +1,6 @@
 -- A turn's input went to the database twice in one request, also as the parts of its message: with megabytes of media,
 -- reading it took twice as long. Now the message has its id alone; the version before sends its other members still.
+--
 -- Accepts a turn, queues it, or says why not: one of the contract's Opened, with the lease's `epoch` for
 -- the fence, the message's {after, created_at}, and of the turn only what the request has not. Null: no such
 -- session to see.

@@ -26,7 +26,7 @@ const APPLIED = [
   'dd0e9fe8',
   '5be18149',
   'f54a99ad',
-  '03cf6579',
+  '59302bc8',
 ]
 
 /** A session for each state of a turn, with a call in each state of the ledger, and a connector that all of them bind. */
