@@ -9,7 +9,7 @@ import Summary from './tap-summary.mjs'
 
 const ROOT = 'dist/test'
 /** More than there are processors: the long files spend half their time waiting for leases, servers and deadlines. */
-const AT_ONCE = availableParallelism() + 3
+const AT_ONCE = availableParallelism() + 2
 /**
  * Time limits: PATIENCE, in seconds, for a file that sets none; LONGEST_MS for one that hangs; LEAVING_MS for one that has
  * told its plan, which comes last: what a test that failed has left open keeps its process.
