@@ -1,10 +1,11 @@
-// `npm test`: runs each compiled test file in its own process, several at a time, and sums up the results. `npx tap`
-// runs the same files and measures coverage; the code that it loads into every process and thread for that costs a
-// quarter of the time.
+// `npm test`: runs the compiled test files, each in its own process or a folder of quick ones in one, several
+// processes at a time, and sums up the results. `npx tap` runs the same files and measures coverage; the code that it
+// loads into every process and thread for that costs a quarter of the time.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
+import { dirname } from 'node:path'
 import Summary from './tap-summary.mjs'
 
 const ROOT = 'dist/test'
@@ -29,22 +30,30 @@ const NO_HOOKS = `data:text/javascript,${encodeURIComponent(`
   hooks.createHook = () => ({ enable() {}, disable() {} })
   syncBuiltinESMExports()`)}`
 
-/** Long files first, pure functions last: a long file that starts last costs its whole time. */
-const place = (file) => (/^e2e\//.test(file) ? 0 : /^(chat|config|emulators|providers)\//.test(file) ? 2 : 1)
+/** Files of these folders take less time than the start of their process. */
+const isQuick = (name) => /^(chat|config|emulators|llm|providers|tools\/schema)\//.test(name)
+/** Long files first, quick ones last: a long file that starts last costs its whole time. */
+const place = (name) => (/^e2e\//.test(name) ? 0 : isQuick(name) ? 2 : 1)
 // Found by their sources: the compiled file of a renamed test is still in dist/.
 const files = readdirSync('test', { recursive: true })
   .filter((file) => file.endsWith('.test.ts'))
   .map((file) => file.replace(/ts$/, 'js'))
-  .sort((a, b) => place(a) - place(b) || a.localeCompare(b))
+const named = new Map()
+for (const file of files) {
+  const name = isQuick(file) ? `${dirname(file)}/` : file
+  named.set(name, [...(named.get(name) ?? []), file])
+}
+const runs = [...named].sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b))
 
 const summary = new Summary()
 summary.pipe(process.stdout)
-summary.write(`TAP version 14\n1..${files.length}\n`)
+summary.write(`TAP version 14\n1..${runs.length}\n`)
 let done = 0
 const work = async () => {
-  for (let file = files.shift(); file; file = files.shift()) {
-    const path = `${ROOT}/${file}`
-    const { said, failure, ms } = await run(path)
+  for (let next = runs.shift(); next; next = runs.shift()) {
+    const [name, files] = next
+    const path = `${ROOT}/${name}`
+    const { said, failure, ms } = await run(files)
     const indented = said.replace(/^TAP version.*\n/, '').replace(/^(?=.)/gm, '    ')
     const verdict = `${failure ? 'not ok' : 'ok'} ${++done} - ${path} # time=${ms}ms\n`
     const reason = failure ? `  ---\n  ended: ${failure}\n  ...\n` : ''
@@ -56,9 +65,13 @@ summary.end(() => {
   process.exitCode = summary.isSound() ? 0 : 1
 })
 
-async function run(path) {
+async function run(files) {
   const from = performance.now()
-  const child = spawn(process.execPath, ['--enable-source-maps', '--import', NO_HOOKS, path], {
+  const paths = files.map((file) => `./${ROOT}/${file}`)
+  // Static imports: tap ends between two of the others, as soon as it knows of no test.
+  const all = ['--input-type=module', '-e', paths.map((path) => `import '${path}'`).join('\n')]
+  const program = files.length > 1 ? all : paths
+  const child = spawn(process.execPath, ['--enable-source-maps', '--import', NO_HOOKS, ...program], {
     env: { ...process.env, ...PATIENCE },
     stdio: ['ignore', 'pipe', 'inherit'],
     timeout: LONGEST_MS,
