@@ -89,7 +89,7 @@ export async function createApp(config: Config, given: Given): Promise<Gateway> 
       bus,
       llm: models.llm,
       credentials: logins.choice,
-      viewFor: models.deployments.viewFor,
+      servedBy: models.deployments.servedBy,
       sealed: sealArguments(vault),
       metrics,
       log,
@@ -243,7 +243,7 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
       policy,
       async viewOf(session, provider) {
         const id = provider ?? session.provider
-        return deployments.viewFor(id, await choice.resolve(session, id).catch(() => null))
+        return deployments.servedBy(id, await choice.resolve(session, id).catch(() => null))
       },
       providers: deployments.providers,
       sayToolsChanged: (session, delta, turn) => engine().sayToolsChanged(session, delta, turn),

@@ -10,8 +10,8 @@ import type { Deployment, DeploymentOptions } from './provider.ts'
 /** The part of a credential that decides which deployment serves it; a login without `path` is for Code Assist. */
 type Served = Deployment['credential']
 
-/** A deployment, with what the operator adds to its requests. */
-export interface View {
+/** The deployment that serves a credential, with what the operator adds to its requests. */
+export interface Serving {
   deployment: Deployment
   options: DeploymentOptions
 }
@@ -23,7 +23,7 @@ interface Deployments {
    * The deployment that serves the credential; without one, the provider's first. Throws invalid_request if there is
    * none.
    */
-  viewFor(provider: string, credential: Served | null): View
+  servedBy(provider: string, credential: Served | null): Serving
   /** Without a trailing slash */
   baseUrl(deployment: Deployment): string
 }
@@ -64,7 +64,7 @@ export function createDeployments(
 
   return {
     providers,
-    viewFor(provider, credential) {
+    servedBy(provider, credential) {
       const deployment = credential ? deploymentFor(provider, credential) : firstOf(provider)
       return { deployment, options: configuredOf(deployment).options }
     },

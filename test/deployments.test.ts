@@ -19,7 +19,7 @@ const deployments = createDeployments(DEPLOYMENTS, config)
 
 t.test('a credential is served by the deployment for its kind and API', async (t) => {
   const served = (provider: string, kind: 'api_key' | 'oauth', path?: 'code_assist' | 'public') => {
-    const { deployment } = deployments.viewFor(provider, { kind, ...(path ? { path } : {}) })
+    const { deployment } = deployments.servedBy(provider, { kind, ...(path ? { path } : {}) })
     return [deployment.id, deployments.baseUrl(deployment)]
   }
   t.same(served('openai', 'api_key'), ['openai', baseUrls.openai])
@@ -32,14 +32,14 @@ t.test('a credential is served by the deployment for its kind and API', async (t
   t.match(none, { code: 'invalid_request', param: 'credential_id' })
 })
 
-t.test('without a credential the view of a provider is the one of its first deployment', async (t) => {
-  t.equal(deployments.viewFor('gemini', null).deployment.id, 'gemini')
-  const none = thrownBy(() => deployments.viewFor('nobody', null))
+t.test('without a credential a provider is served by its first deployment', async (t) => {
+  t.equal(deployments.servedBy('gemini', null).deployment.id, 'gemini')
+  const none = thrownBy(() => deployments.servedBy('nobody', null))
   t.match(none, { code: 'invalid_request', param: 'provider', message: /openai, anthropic, gemini/ })
 })
 
 t.test('the operator’s system blocks and headers are added for logins alone', async (t) => {
-  const options = (kind: 'api_key' | 'oauth') => deployments.viewFor('anthropic', { kind }).options
+  const options = (kind: 'api_key' | 'oauth') => deployments.servedBy('anthropic', { kind }).options
   t.match(options('oauth'), { system_blocks: ['first'], headers: { 'x-team': 'research' } })
   t.same(options('api_key'), { system_blocks: [], headers: {}, dual_declarations: true, unstored: true })
 })

@@ -2,7 +2,7 @@
  * Callers' changes of a session's tools. Each is written in the session's queue (change-queue.ts). The wait for the
  * servers that a change is about is outside the queue; what they list by then is written in the queue, too.
  */
-import type { View } from '../deployments.ts'
+import type { Serving } from '../deployments.ts'
 import { BatonError, invalid } from '../errors.ts'
 import type { Apply, SessionTools, ToolsChange, ToolsEffect, ToolsMove } from '../ports.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
@@ -16,7 +16,7 @@ import { datesOf, type Upkeep } from './upkeep.ts'
 export interface CallerChangesDeps {
   store: Pick<Store, 'connectors'>
   /** What the session's provider has with its present credential */
-  viewOf(session: Session, provider: string | null): Promise<View>
+  viewOf(session: Session, provider: string | null): Promise<Serving>
   /** When it takes effect; for `now`, restarts the step in flight and ends calls of what is `removed` */
   takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<ToolsEffect>
   discovery: Pick<Discovery, 'lookUp'>

@@ -1,6 +1,6 @@
 /** A session's registry as callers see it (api.md "Session tools"), and as a provider gets it. */
 import { connectorKey } from '../credentials/connector-secret.ts'
-import type { View } from '../deployments.ts'
+import type { Serving } from '../deployments.ts'
 import type { Mcp, McpTool } from '../mcp/contract.ts'
 import type { SessionTool, SessionToolList } from '../ports.ts'
 import type { RegistryRow, Store } from '../store/store.ts'
@@ -9,7 +9,7 @@ import { type Discovery, lastList } from './discovery.ts'
 import { overlayOf } from './overlay.ts'
 
 /** The registry's tools in the provider's own shape. */
-export const declared = async (row: RegistryRow, { deployment, options }: View): Promise<unknown[]> =>
+export const declared = async (row: RegistryRow, { deployment, options }: Serving): Promise<unknown[]> =>
   deployment.declare((await overlayOf(row, deployment)).tools, options)
 
 interface Known extends Pick<Discovery, 'lastSeen'> {
@@ -19,7 +19,7 @@ interface Known extends Pick<Discovery, 'lastSeen'> {
 }
 
 /** A tool that the view's provider cannot declare carries the reason; a changed one shows how its definition differs. */
-export async function shownRegistry(row: RegistryRow, view: View, known: Known): Promise<SessionToolList> {
+export async function shownRegistry(row: RegistryRow, view: Serving, known: Known): Promise<SessionToolList> {
   const { providers, lastSeen } = known
   const changes = await changesIn(row, known)
   const { undeclared } = await overlayOf(row, view.deployment)

@@ -5,7 +5,7 @@
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
 import type { ChooseCredential, ChosenCredential } from '../credentials/choose.ts'
-import type { View } from '../deployments.ts'
+import type { Serving } from '../deployments.ts'
 import type { Llm } from '../llm.ts'
 import type { SessionTools } from '../ports.ts'
 import type { OpenTurn, Store } from '../store/store.ts'
@@ -23,7 +23,7 @@ export interface EngineDeps {
   policy: Pick<ToolboxPolicy, 'limits' | 'needsApproval' | 'isRepeatable'>
   executor: Omit<Executor, 'close'>
   /** The deployment that serves this provider with this kind of credential. Throws invalid_request if there is none. */
-  viewFor(provider: string, credential: Pick<ChosenCredential, 'kind' | 'path'>): View
+  servedBy(provider: string, credential: Pick<ChosenCredential, 'kind' | 'path'>): Serving
   /** An operator's edit of a call's arguments, at rest: sealed with the execution's id as context */
   sealed: {
     seal(args: Record<string, unknown>, execution: string): Uint8Array

@@ -59,11 +59,11 @@ export async function prepareStep(run: Run, registry: RegistryRow): Promise<Prep
 
 /** Throws invalid_request if no deployment serves the credential. */
 export async function prepare(
-  deps: Pick<EngineDeps, 'viewFor' | 'tools' | 'llm'>,
+  deps: Pick<EngineDeps, 'servedBy' | 'tools' | 'llm'>,
   from: Preparation,
 ): Promise<Prepared> {
   const { session, credential, provider, model } = from
-  const { deployment, options } = deps.viewFor(provider, credential)
+  const { deployment, options } = deps.servedBy(provider, credential)
   const reported = deps.llm.models.known(deployment, credential.facts, model)
   const capabilities = deployment.capabilities(model, reported)
   const overlay = await deps.tools.overlay(from.registry, deployment)

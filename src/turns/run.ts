@@ -118,7 +118,7 @@ export async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connec
 
 /** The registry as the run's model sees it. */
 export const overlayFor = ({ deps, provider, credential }: Run, registry: RegistryRow): Promise<Overlay> =>
-  deps.tools.overlay(registry, deps.viewFor(provider, credential).deployment)
+  deps.tools.overlay(registry, deps.servedBy(provider, credential).deployment)
 
 /** What the model is shown: the edited past, then everything since acceptance. */
 export function contextOf(run: Run): MessageInput[] {

@@ -65,7 +65,7 @@ export function pieces(
       noteRevision() {},
       noteAnnounced() {},
     },
-    viewFor: () => ({ deployment, options: {} }),
+    servedBy: () => ({ deployment, options: {} }),
     metrics: createMetrics({ defaults: false }),
     log: pino({ level: 'silent' }),
   } as unknown as Omit<EngineDeps, 'store' | 'bus' | 'settings'>

@@ -14,7 +14,7 @@ type Preparation = Parameters<typeof prepare>[1]
 /** What is prepared when these tools are declared. */
 async function preparedWhere(declared: readonly string[], from: Partial<Preparation> = {}) {
   const deps = {
-    viewFor: () => ({ deployment, options: {} }),
+    servedBy: () => ({ deployment, options: {} }),
     llm: { models: { known: () => undefined, ask: () => {} } },
     tools: {
       overlay: async () => ({
