@@ -272,7 +272,7 @@ const settleCall: Settler = (state, item, wire) => {
   const text = argumentsText(wire) ?? item.pieces.get(0) ?? ''
   const cut = (wire.status ?? 'completed') !== 'completed'
   // The call was cut off before its first argument: there is nothing to show, and `{}` would be run. What was cut after
-  // its last one is whole: models may write blanks up to the limit then (can1357/oh-my-pi#6320).
+  // its last one is whole: models may write blanks up to the limit then.
   if (cut && text.trim() === '') return null
   nameCall(state, item, wire)
   if (item.callId === undefined || item.name === '') {
