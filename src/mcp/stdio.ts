@@ -237,8 +237,9 @@ function readLine(whole: Buffer, transport: StdioTransport): void {
   } catch (error) {
     transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
     // This is an answer, though a broken one: its request would wait for a better one that never comes. Python writes
-    // NaN, which JSON has not.
-    const isAnswer = isRecord(json) ? !('method' in json) : text.includes('"jsonrpc"')
+    // NaN, which JSON has not. A question has an id of the server's own, and a log of requests has theirs.
+    const hasMethod = isRecord(json) ? 'method' in json : /^\s*\{[^{]*"method"/.test(text.slice(0, ENDS))
+    const isAnswer = !hasMethod && text.includes('"jsonrpc"')
     const id = isRecord(json) ? json.id : idIn(text, text)
     if (isAnswer && typeof id === 'number')
       transport.onrefused?.(id, 'protocol', "The server's answer is not valid JSON-RPC.")

@@ -162,7 +162,11 @@ createInterface({ input: process.stdin }).on('line', (line) => {
     return write({ id: rpc.id, error: { code: -32601, message: 'Method not found' } })
   if (mode === 'unlicensed' && rpc.method === 'initialize')
     return write({ id: rpc.id, error: { code: -32603, message: 'No licence' } })
-  if (mode === 'noisy') process.stdout.write(`handling ${rpc.method}\n`)
+  if (mode === 'noisy') {
+    process.stdout.write(`handling ${rpc.method}\n`)
+    // A log that has the beginning of each message
+    process.stdout.write(`{"jsonrpc":"2.0","id":${rpc.id},"method":"${rpc.method}","par...\n`)
+  }
   // As Python writes it
   if (rpc.params?.name === 'no JSON')
     return void process.stdout.write(`{"jsonrpc":"2.0","id":${rpc.id},"result":{"content":[],"rows":NaN}}\n`)
