@@ -214,7 +214,7 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map([
   ['response.completed', ended(completed)],
   ['response.done', ended(completed)],
   ['response.incomplete', ended(incomplete)],
-  ['response.failed', ended(failed)],
+  ['response.failed', (state, event) => failed(state, object(event.response))],
   ['error', errorEvent],
 ])
 

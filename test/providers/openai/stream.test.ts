@@ -588,7 +588,7 @@ t.test('quirks of the stream are read', async (t) => {
   })
 
   await t.test('response.failed is a failure at once, whatever its status', async (t) => {
-    for (const status of ['in_progress', 'completed', null, 5]) {
+    for (const status of ['in_progress', 'completed', 'incomplete', null, 5]) {
       const event = { type: 'response.failed', response: { status, error: { code: 'invalid_prompt' } } }
       const parser = parserOf(chatgpt, origin)
       t.match(
