@@ -22,6 +22,7 @@ import {
   commit,
   committedSteps,
   connectorsIn,
+  contextOf,
   endedStep,
   type Run,
 } from './run.ts'
@@ -146,7 +147,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     start ? fromStart(deps, active, start) : fromStore(deps, active),
   ])
   active.credentialId = credential.facts.id
-  return {
+  const run: Run = {
     deps,
     active,
     writer,
@@ -164,14 +165,13 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     index: committedSteps(turn),
     invalidCalls: 0,
     amended: [],
-    refused: deps.llm.refused.known(
-      session.id,
-      { provider, model, credential_id: credential.facts.id },
-      history,
-    ),
+    refused: undefined,
     hint: null,
     inFlight: null,
   }
+  const target = { provider, model, credential_id: credential.facts.id }
+  run.refused = deps.llm.refused.known(session.id, target, contextOf(run))
+  return run
 }
 
 type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'bound' | 'serverWaitMs'>

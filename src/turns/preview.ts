@@ -26,15 +26,16 @@ export async function renderPreview(
   ])
   const model = request.model ?? session.model
   const input: MessageInput[] = request.input.length > 0 ? [{ role: 'user', parts: request.input }] : []
+  const history = [...applyEdits(messages, request.context), ...input]
   const prepared = await prepare(deps, {
     session,
     provider,
     model,
     credential,
-    history: [...applyEdits(messages, request.context), ...input],
+    history,
     stored: messages,
     registry,
-    refused: deps.llm.refused.known(id, { provider, model, credential_id: credential.facts.id }, messages),
+    refused: deps.llm.refused.known(id, { provider, model, credential_id: credential.facts.id }, history),
     followUp: false,
   })
   const preview = deps.llm.preview(prepared.deployment, prepared.request)

@@ -142,6 +142,28 @@ export async function answers(t: Test, world: World) {
     })
   }
 
+  await t.test('an image that was refused is left out where each turn puts it in by an edit', async (t) => {
+    const path = 'openai key'
+    const session = await world.session(path)
+    const image = { type: 'image', media_type: 'image/png', data: DAMAGED }
+    const message = { role: 'user', parts: [image] }
+    const given = { input: 'hello', context: [{ op: 'insert_before', index: 0, message }] }
+    for (const statuses of [[400, 200], [200]]) {
+      const before = world.sent(path).length
+      t.match(await world.run(session, given), { state: 'completed' })
+      t.strictSame(
+        world
+          .sent(path)
+          .slice(before)
+          .map(({ status }) => status),
+        statuses,
+      )
+    }
+    const { body, notes } = await api.post(`/v1/sessions/${session}/render`, given)
+    t.match(notes, ['messages: a medium of type image/png was refused'])
+    t.notOk(JSON.stringify(body).includes(DAMAGED))
+  })
+
   await t.test('a turn with stream: false is answered at its end', async (t) => {
     const session = await world.session('gemini key', { connectors: ['kit'] })
     const { status, body, headers } = await api.call('POST', `/v1/sessions/${session}/turns`, {
