@@ -119,7 +119,9 @@ export function createLlm(deps: LlmDeps): Llm {
         take(event)
       })
       outcome = 'ok'
-      refused.note(call.deployment.provider, call.request, attempts.request)
+      const { deployment, request, amended } = call
+      const isTooMuch = amended.some((one) => deployment.classify(one).code === 'context_too_long')
+      refused.note(deployment.provider, request, attempts.request, isTooMuch)
     } catch (thrown) {
       if (thrown instanceof LlmStale) outcome = 'stale'
       else if (!call.signal.aborted) {

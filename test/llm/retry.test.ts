@@ -328,6 +328,7 @@ t.test('what a model refused is known in its chat for an hour, once it answers w
     ...vendor,
     amend: ({ body }, request) =>
       body === 'thought' ? withoutReasoning(request) : withoutUnread(request, body, [[/image/, () => true]]),
+    classify: ({ status, body }) => upstream(status === 413 ? 'context_too_long' : 'upstream_rejected', body),
   }
   let clock = 0
   const refuse = async (answers: Answer[], request = { ...REQUEST, messages }) => {
@@ -344,7 +345,8 @@ t.test('what a model refused is known in its chat for an hour, once it answers w
   const refused = [...marksOf(image), ...marksOf(thought)]
   t.strictSame(known(), refused, 'an address may answer the next time, and what was just given may be sound')
   t.strictSame(known({}, [...messages, asked]), refused)
-  t.strictSame(known({}, messages.slice(1)), [], 'the others may be sound, or too much only together with it')
+  t.strictSame(known({}, messages.slice(1)), [], 'the others may be sound')
+  t.strictSame(known({}, messages.slice(0, -1)), refused)
   t.equal(known({ model: 'two' }), undefined)
   t.equal(known({ credential_id: 'cred_2' }), undefined, 'it may lead to another backend')
   t.equal(known({}, messages, 'ses_2'), undefined)
@@ -355,6 +357,9 @@ t.test('what a model refused is known in its chat for an hour, once it answers w
   t.equal(guessed(), undefined, 'a guess that did not help is not kept')
   const sound = await refuse([whole], { ...REQUEST, messages: [asked] })
   t.equal(sound(), undefined)
+  const tooMuch = await refuse([status(413, 'image'), whole])
+  t.strictSame(tooMuch(), marksOf(image))
+  t.strictSame(tooMuch({}, messages.slice(0, -1)), [], 'it was too much with what was just given')
 })
 
 t.test('a 401 renews the credential once', async (t) => {
