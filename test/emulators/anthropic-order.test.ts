@@ -346,7 +346,7 @@ const REFUSALS: Refused[] = [
 
 t.test('wrong messages are refused', async (t) => refuses(t, await emulate(t), REFUSALS))
 
-t.test('images of megabytes are not a long prompt', async (t) => {
-  const image = { type: 'image', source: { ...png, data: PNG.slice(0, 11).padEnd(8 << 20, 'A') } }
-  t.equal(refusalOf({ headers: VERSION, body: base({ messages: [user([image, image])] }) }), null)
+t.test('an image of megabytes is no long prompt', async (t) => {
+  const image = { type: 'image', source: { ...png, data: PNG.slice(0, 11).padEnd(5 << 20, 'A') } }
+  t.equal(refusalOf({ headers: VERSION, body: base({ messages: [user([image])] }) }), null)
 })
