@@ -76,6 +76,7 @@ t.test('cancellation', async (t) => {
     const cases: [name: string, answer: Answer][] = [
       ['before the head', () => {}],
       ['in the body', unended(frame({ text: 'a' }))],
+      ['in a refusal', (response) => response.writeHead(400).write('no')],
     ]
     for (const [name, answer] of cases) {
       const { opened: asked, open: arrived } = gate()
@@ -83,7 +84,8 @@ t.test('cancellation', async (t) => {
       const server = await upstreamServer(t, (response, request) => {
         response.once('close', gone)
         answer(response, request)
-        arrived()
+        // Once the call has read what there is.
+        setTimeout(arrived, 20)
       })
       const abort = new AbortController()
       const { call, calls, logged } = bench(t, server.url)
