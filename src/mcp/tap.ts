@@ -21,7 +21,7 @@ const LOCAL = Symbol('local failure')
 
 /** The kind of an error that the tap made, by a ProtocolError's `data`; undefined for a server's own error. */
 export const localKind = (data: unknown): McpErrorKind | undefined =>
-  typeof data === 'object' && data !== null && LOCAL in data ? (data[LOCAL] as McpErrorKind) : undefined
+  (data as { [LOCAL]?: McpErrorKind } | null | undefined)?.[LOCAL]
 
 /** Answers in the transport's place. */
 export interface Tap {

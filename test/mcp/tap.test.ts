@@ -17,7 +17,7 @@ function tapped(send: Transport['send'] = async () => {}) {
   })
   transport.onmessage = (message) => heard.push(message)
   const ask = (id: number) => transport.send({ jsonrpc: '2.0', id, method: 'tools/call' })
-  const answer = async (id: number) => deliver({ jsonrpc: '2.0', id, result: {} })
+  const answer = async (id: number | string) => deliver({ jsonrpc: '2.0', id, result: {} })
   return { transport, read, heard, ask, answer, fail }
 }
 
@@ -34,6 +34,11 @@ t.test('a request that was answered is over, and so is one that failed', async (
   await answer(2)
   t.same(read, [1])
   t.match(heard[2], { id: 2, error: { message: 'the stream ended' } })
+  await ask(3)
+  await answer('3')
+  fail(3, 'disconnected', 'the stream ended')
+  t.same(read, [1, 3], 'its id may come back as text')
+  t.equal(heard.length, 5)
 })
 
 t.test('a request that was not sent, or was cancelled, is over', async (t) => {
