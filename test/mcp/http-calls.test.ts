@@ -332,17 +332,22 @@ t.test('a call that is given up while it waits for its token is never sent', asy
   release()
 
   rig.on('tools/call', ({ stream, response }) => {
-    hold()
-    stream().raw('id: e1\ndata: \n\n')
+    stream().raw('id: e1\nretry: 20\ndata: \n\n')
     response.end()
   })
-  await fails(
-    t,
-    call(mcp, spec, 'tool', {}, { maxTotalMs: 1_500 }),
-    { kind: 'timeout', sent: true },
-    'a call whose stream began counts as sent',
-  )
-  release()
+  for (const refusal of [401, 429]) {
+    rig.on('GET', ({ status }) => {
+      hold()
+      status(refusal, { 'retry-after': '60' })
+    })
+    await fails(
+      t,
+      call(mcp, spec, 'tool', {}, { maxTotalMs: 750 }),
+      { kind: 'timeout', sent: true },
+      `a call whose stream began counts as sent, also if its resumption is refused (${refusal})`,
+    )
+    release()
+  }
 })
 
 t.test('a call that is over holds no socket, and hung calls do not hold up others', async (t) => {

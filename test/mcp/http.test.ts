@@ -68,6 +68,11 @@ t.test('an answer larger than the size limit ends its exchange, which keeps the 
   })
   t.match(own.failure, { message: /larger than 10 bytes/ })
   t.ok(own.signal.aborted, 'the exchange is aborted, so that the same body is not fetched again')
+  const channel = fetchFrom(() => new Response('x'.repeat(100)), 10)('http://mcp.test/')
+  await t.rejects(
+    channel.then((response) => response.text()),
+    { message: /larger than 10 bytes/ },
+  )
 })
 
 t.test('of a batch of thousands only answers are read', async (t) => {
@@ -111,6 +116,16 @@ t.test('a request ends with its exchange or its connection, whose signal keeps n
   t.match(given[1]?.reason, { message: 'closed' })
   await ask(exchange())
   t.ok(given[2]?.aborted, 'a connection that is closed already ends a request at once')
+})
+
+t.test("a server's own headers are sent in place of Baton's", async (t) => {
+  const fetch = createMcpFetch({
+    fetch: async (_, init) => Response.json(Object.fromEntries(new Headers(init?.headers))),
+    maxBytes: 1_000,
+    keepsGetStream: false,
+  })
+  const own = { 'user-agent': 'agent/1', 'accept-encoding': 'gzip' }
+  t.same(await (await fetch('http://mcp.test/', { method: 'POST', headers: own })).json(), own)
 })
 
 t.test('a refusal whose rate limit is waited for is cancelled, and holds no connection', async (t) => {
