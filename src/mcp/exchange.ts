@@ -63,11 +63,8 @@ export async function inExchange<T>(exchange: Exchange, work: () => Promise<T>):
 export async function holdingBack<T>(work: () => Promise<T>): Promise<T> {
   const exchange = exchanges.getStore()
   // If the request was sent before, it is the SDK's GET for its broken stream that needs a token now.
-  if (!exchange || exchange.request === 'sent') return work()
-  exchange.request = 'held'
-  return work().finally(() => {
-    exchange.request = undefined
-  })
+  if (exchange && exchange.request !== 'sent') exchange.request = 'held'
+  return work()
 }
 
 /**

@@ -31,7 +31,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     if (!exchange) return readable(bounded(await options.fetch(url, init), options.maxBytes))
     const signal = init.signal ? either(init.signal, exchange.signal) : exchange.signal
     const isPost = init.method === 'POST'
-    if (isPost) exchange.request = 'sent'
+    exchange.request = 'sent'
     const response = await options.fetch(url, { ...init, signal })
     if (isPost && response.status === 401) exchange.request = undefined
     if (isPost && response.status === 429) exchange.request = 'limited'
@@ -45,7 +45,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
       )
       exchange.abort()
     })
-    return isPost ? readable(capped, exchange.id) : capped
+    return readable(capped, exchange.id)
   }
 
   return async (url, init = {}) => {
@@ -73,7 +73,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
     // The server has not run a request that a rate limit refused.
     await response.body?.cancel()
-    await sleep(patience, undefined, init.signal ? { signal: init.signal } : {})
+    await sleep(patience)
     return ask()
   }
 }
