@@ -67,8 +67,7 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
   /** The error for the vendor's refusal: LoginRefused if that is final, else one that is kept for the login's pause. */
   function refusal(id: string, { vendor }: ConfiguredVendor, answer: OAuthAnswer): Error {
     const breaker = breakerOf(vendor.provider)
-    const isAnswer = answer.status >= 200 && answer.status < 300
-    const failure = isAnswer ? NO_TOKENS : vendor.readFailure(answer)
+    const failure = answer.status < 300 ? NO_TOKENS : vendor.readFailure(answer)
     const retryMs = wantedPauseMs(answer, now())
     // The refusal of one login must not keep others from a service that works.
     if (failure.isLasting || OF_THE_LOGIN.has(answer.status)) breaker.succeeded()
