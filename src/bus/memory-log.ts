@@ -133,7 +133,7 @@ export class Log {
    */
   trim(maxEvents: number, maxBytes: number): void {
     let count = Math.max(0, this.count - maxEvents)
-    while (count < this.count && this.total - this.bytesBefore(this.base + count) > maxBytes) count++
+    while (this.total - this.bytesBefore(this.base + count) > maxBytes) count++
     this.#events.splice(0, count)
     this.#ends.splice(0, count)
     this.base += count
