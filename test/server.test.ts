@@ -8,6 +8,7 @@ import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
+import { anyStore } from './any-store.ts'
 import { gatewayProcess } from './gateway-process.ts'
 import { listening } from './listening.ts'
 import { scratch } from './scratch.ts'
@@ -15,6 +16,8 @@ import { freePort } from './servers.ts'
 import { eventually } from './waiting.ts'
 
 const SERVER = fileURLToPath(new URL('../src/server.js', import.meta.url))
+/** Of one process after the other */
+const store = await anyStore(t)
 
 t.test('a start that waits for its database ends at once when it is told to', async (t) => {
   const silent = createServer()
@@ -50,7 +53,7 @@ t.test('a start that cannot listen fails, and says what to do', async (t) => {
     ],
   ]
   for (const [settings, words] of cases) {
-    const env = { PATH: process.env.PATH, BATON_DATA_DIR: scratch(t), ...settings }
+    const env = { PATH: process.env.PATH, ...store, ...settings }
     const stdio = ['ignore', 'ignore', 'pipe'] as const
     const start = spawn(process.execPath, [SERVER], { cwd: scratch(t), env, stdio: [...stdio] })
     const [said, [code]] = await Promise.all([text(start.stderr), once(start, 'exit')])
@@ -83,6 +86,7 @@ t.test('what an operator loads into the process, such as an agent, its threads d
 t.test('a process that was told to stop says what became of its turns', async (t) => {
   const silent = await listening(t, createServer())
   const { url, log, stop } = await gatewayProcess(t, scratch(t), {
+    ...store,
     OPENAI_API_KEY: 'sk-made-up',
     BATON_OPENAI_BASE_URL: `http://127.0.0.1:${silent}/v1`,
     BATON_DRAIN_SECONDS: '0',
@@ -129,7 +133,7 @@ t.test(
   { skip: (process.platform !== 'linux' || !existsSync('/usr/bin/script')) && 'no script of util-linux' },
   async (t) => {
     const folder = scratch(t)
-    const env = { PATH: process.env.PATH, BATON_PORT: '0', BATON_DATA_DIR: folder }
+    const env = { PATH: process.env.PATH, BATON_PORT: '0', ...store }
     const command = `echo $$ > pid; exec "${process.execPath}" "${SERVER}"`
     const terminal = spawn('script', ['-qc', command, '/dev/null'], { cwd: folder, env, stdio: 'pipe' })
     for await (const piece of terminal.stdout) if (String(piece).includes('baton is ready')) break
@@ -151,7 +155,7 @@ function isAlive(pid: number): boolean {
 
 /** A gateway whose log goes to `stdout`. */
 function logging(t: Test, stdout: 'pipe' | number, more: Record<string, string> = {}) {
-  const env = { PATH: process.env.PATH, BATON_PORT: '0', BATON_DATA_DIR: scratch(t), ...more }
+  const env = { PATH: process.env.PATH, BATON_PORT: '0', ...store, ...more }
   const child = spawn(process.execPath, [SERVER], {
     cwd: scratch(t),
     env,

@@ -1,18 +1,27 @@
 /** What the doctor finds out, and what it says to do. */
 import { createServer } from 'node:http'
 import { mock } from 'node:test'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { migrate, readMigrations } from '../../src/store/migrate.ts'
+import { openPostgres } from '../../src/store/postgres.ts'
+import { onServer } from '../any-store.ts'
 import { guardedServer } from '../credentials/guarded-server.ts'
 import { visit } from '../credentials/world.ts'
 import { createClient } from '../e2e/client.ts'
 import { ECHO, startToolServer } from '../e2e/tool-server.ts'
+import { ON_SERVERS, SERVERS } from '../given-servers.ts'
 import { listening } from '../listening.ts'
 import { startRig } from '../mcp/servers/rig.ts'
 import { scratch } from '../scratch.ts'
 import { emptyDatabase } from '../store/fresh.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { run } from './running.ts'
+
+/** An installation of the test's own: on servers where they are given, which opens sooner */
+const installation = async (t: Test): Promise<Record<string, string>> =>
+  ON_SERVERS.skip ? { BATON_DATA_DIR: scratch(t) } : { ...(await onServer(t)), REDIS_URL: SERVERS.REDIS_URL }
+/** For looks that leave nothing in it */
+const looked = await installation(t)
 
 t.test('the doctor says what is wrong and what to do, and ends with 1', async (t) => {
   const env = {
@@ -28,7 +37,7 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   const wrong = await run({ ...env, BATON_PORT: 'x' }, 'doctor')
   t.match(wrong, { code: 78, out: [/^BAD {3}configuration: BATON_PORT: must be/, /^1 problem found/] })
 
-  const busless = await run({ ...env, REDIS_URL: 'redis://127.0.0.1:1' }, 'doctor')
+  const busless = await run({ ...looked, REDIS_URL: 'redis://127.0.0.1:1' }, 'doctor')
   t.match(busless, {
     code: 1,
     out: [/^ok/, /^BAD {3}bus: Check REDIS_URL\. .* ECONNREFUSED 127\.0\.0\.1:1$/],
@@ -78,7 +87,7 @@ t.test('the doctor says what a forward proxy answered, and that it is the one to
     [await listening(t, refuses), 'The forward proxy gave no tunnel: 407'],
     [1, 'connect ECONNREFUSED 127.0.0.1:1'],
   ] as const) {
-    const env = { BATON_DATA_DIR: scratch(t), HTTPS_PROXY: `127.0.0.1:${port}` }
+    const env = { ...looked, HTTPS_PROXY: `127.0.0.1:${port}` }
     const { code, out } = await run(env, 'doctor --online')
     t.equal(code, 1)
     const words = `BAD   openai at https://api.openai.com/v1 cannot be reached (${why}). Check HTTPS_PROXY, and the proxy's rules.`
@@ -91,7 +100,7 @@ t.test('the doctor names the tools because of which the next start would fail', 
   t.teardown(() => tools.close())
   const server = `name: files, transport: streamable_http, url: "${tools.url}", mode: strict, deny_tools: ["admin_*"]`
   const env = {
-    BATON_DATA_DIR: scratch(t),
+    ...(await installation(t)),
     BATON__TOOLBOX__TOOLS: '[{name: files.echo}]',
     BATON__TOOLBOX__MCPS: `[{${server}}]`,
   }
@@ -151,7 +160,7 @@ t.test('the doctor passes over a connector that is deleted while it looks', asyn
 
 t.test('the doctor renews the login at an MCP server before it reports on the server', async (t) => {
   const guarded = await guardedServer(t)
-  const env = { BATON_DATA_DIR: scratch(t), BATON_DRAIN_SECONDS: '0' }
+  const env = { ...(await installation(t)), BATON_DRAIN_SECONDS: '0' }
   const gateway = await wholeGateway(t, env)
   const api = createClient(await gateway.listen())
   const body = { name: 'docs', transport: 'streamable_http', url: guarded.url, auth: { type: 'oauth' } }
@@ -174,8 +183,10 @@ t.test('the doctor renews the login at an MCP server before it reports on the se
 })
 
 t.test('the command line leaves the schema of an older version to the start of a gateway', async (t) => {
-  const env = { BATON_DATA_DIR: scratch(t), BATON_DRAIN_SECONDS: '0' }
-  const db = await emptyDatabase(t, env.BATON_DATA_DIR)
+  const own = await installation(t)
+  const env = { ...own, BATON_DRAIN_SECONDS: '0' }
+  const { DATABASE_URL, BATON_DATA_DIR } = own
+  const db = DATABASE_URL ? openPostgres(DATABASE_URL, 1) : await emptyDatabase(t, BATON_DATA_DIR)
   await migrate(db, readMigrations().slice(0, -1))
   await db.query(`insert into setting (name, value) values ('of_the_older_version', '')`)
   await db.close()
@@ -192,7 +203,7 @@ t.test('the doctor hears why a server was too slow, however late it began to ask
   rig.on('initialize', () => mock.timers.tick(6_000))
   const server = 'BATON__TOOLBOX__MCPS__0__'
   const env = {
-    BATON_DATA_DIR: scratch(t),
+    ...looked,
     [`${server}NAME`]: 'slow',
     [`${server}TRANSPORT`]: 'streamable_http',
     [`${server}URL`]: rig.url,
@@ -206,7 +217,7 @@ t.test('the doctor hears why a server was too slow, however late it began to ask
 
 t.test('the doctor names the command that makes a login anew for the owner of the login', async (t) => {
   const env = {
-    BATON_DATA_DIR: scratch(t),
+    ...(await installation(t)),
     BATON_DRAIN_SECONDS: '0',
     BATON_AUTH: 'keys',
     BATON_ADMIN_KEY: 'the-bootstrap-admin-key',

@@ -1,11 +1,12 @@
 /** Logins at an MCP server through a gateway with two owners, from the first refusal to the next login. */
 import t, { type Test } from 'tap'
+import { anyStore } from '../any-store.ts'
 import { guardedServer } from '../credentials/guarded-server.ts'
 import { visit } from '../credentials/world.ts'
 import { eventually } from '../waiting.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { type Answer, createClient, type Json } from './client.ts'
-import { anyStore, BACKEND, openWorld } from './harness.ts'
+import { BACKEND, openWorld } from './harness.ts'
 
 const ADMIN = 'the-bootstrap-admin-key'
 

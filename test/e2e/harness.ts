@@ -3,7 +3,6 @@
  * in this process or in one of its own; over the embedded store with the bus in memory, and over PostgreSQL
  * with Redis where there are servers.
  */
-import { randomBytes } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -12,13 +11,13 @@ import type { Test } from 'tap'
 import { createApp } from '../../src/app.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
+import { onServer } from '../any-store.ts'
 import type { Recorded } from '../emulators/http.ts'
 import type { Script } from '../emulators/scene.ts'
 import { closeVendors, rootsOf, startVendors, type Vendors } from '../emulators/vendors.ts'
 import { gatewayProcess } from '../gateway-process.ts'
 import { ON_SERVERS, SERVERS } from '../given-servers.ts'
 import { scratch } from '../scratch.ts'
-import { newDatabase } from '../servers.ts'
 import { type Client, createClient, type Json } from './client.ts'
 import { startToolServer, type TestTool, type ToolServer } from './tool-server.ts'
 
@@ -180,19 +179,9 @@ async function inProcessOfItsOwn(t: Test, folder: string, env: Record<string, st
 const silent = pino({ level: process.env.E2E_LOG ?? 'silent' }, pino.destination(2))
 
 const servers = async (t: Test): Promise<Record<string, string>> => ({
-  ...(await databaseServer(t)),
+  ...(await onServer(t)),
   REDIS_URL: SERVERS.REDIS_URL,
 })
-
-/** A database of this run's own, dropped afterwards. */
-const databaseServer = async (t: Test): Promise<Record<string, string>> => ({
-  DATABASE_URL: await newDatabase(t, SERVERS.DATABASE_URL),
-  BATON_ENCRYPTION_KEYS: `test:${randomBytes(32).toString('base64')}`,
-})
-
-/** The settings of a store of the test's own, on the backend that opens sooner. */
-export const anyStore = async (t: Test): Promise<Record<string, string>> =>
-  SERVERS.DATABASE_URL ? databaseServer(t) : { BATON_DATA_DIR: scratch(t) }
 
 async function createWorld(
   t: Test,

@@ -15,7 +15,7 @@ import { startEverything, stopAll } from '../../demo/processes.ts'
 import { scratch } from '../scratch.ts'
 import { eventually } from '../waiting.ts'
 import type { Json } from './client.ts'
-import { openWorld } from './harness.ts'
+import { BACKEND, openWorld } from './harness.ts'
 
 const DEMO = fileURLToPath(new URL('../../demo/demo.js', import.meta.url))
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
@@ -68,7 +68,7 @@ t.test('the walk does what the README says', { skip }, async (t) => {
 })
 
 t.test('the client for frontends goes on where it is cut off, and loses and repeats nothing', async (t) => {
-  const world = await openWorld(t, 'embedded')
+  const world = await openWorld(t, BACKEND)
   const [, code = ''] = /```js\n([\s\S]*?)```/.exec(readFileSync(README, 'utf8')) ?? []
   const requests: string[] = []
   let silences = 0

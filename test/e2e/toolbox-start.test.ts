@@ -4,12 +4,12 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { memoryServer, startEverything, stopAll } from '../../demo/processes.ts'
+import { anyStore } from '../any-store.ts'
 import { gatewayProcess } from '../gateway-process.ts'
 import { startRig, TOOL } from '../mcp/servers/rig.ts'
 import { scratch } from '../scratch.ts'
 import { freePort } from '../servers.ts'
 import { createClient } from './client.ts'
-import { anyStore } from './harness.ts'
 import { startToolServer } from './tool-server.ts'
 
 const folder = scratch(t)
