@@ -41,12 +41,12 @@ import {
   runningTurn,
 } from '../contracts/store-rows.ts'
 import { scratch } from '../scratch.ts'
-import { emptyDatabase, freshDatabase, freshStore } from './fresh.ts'
+import { freshDatabase, freshStore } from './fresh.ts'
 
 const folder = scratch(t)
 
 t.test('the embedded store', async (t) => {
-  const store = await freshStore(t)
+  const store = await freshStore(t, { dataDir: scratch(t) })
   await storeContract(t, store)
   await t.test('sealed parts are looked for in pages of rows, in plain rows without success', async (t) => {
     const scope = owner()
@@ -144,21 +144,19 @@ t.test(
   },
 )
 
-t.test('a first start that was killed half way leaves no half database', async (t) => {
-  // The folder's name is too long for a socket, and the folder is locked all the same.
-  const dataDir = join(folder, 'n'.repeat(120))
+t.test('a folder with a long path is locked, too, for those who have another TMPDIR', async (t) => {
+  // Its name is too long for a socket.
+  const dataDir = join(folder, 'l'.repeat(120))
+  const link = join(folder, 'link')
   mkdirSync(join(dataDir, 'pg.unfinished'), { recursive: true })
   writeFileSync(join(dataDir, 'pg.unfinished', 'PG_VERSION'), 'torn')
   const db = await freshDatabase(t, dataDir)
   t.equal(await value(db, 'select 1'), 1)
-  t.notOk(existsSync(join(dataDir, 'pg.unfinished')))
+  t.notOk(
+    existsSync(join(dataDir, 'pg.unfinished')),
+    'a first start that was killed half way leaves no half database',
+  )
   t.match(await rejection(openEmbedded(dataDir)), { message: /in use/ })
-})
-
-t.test('a folder with a long path is locked, too, for those who have another TMPDIR', async (t) => {
-  const dataDir = join(folder, 'l'.repeat(120))
-  const link = join(folder, 'link')
-  const db = await freshDatabase(t, dataDir)
   symlinkSync(dataDir, link)
   // Only Linux has a short path to every folder.
   if (process.platform === 'linux')
@@ -180,17 +178,51 @@ t.test('a folder with a long path is locked, too, for those who have another TMP
   t.same(left, [], 'nothing of the lock is left')
 })
 
-t.test('the write-ahead log stays short, however much is written', async (t) => {
+t.test('one database, in one test after the other', async (t) => {
   const db = await freshDatabase(t, join(folder, 'log'))
-  await db.query('create table filler (words text)')
-  await db.query('alter table filler alter words set storage external')
-  const megabyte = 'x'.repeat(1 << 20)
-  for (let i = 0; i < 250; i++) await db.query('insert into filler values ($1)', [megabyte])
-  const since = 'select pg_wal_lsn_diff(pg_current_wal_lsn(), redo_lsn)::float8 from pg_control_checkpoint()'
-  const bytes = (await value<number>(db, since)) ?? 0
-  t.ok(bytes < 150 << 20, `${bytes} bytes since the last checkpoint`)
-  const sizes = readdirSync(join(folder, 'log/pg/pg_wal')).filter((name) => /^[0-9A-F]{24}$/.test(name))
-  t.ok(sizes.length < 16, `${sizes.length} files of 16 MB`)
+  await t.test(
+    'a transaction that fails is rolled back, however many statements came before it',
+    async (t) => {
+      // With `begin` and the failing statement these are as many as are kept prepared: the rollback is one more.
+      for (let i = 2; i < 500; i++) await db.query(`select ${i}`)
+      const failing = db.transaction((queries) => queries.query('select 1 / 0'))
+      t.match(await rejection(failing), { code: '22012' })
+      t.equal(await value(db, `select 'served'`), 'served')
+    },
+  )
+
+  await t.test('the write-ahead log stays short, however much is written', async (t) => {
+    await db.query('create table filler (words text)')
+    await db.query('alter table filler alter words set storage external')
+    for (let i = 0; i < 250; i++) await db.query(`insert into filler values (repeat('x', 1 << 20))`)
+    const since =
+      'select pg_wal_lsn_diff(pg_current_wal_lsn(), redo_lsn)::float8 from pg_control_checkpoint()'
+    const bytes = (await value<number>(db, since)) ?? 0
+    t.ok(bytes < 150 << 20, `${bytes} bytes since the last checkpoint`)
+    const sizes = readdirSync(join(folder, 'log/pg/pg_wal')).filter((name) => /^[0-9A-F]{24}$/.test(name))
+    t.ok(sizes.length < 16, `${sizes.length} files of 16 MB`)
+    await db.query('drop table filler')
+  })
+
+  await t.test('the embedded database keeps the contracts of any database', async (t) => {
+    for (const sql of ['drop schema public cascade', 'create schema public']) await db.query(sql)
+    await migrationContract(t, async () => db)
+    await databaseContract(t, db)
+  })
+
+  await t.test('a thread that ends by itself is reported as lost, one that is closed is not', async (t) => {
+    const threads: Worker[] = []
+    const note = (worker: Worker) => void threads.push(worker)
+    process.on('worker', note)
+    const ended = await freshDatabase(t)
+    process.off('worker', note)
+    await threads[0]?.terminate()
+    t.match(await ended.lost, { code: 'unavailable' })
+    t.match(await rejection(ended.query('select 1')), { code: 'unavailable' })
+    await ended.close()
+    await db.close()
+    t.equal(await Promise.race([db.lost, sleep(50, 'nothing')]), 'nothing')
+  })
 })
 
 t.test('the room of deleted rows is used again, and no transaction is cut in two for it', async (t) => {
@@ -242,15 +274,6 @@ t.test('the room of deleted rows is used again, and no transaction is cut in two
   t.equal(known, -1, 'plans are made as if the size of the table was not known')
 })
 
-t.test('a transaction that fails is rolled back, however many statements came before it', async (t) => {
-  const db = await freshDatabase(t)
-  // With `begin` and the failing statement these are as many as are kept prepared: the rollback is one more.
-  for (let i = 2; i < 500; i++) await db.query(`select ${i}`)
-  const failing = db.transaction((queries) => queries.query('select 1 / 0'))
-  t.match(await rejection(failing), { code: '22012' })
-  t.equal(await value(db, `select 'served'`), 'served')
-})
-
 t.test('a data folder that is no database is refused with a reason', async (t) => {
   const dataDir = join(folder, 'broken')
   mkdirSync(join(dataDir, 'pg'), { recursive: true })
@@ -262,33 +285,29 @@ t.test('a data folder that is no database is refused with a reason', async (t) =
   t.match(await rejection(openEmbedded(dataDir)), refused, 'the embedded file system throws no Error here')
 })
 
+/** The folder that is harmed, and restored in part, and opened again: a database costs a second to open. */
+const kept = join(folder, 'kept')
+
 t.test('no new database is made over one that lost the file which tells its version', async (t) => {
-  const dataDir = join(folder, 'torn')
-  const version = join(dataDir, 'pg', 'PG_VERSION')
-  const open = () => freshDatabase(t, dataDir)
-  const db = await open()
+  const version = join(kept, 'pg', 'PG_VERSION')
+  const db = await freshDatabase(t, kept)
   await db.query(`insert into setting values ('kept', 'yes')`)
   await db.close()
   const words = readFileSync(version)
   rmSync(version)
-  t.match(await rejection(open()), { message: /does not open: its file PG_VERSION is missing.*backup/ })
+  const refused = { message: /does not open: its file PG_VERSION is missing.*backup/ }
+  t.match(await rejection(freshDatabase(t, kept)), refused)
   writeFileSync(version, words)
-  const restored = await open()
-  t.equal(await value(restored, `select value from setting where name = 'kept'`), 'yes')
 })
 
 t.test('a data folder is opened although a copy of it left empty folders out', async (t) => {
-  const dataDir = join(folder, 'copied')
-  const db = await freshDatabase(t, dataDir)
-  await db.query(`insert into setting values ('kept', 'yes')`)
-  await db.close()
-  const pg = join(dataDir, 'pg')
+  const pg = join(kept, 'pg')
   const isEmpty = (name: string) =>
     statSync(join(pg, name)).isDirectory() && readdirSync(join(pg, name)).length === 0
   const empty = readdirSync(pg, { recursive: true, encoding: 'utf8' }).filter(isEmpty)
   for (const name of empty) rmdirSync(join(pg, name))
-  const copied = await freshDatabase(t, dataDir)
-  t.equal(await value(copied, `select value from setting where name = 'kept'`), 'yes')
+  const copied = await freshDatabase(t, kept)
+  t.equal(await value(copied, `select value from setting where name = 'kept'`), 'yes', 'nothing is lost')
   await copied.query('checkpoint')
   t.strictSame(
     empty.filter((name) => !existsSync(join(pg, name))),
@@ -303,26 +322,6 @@ t.test('a first start that cannot write says why', async (t) => {
   const { stderr, status } = spawnSync('sh', limited, { encoding: 'utf8' })
   t.not(status, 0)
   t.match(stderr, /does not open: EFBIG/)
-})
-
-t.test('a thread that ends by itself is reported as lost, one that is closed is not', async (t) => {
-  const threads: Worker[] = []
-  const note = (worker: Worker) => void threads.push(worker)
-  process.on('worker', note)
-  const [ended, closed] = [await freshDatabase(t), await freshDatabase(t)]
-  process.off('worker', note)
-  await threads[0]?.terminate()
-  t.match(await ended.lost, { code: 'unavailable' })
-  t.match(await rejection(ended.query('select 1')), { code: 'unavailable' })
-  await ended.close()
-  await closed.close()
-  t.equal(await Promise.race([closed.lost, sleep(50, 'nothing')]), 'nothing')
-})
-
-t.test('the embedded database keeps the contracts of any database', async (t) => {
-  const db = await emptyDatabase(t)
-  await migrationContract(t, async () => db)
-  await databaseContract(t, db)
 })
 
 async function firstLines(child: ChildProcess, count: number): Promise<string[]> {
