@@ -1,13 +1,13 @@
 /** Logins through the API of a whole gateway: they serve turns, and are renewed in the middle of a turn. */
 import { createServer, request } from 'node:http'
 import t, { type Test } from 'tap'
+import { anyStore } from '../any-store.ts'
 import { createAnthropicEmulator } from '../emulators/anthropic.ts'
 import { createGeminiEmulator } from '../emulators/gemini.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
 import { listening } from '../listening.ts'
-import { scratch } from '../scratch.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { world } from './shared-world.ts'
 import { loggedIn, sealedOf, visit } from './world.ts'
@@ -37,7 +37,7 @@ const [gpt, claude, gemini] = await Promise.all([
 t.teardown(() => Promise.all([gpt, claude, gemini].map((emulator) => emulator.close())))
 const { http, listen } = await wholeGateway(t, {
   ...world.env,
-  BATON_DATA_DIR: scratch(t),
+  ...(await anyStore(t)),
   BATON_ANTHROPIC_BASE_URL: await anthropicApi(t, claude.url),
   BATON_CHATGPT_BASE_URL: gpt.chatgptBaseUrl,
   BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,

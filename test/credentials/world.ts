@@ -107,13 +107,13 @@ export function assemble(
   }
 }
 
-/** `databaseUrl` null: an embedded store. All of it is closed with the test. */
+/** Without a `databaseUrl`: on a store of its own. All of it is closed with the test. */
 export async function createWorld(
   t: Test,
-  { databaseUrl = null, key = randomBytes(32) }: { databaseUrl?: string | null; key?: Uint8Array } = {},
+  { databaseUrl, key = randomBytes(32) }: { databaseUrl?: string; key?: Uint8Array } = {},
 ): Promise<World> {
   const [store, openai, anthropic, google] = await Promise.all([
-    freshStore(t, { databaseUrl, poolSize: 4 }),
+    freshStore(t, databaseUrl === undefined ? {} : { databaseUrl, poolSize: 4 }),
     createOpenAiLogins(),
     createAnthropicLogins(),
     createGoogleLogins(),

@@ -1,5 +1,6 @@
 /** The gateway of `gateway.ts` on an embedded store of its own, and bodies that tests of its routes send. */
 import type { Test } from 'tap'
+import { scratch } from '../scratch.ts'
 import { freshStore } from '../store/fresh.ts'
 import { gateway } from './gateway.ts'
 
@@ -13,7 +14,7 @@ export const KEYS = { BATON_AUTH: 'keys', BATON_ADMIN_KEY: ADMIN }
 const ENV = { OPENAI_API_KEY: 'sk-env-9876', BATON_ENABLE_OAUTH: 'gemini' }
 
 export async function gatewayOnStore(t: Test, env: Record<string, string> = ENV) {
-  const store = await freshStore(t)
+  const store = await freshStore(t, { dataDir: scratch(t) })
   const g = await gateway(store, env)
   t.teardown(() => g.close())
   const newSession = async (fields: object = {}) => {

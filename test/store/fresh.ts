@@ -1,5 +1,5 @@
 /**
- * Embedded databases and stores of a test's own, closed with it. They begin from the template: a database from nothing
+ * Databases and stores of a test's own, closed with it. Embedded ones begin from the template: a database from nothing
  * takes seconds.
  */
 import type { Test } from 'tap'
@@ -9,7 +9,9 @@ import { readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
 import { readTemplate } from '../../src/store/template.ts'
+import { SERVERS } from '../given-servers.ts'
 import { scratch } from '../scratch.ts'
+import { newDatabase } from '../servers.ts'
 
 type StoreOptions = Parameters<typeof openStore>[0]
 
@@ -38,9 +40,18 @@ export async function emptyDatabase(t: Test, folder?: string): Promise<Db> {
   return db
 }
 
-/** Embedded, unless a server is named. */
-export const freshStore = async (t: Test, more: Partial<StoreOptions> = {}): Promise<Store> =>
-  closedWith(t, await openStore({ databaseUrl: null, dataDir: scratch(t), poolSize: 1, ...more }))
+/**
+ * Embedded if a folder is named; else on the server where one is given, which opens sooner. One connection serves all
+ * callers in their order, as of an embedded one.
+ */
+export async function freshStore(t: Test, { dataDir, ...more }: Partial<StoreOptions> = {}): Promise<Store> {
+  const isEmbedded = dataDir !== undefined || SERVERS.DATABASE_URL === ''
+  const own = isEmbedded ? null : (more.databaseUrl ?? (await newDatabase(t, SERVERS.DATABASE_URL)))
+  return closedWith(
+    t,
+    await openStore({ poolSize: 1, ...more, databaseUrl: own, dataDir: dataDir ?? scratch(t) }),
+  )
+}
 
 /** A store on a database that is open. Closing the store closes the database. */
 export const storeOn = (db: Db, more: Pick<StoreOptions, 'log' | 'codec'> = {}): Promise<Store> =>
