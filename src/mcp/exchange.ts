@@ -64,7 +64,10 @@ export async function holdingBack<T>(work: () => Promise<T>): Promise<T> {
   const exchange = exchanges.getStore()
   // If the request was sent before, it is the SDK's GET for its broken stream that needs a token now.
   if (exchange && exchange.request !== 'sent') exchange.request = 'held'
-  return work()
+  const done = await work()
+  // The storage may be off by now: the SDK would send the request of a call that was given up.
+  exchange?.signal.throwIfAborted()
+  return done
 }
 
 /**

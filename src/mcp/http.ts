@@ -73,7 +73,9 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
     // The server has not run a request that a rate limit refused.
     await response.body?.cancel()
-    await sleep(patience)
+    // Asked for afterwards, the exchange of a call that was given up is unknown, and the call would be sent.
+    const over = exchanges.getStore()?.signal
+    await sleep(patience, undefined, over && { signal: over })
     return ask()
   }
 }

@@ -2,7 +2,7 @@
 import { getEventListeners, getMaxListeners } from 'node:events'
 import t from 'tap'
 import { challengeIn } from '../../src/mcp/challenge.ts'
-import { type Exchange, exchanges, inExchange } from '../../src/mcp/exchange.ts'
+import { type Exchange, exchanges, holdingBack, inExchange } from '../../src/mcp/exchange.ts'
 import { createMcpFetch } from '../../src/mcp/http.ts'
 import { gate } from '../waiting.ts'
 
@@ -116,6 +116,18 @@ t.test('a request ends with its exchange or its connection, whose signal keeps n
   t.match(given[1]?.reason, { message: 'closed' })
   await ask(exchange())
   t.ok(given[2]?.aborted, 'a connection that is closed already ends a request at once')
+})
+
+t.test('a request whose exchange is over gets no token, and so is not sent', async (t) => {
+  const own = exchange()
+  let renew = () => {}
+  const renewed = new Promise<void>((resolve) => {
+    renew = resolve
+  })
+  const waiting = inExchange(own, () => holdingBack(() => renewed))
+  own.abort()
+  renew()
+  await t.rejects(waiting, { name: 'AbortError' })
 })
 
 t.test("a server's own headers are sent in place of Baton's", async (t) => {
