@@ -68,7 +68,7 @@ summary.end(() => {
 async function run(files) {
   const from = performance.now()
   const paths = files.map((file) => `./${ROOT}/${file}`)
-  // Static imports: tap ends between two of the others, as soon as it knows of no test.
+  // Static imports: between two dynamic ones tap knows of no test, and ends.
   const all = ['--input-type=module', '-e', paths.map((path) => `import '${path}'`).join('\n')]
   const program = files.length > 1 ? all : paths
   const child = spawn(process.execPath, ['--enable-source-maps', '--import', NO_HOOKS, ...program], {

@@ -41,8 +41,8 @@ export async function emptyDatabase(t: Test, folder?: string): Promise<Db> {
 }
 
 /**
- * Embedded if a folder is named; else on the server where one is given, which opens sooner. One connection serves all
- * callers in their order, as of an embedded one.
+ * Embedded if a folder is named; else on the server where one is given, which opens sooner. There, too, one connection
+ * serves all callers in their order, unless a `poolSize` is given.
  */
 export async function freshStore(t: Test, { dataDir, ...more }: Partial<StoreOptions> = {}): Promise<Store> {
   const isEmbedded = dataDir !== undefined || SERVERS.DATABASE_URL === ''
