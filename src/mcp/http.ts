@@ -56,8 +56,8 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     // After `initialize` the SDK opens a GET stream and reopens it without end (555 times in 5 s against
     // a server that sends `retry: 0`). A server may refuse it with 405, so that is what the SDK gets;
     // channel.ts opens one when somebody listens. A GET that resumes a call's broken stream passes.
+    const exchange = exchanges.getStore()
     if (init.method === 'GET' && !options.keepsGetStream) {
-      const exchange = exchanges.getStore()
       const lastEventId = headers.get('last-event-id') ?? exchange?.resumedAfter
       if (lastEventId === undefined) return new Response(null, { status: 405 })
       headers.set('last-event-id', lastEventId)
@@ -73,9 +73,8 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
     // The server has not run a request that a rate limit refused.
     await response.body?.cancel()
-    // Asked for afterwards, the exchange of a call that was given up is unknown, and the call would be sent.
-    const over = exchanges.getStore()?.signal
-    await sleep(patience, undefined, over && { signal: over })
+    // Once a call is given up, the storage may be off, and `send` would not see that its exchange is over.
+    await sleep(patience, undefined, exchange && { signal: exchange.signal })
     return ask()
   }
 }
