@@ -1,5 +1,5 @@
 /**
- * The HTTP side for tests: the real app on a real store in memory, with doubles for the parts behind it. Each answer
+ * The HTTP side for tests: the real app on a real store, with doubles for the parts behind it. Each answer
  * to an injected request is held against the OpenAPI document: undocumented statuses and fields fail.
  */
 import { pino } from 'pino'
