@@ -59,7 +59,10 @@ export async function inExchange<T>(exchange: Exchange, work: () => Promise<T>):
   }
 }
 
-/** Runs work that a request waits for before it is sent: the first time, or again after a 401. */
+/**
+ * Runs work that a request waits for before it is sent: the first time, or again after a 401. Throws if its exchange is
+ * over by then.
+ */
 export async function holdingBack<T>(work: () => Promise<T>): Promise<T> {
   const exchange = exchanges.getStore()
   // If the request was sent before, it is the SDK's GET for its broken stream that needs a token now.

@@ -9,7 +9,7 @@ import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
 import { USER_AGENT } from '../version.ts'
 import { isAnswer, repairMessage } from './answer.ts'
-import { either, exchanges } from './exchange.ts'
+import { type Exchange, either, exchanges } from './exchange.ts'
 import { repairStream } from './stream.ts'
 
 /** The authorization that a 401 refused, as it was sent; the SDK does not tell which token that was. */
@@ -26,8 +26,7 @@ interface McpFetchOptions {
 
 /** A fetch for one transport; it rejects as the fetch below it does, and notes the facts in the exchange. */
 export function createMcpFetch(options: McpFetchOptions): FetchLike {
-  const send = async (url: string | URL, init: RequestInit): Promise<Response> => {
-    const exchange = exchanges.getStore()
+  const send = async (url: string | URL, init: RequestInit, exchange?: Exchange): Promise<Response> => {
     if (!exchange) return readable(bounded(await options.fetch(url, init), options.maxBytes))
     const signal = init.signal ? either(init.signal, exchange.signal) : exchange.signal
     const isPost = init.method === 'POST'
@@ -49,6 +48,8 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
   }
 
   return async (url, init = {}) => {
+    // Asked for once: when its call is given up during a wait, the storage may be off, and the call would be sent.
+    const exchange = exchanges.getStore()
     const headers = new Headers(init.headers)
     if (!headers.has('user-agent')) headers.set('user-agent', USER_AGENT)
     // A server that compresses its event streams keeps messages back until much has come together (tower-http#419).
@@ -56,7 +57,6 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     // After `initialize` the SDK opens a GET stream and reopens it without end (555 times in 5 s against
     // a server that sends `retry: 0`). A server may refuse it with 405, so that is what the SDK gets;
     // channel.ts opens one when somebody listens. A GET that resumes a call's broken stream passes.
-    const exchange = exchanges.getStore()
     if (init.method === 'GET' && !options.keepsGetStream) {
       const lastEventId = headers.get('last-event-id') ?? exchange?.resumedAfter
       if (lastEventId === undefined) return new Response(null, { status: 405 })
@@ -64,7 +64,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
       if (exchange) exchange.resumedAfter = lastEventId
     }
     const ask = async () => {
-      const response = await send(url, { ...init, headers })
+      const response = await send(url, { ...init, headers }, exchange)
       if (response.status === 401) refusedAuthorization.set(response, headers.get('authorization'))
       return response
     }
@@ -73,7 +73,6 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
     // The server has not run a request that a rate limit refused.
     await response.body?.cancel()
-    // Once a call is given up, the storage may be off, and `send` would not see that its exchange is over.
     await sleep(patience, undefined, exchange && { signal: exchange.signal })
     return ask()
   }
