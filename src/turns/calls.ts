@@ -190,8 +190,8 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const room = mediaRoom(jobs)
   let open = running.length
   // The last result is written with the message's commit: one write less for the common single call.
-  const isLast = () => --open === 0 && waiting.length === 0
-  const settled = await Promise.allSettled(running.map((job) => runJob(run, job, room, isLast)))
+  const countDown = () => --open === 0 && waiting.length === 0
+  const settled = await Promise.allSettled(running.map((job) => runJob(run, job, room, countDown)))
   const broken = settled.find((one) => one.status === 'rejected')
   if (broken) throw broken.reason
   await withdraw(run, waiting)

@@ -75,8 +75,11 @@ export function fitted(settlement: Settlement, room: MediaRoom): Settlement {
 
 const NO_ROOM = 'the results of this step hold as many bytes of media already as may be passed on at once'
 
-/** `isLast`: its settlement may be written with the results' commit. */
-export async function runJob(run: Run, job: Job, room: MediaRoom, isLast: () => boolean): Promise<void> {
+/**
+ * `countDown` is called once, when the call has returned. True: no other is open, so that the settlement may be written
+ * with the results' commit.
+ */
+export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () => boolean): Promise<void> {
   const { active, deps } = run
   const { call, exec_id } = job
   const own = new AbortController()
@@ -85,7 +88,7 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, isLast: () => 
   say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
   const settlement = fitted(await withinGrace(run, job, signal, callTool(run, job, signal)), room)
   active.calls.delete(call.call_id)
-  const travels = isLast()
+  const travels = countDown()
   const { reason } = active.stop.signal
   // A call that a drain cut short has no result here: the next owner judges it. A call that returned is settled for
   // that owner.
