@@ -23,7 +23,7 @@ const INVALID_CALL_LIMIT = 2
 export async function modelStep(run: Run): Promise<Job[] | null> {
   let tries = noTries()
   while (true) {
-    const prepared = await refresh(run)
+    const prepared = await prepareNewest(run)
     const attempt = { step: newStep(run, prepared.overlay), folding: createFold() }
     const again = await streamStep(run, prepared, attempt, tries)
     if (again !== null) {
@@ -39,7 +39,8 @@ export async function modelStep(run: Run): Promise<Job[] | null> {
   }
 }
 
-async function refresh(run: Run): Promise<Prepared> {
+/** Reads what is new, unless nothing can be, and makes the request of it. */
+async function prepareNewest(run: Run): Promise<Prepared> {
   const { active, deps } = run
   active.phase = 'preparing'
   active.stop.signal.throwIfAborted()
