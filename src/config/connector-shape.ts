@@ -31,7 +31,7 @@ export interface ConnectorInput {
     /** Of `oauth`: a client that the server knows already, if it lets no client register itself */
     client_id?: string
     client_secret?: string
-    /** The login service's own name, if its metadata is at another address or the server does not name it */
+    /** The login service's own name, if its metadata is at another address or the server names several or none */
     issuer?: string
     /** Scopes to ask for, instead of those that the server names; separated by spaces */
     scope?: string

@@ -1,4 +1,4 @@
-/** A caller that waits for a turn: for its end, or until it needs input. */
+/** Finds a turn for a caller, or waits for it: for its end, or until it needs input. */
 import type { Bus } from '../bus/bus.ts'
 import { TERMINAL } from '../chat/event.ts'
 import { BatonError, isUnavailable } from '../errors.ts'
