@@ -168,6 +168,10 @@ export const Apply = Type.Optional(
   }),
 )
 
+const Names = Type.Array(Type.String(), { description: 'Canonical names' })
+/** The fields of a change of a session's tools, as its call answers and its event tells */
+export const toolsDelta = { tools_revision: Count, added: Names, removed: Names, changed: Names }
+
 // ---------------------------------------------------------------- parts and messages
 
 const Provenance = Type.Object(

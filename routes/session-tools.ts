@@ -20,17 +20,14 @@ import {
   Provider,
   pageOf,
   Transport,
+  toolsDelta,
 } from './schemas.ts'
 
 const Name = Type.String()
-const Names = Type.Array(Name, { description: 'Canonical names' })
 
 const ToolsChange = Type.Object(
   {
-    tools_revision: Count,
-    added: Names,
-    removed: Names,
-    changed: Names,
+    ...toolsDelta,
     effective: Type.Object({
       turn_id: nullable(Id),
       from: Type.Enum(['next_step', 'next_turn', 'restart']),

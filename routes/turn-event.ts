@@ -16,12 +16,12 @@ import {
   StepFinish,
   TurnFinish,
   taggedBy,
+  toolsDelta,
   Usage,
 } from './schemas.ts'
 import { TurnView } from './turn-view.ts'
 
 const text = Type.String()
-const names = Type.Array(text, { description: 'Canonical names' })
 const call = { call_id: text }
 const execution = { ...call, exec_id: Id }
 /** `nullable` would make a second schema of the same name. */
@@ -69,7 +69,7 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
     'Drop what this step has streamed so far',
   ],
   'tools.changed': [
-    { tools_revision: Count, added: names, removed: names, changed: names },
+    toolsDelta,
     'Changes that are made on several replicas may come out of order: apply them in the order of `tools_revision`, of which the ' +
       'highest counts',
   ],
