@@ -35,13 +35,13 @@ import { createSessions } from './sessions.ts'
 import { type openDatabase, openStore } from './store/open.ts'
 import type { Connector } from './store/store.ts'
 import { createMetrics } from './telemetry.ts'
-import { createExecutor } from './tools/execute.ts'
+import { createExecutor, type ExecutorDeps } from './tools/execute.ts'
 import { createGate } from './tools/gate.ts'
 import { hasSecret, redactText } from './tools/redact.ts'
 import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools } from './tools/session-tools.ts'
 import { createToolboxRules, sandboxOf } from './tools/startup.ts'
-import { createToolboxPolicy } from './tools/toolbox.ts'
+import { createToolboxPolicy, type ToolboxPolicy } from './tools/toolbox.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
 
 /** A gateway in this process. It listens once `http` is told to. */
@@ -96,8 +96,7 @@ export async function createApp(config: Config, given: Given): Promise<Gateway> 
       settings: engineSettings(config),
     })
     closeLater(startRetention({ store, retentionMs: config.ledgerRetentionMs, log }))
-    const http = await httpOf(base, given, { ...servers, ...logins, ...tools, turns: engine })
-    closers.unshift(() => http.close())
+    const http = closeLater(await httpOf(base, given, { ...servers, ...logins, ...tools, turns: engine }))
     closers.unshift(() => engine.drain(config.drainSeconds * 1000))
     // A process whose port is taken must not take turns over only to drop them: a turn fails once it has lost a few
     // owners.
@@ -193,47 +192,21 @@ type ToolBase = Base &
 
 /** The tools that sessions may call, and what runs a call. Reaches the configured servers. */
 async function toolParts(base: ToolBase, engine: () => Engine) {
-  const { config, log, closeLater, store, bus, metrics, vault, deployments, mcp, specFor, choice } = base
-  const { toolbox } = config
-  const policy = createToolboxPolicy(toolbox)
+  const { config, log, closeLater, store, deployments, mcp, specFor, choice } = base
+  const policy = createToolboxPolicy(config.toolbox)
   const builtins = BUILTINS.filter(({ name }) => policy.offersBuiltin(name))
-  const gate = createGate({
-    // The replicas of one database share the tools' slots; other users of the same Redis have their own.
-    slots: bus.slots(await store.settings.init('deployment', randomUUID()), toolbox.maxConcurrent),
-    metrics,
-    queueMs: config.toolWaitSeconds * 1000,
-  })
   const executor = closeLater(
     createExecutor({
       store,
       mcp,
       builtins,
       specFor,
-      slot: (tool, connector, signal) =>
-        gate.enter(
-          `${connector?.id ?? 'builtin'}/${tool.mcp_tool_name ?? tool.canonical_name}`,
-          policy.limits(tool, connector).maxInstances,
-          signal,
-          tool.canonical_name,
-        ),
+      slot: await slotsOf(base, policy),
       log,
       isRepeatable: policy.isRepeatable,
     }),
   )
-  const configured = configConnectors(toolbox.mcps, vault)
-  const rules = createToolboxRules({
-    toolbox,
-    connectors: await store.connectors.planConfig(configured),
-    policy,
-    mcp,
-    specFor,
-    builtins: BUILTINS.map(({ name }) => name),
-    log,
-  })
-  await rules.check()
-  // A start that is stopped must change nothing: other replicas go on with these rows, and with a row go its bindings
-  // and its accepted definitions.
-  await store.connectors.syncConfig(configured)
+  const rules = await configuredServers(base, policy)
   const tools: EngineTools = closeLater(
     createSessionTools({
       store,
@@ -253,6 +226,49 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
     }),
   )
   return { policy, executor, tools }
+}
+
+/** How a call gets its tool's slot. */
+async function slotsOf(
+  { config, store, bus, metrics }: Base,
+  policy: ToolboxPolicy,
+): Promise<ExecutorDeps['slot']> {
+  const gate = createGate({
+    // The replicas of one database share the tools' slots; other users of the same Redis have their own.
+    slots: bus.slots(await store.settings.init('deployment', randomUUID()), config.toolbox.maxConcurrent),
+    metrics,
+    queueMs: config.toolWaitSeconds * 1000,
+  })
+  return (tool, connector, signal) =>
+    gate.enter(
+      `${connector?.id ?? 'builtin'}/${tool.mcp_tool_name ?? tool.canonical_name}`,
+      policy.limits(tool, connector).maxInstances,
+      signal,
+      tool.canonical_name,
+    )
+}
+
+/** Reaches the servers of the configuration, and writes their rows once all fit the toolbox. */
+async function configuredServers(
+  { config, log, store, vault, mcp, specFor }: ToolBase,
+  policy: ToolboxPolicy,
+) {
+  const { toolbox } = config
+  const configured = configConnectors(toolbox.mcps, vault)
+  const rules = createToolboxRules({
+    toolbox,
+    connectors: await store.connectors.planConfig(configured),
+    policy,
+    mcp,
+    specFor,
+    builtins: BUILTINS.map(({ name }) => name),
+    log,
+  })
+  await rules.check()
+  // A start that is stopped must change nothing: other replicas go on with these rows, and with a row go its bindings
+  // and its accepted definitions.
+  await store.connectors.syncConfig(configured)
+  return rules
 }
 
 const engineSettings = (config: Config) => ({
