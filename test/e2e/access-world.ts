@@ -143,10 +143,13 @@ export async function accessWorld(t: Test) {
   }
 }
 
+/** Stands for an id that `filled` is not given. */
+export const MISSING = 'x_0'
+
 /** The path with its parameters filled in; `{id}` is of the noun that the path begins with. */
 export function filled(path: string, ids: Record<string, string>): string {
   const noun = path.split('/')[2] ?? ''
-  return path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name === 'id' ? noun : name] ?? 'x_0')
+  return path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name === 'id' ? noun : name] ?? MISSING)
 }
 
 /** A body that the operation accepts. */
