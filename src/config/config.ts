@@ -81,7 +81,7 @@ export interface ToolSetting {
   maxInstances?: number | undefined
   timeoutMs?: number | undefined
   /** Which calls wait for a person; `destructive`: calls that are not known to be harmless */
-  requireApproval?: 'never' | 'always' | 'destructive' | undefined
+  requireApproval?: ConnectorInput['require_approval']
 }
 /** One server of `toolbox.mcps`. */
 export interface McpSetting extends Omit<ConnectorInput, 'auth'> {
