@@ -1,4 +1,5 @@
-// Runs on `npm ci` and `npm install`; if npm's `ignore-scripts` prevents that, commands that find no dist/ run it.
+// Runs on `npm ci` and `npm install`. If npm's `ignore-scripts` prevents that, commands run it that find no dist/, or one
+// that is older than the compiler.
 // Builds dist/ if the compiler is there; with --omit=dev or NODE_ENV=production it is not, and an image must have
 // copied dist/ in.
 import { spawnSync } from 'node:child_process'

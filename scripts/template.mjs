@@ -50,5 +50,6 @@ if (!isCurrent) {
   await pglite.close()
   writeFileSync(`${target}.part`, Buffer.from(await dump.arrayBuffer()))
   renameSync(`${target}.part`, target)
-  writeFileSync(contentsFile, contents)
 }
+// Each time: by this file's age `npm start` sees whether dist/ was built since the last `npm ci`.
+writeFileSync(contentsFile, contents)

@@ -1,6 +1,6 @@
 /** Installing and starting where npm builds nothing: its `ignore-scripts` is set, or the compiler was left out. */
 import { spawnSync } from 'node:child_process'
-import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs'
+import { copyFileSync, mkdirSync, utimesSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
@@ -14,6 +14,8 @@ echo compiled
 for file in src/server demo/demo demo/emulators; do echo 'console.log("serving")' >dist/$file.js; done
 `
 const COMMANDS = ['start', 'demo', 'emulators']
+/** In place of the database that the build makes last. */
+const TEMPLATE = 'import("node:fs").then((fs) => fs.writeFileSync("dist/pglite-template.json", ""))'
 /** In place of the runner of the tests. */
 const RUNNER = 'await import("../dist/src/server.js")'
 
@@ -23,7 +25,7 @@ function checkout(t: Test): string {
     mkdirSync(dirname(join(folder, file)), { recursive: true })
     copyFileSync(join(root, file), join(folder, file))
   }
-  writeFileSync(join(folder, 'scripts/template.mjs'), '')
+  writeFileSync(join(folder, 'scripts/template.mjs'), TEMPLATE)
   writeFileSync(join(folder, 'scripts/test.mjs'), RUNNER)
   return folder
 }
@@ -50,6 +52,9 @@ t.test('the first commands of the README build what npm ci was kept from buildin
     t.match({ status, stdout }, { status: 0, stdout: /^serving\n$/ }, command)
     t.match(stderr, 'compiled', 'the words of the build are not among those of the command')
     t.match(npm(folder, command), { status: 0, stdout: 'serving\n', stderr: '' }, 'once')
+    const anHourAgo = Date.now() / 1000 - 3600
+    utimesSync(join(folder, 'dist/pglite-template.json'), anHourAgo, anHourAgo)
+    t.match(npm(folder, command).stderr, 'compiled', 'and once more when npm ci has laid the packages anew')
   }
   t.match(npm(withCompiler(checkout(t)), 'test'), { status: 0, stdout: 'compiled\nserving\n' })
 })
