@@ -10,7 +10,7 @@ import type { Config } from './config.ts'
 import { isHeader, NO_HEADER } from './connector-shape.ts'
 import { type FileContent, FileSchema, override, parseYaml } from './file.ts'
 import { limitsOf } from './limits.ts'
-import { isQuoted, QUOTED, UnfitValue } from './readers.ts'
+import { holdsPlaceholder, isQuoted, QUOTED, UNFILLED, UnfitValue } from './readers.ts'
 import {
   CONFIG_FILE,
   ENV_KEYS,
@@ -183,6 +183,7 @@ function readOne<T>(
   if (text === null) return null
   try {
     if (isQuoted(text)) throw new UnfitValue(QUOTED.problem, QUOTED.remedy)
+    if (holdsPlaceholder(text)) throw new UnfitValue(UNFILLED, 'Write the value itself')
     return setting.read(text)
   } catch (error) {
     if (!(error instanceof UnfitValue)) throw error

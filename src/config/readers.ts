@@ -20,10 +20,24 @@ export const QUOTED = {
   remedy: 'Leave them out: unlike a shell, docker --env-file takes them as they are',
 }
 
+/** As shells and Compose fill them in: `${TOKEN}`, `$(TOKEN)`, `$TOKEN`, `$HOME/data`. */
+const PLACEHOLDER = /\$\{[^{}]+\}|\$\(\w+\)|(?<!\S)\$[A-Z_][A-Z0-9_]*(?=\/|$)/
+export const holdsPlaceholder = (value: string): boolean => PLACEHOLDER.test(value)
+export const isPlaceholder = (value: string): boolean => PLACEHOLDER.exec(value)?.[0] === value
+
+/** What is wrong with a text that holds a placeholder. */
+export const UNFILLED = 'holds a placeholder, which nothing fills in here'
+
 /** Only the file can give an empty text: an empty variable counts as not set. */
 export const text = (value: string): string => {
   if (value !== '') return value
   throw new UnfitValue('must not be empty', 'Leave it out for the default')
+}
+
+/** Neither Compose nor systemd replaces the ~, and all data would lie in a folder of that name. */
+export const folder = (value: string): string => {
+  if (!/^~(\/|$)/.test(value)) return text(value)
+  throw new UnfitValue('begins with ~, which only a shell replaces', 'Write the whole path')
 }
 
 /** An IPv6 address may come in the brackets that it has in a URL. */

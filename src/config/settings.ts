@@ -8,6 +8,7 @@ import {
   bytes,
   encryptionKeys,
   flag,
+  folder,
   forwardProxy,
   headerText,
   list,
@@ -62,7 +63,7 @@ export const SETTINGS = {
     upstream,
     'Where browsers reach the gateway. Logins at MCP servers return to it; if it is a public https address, their login services also read there who the gateway is. Default: BATON_HOST and BATON_PORT on a loopback host.',
   ),
-  data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
+  data_dir: required('BATON_DATA_DIR', '.baton', folder, 'Folder of the embedded database and its key file.'),
   database_url: optional(
     'DATABASE_URL',
     postgresServer,

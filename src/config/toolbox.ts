@@ -4,6 +4,7 @@ import type { Problem } from '../validation.ts'
 import type { McpSetting, Toolbox, ToolSetting } from './config.ts'
 import { shapeProblems } from './connector-shape.ts'
 import type { FileContent } from './file.ts'
+import { holdsPlaceholder, isPlaceholder, UNFILLED } from './readers.ts'
 
 type ToolboxFile = NonNullable<FileContent['toolbox']>
 type McpFile = NonNullable<ToolboxFile['mcps']>[number]
@@ -44,7 +45,24 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
     )
   }
   for (const found of shapeProblems(mcp)) say(found.path, found.problem, found.remedy)
+  for (const field of unfilled(mcp)) {
+    const steps = `${path}.${field}`.toUpperCase().split(/[.[\]]+/)
+    const variable = `BATON__${steps.join('__').replaceAll('-', '_')}`
+    say(field, UNFILLED, `Set ${variable} to the value itself`)
+  }
   return problems
+}
+
+/** The fields of a server in which a placeholder stands, as other MCP clients fill it in (spences10/my-pi#149). */
+function unfilled({ url = '', headers = {}, env = {} }: McpFile): string[] {
+  const among = (field: string, pairs: object, test: (text: string) => boolean) =>
+    Object.entries(pairs).flatMap(([name, value]) => (test(String(value)) ? [`${field}.${name}`] : []))
+  return [
+    ...(holdsPlaceholder(url) ? ['url'] : []),
+    ...among('headers', headers, holdsPlaceholder),
+    // Among other text it may be for the program itself.
+    ...among('env', env, isPlaceholder),
+  ]
 }
 
 /** The toolbox with its defaults; an absent one limits nothing. */

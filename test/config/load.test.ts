@@ -318,6 +318,11 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_ADMIN_KEY', '"a-long-enough-admin-key"', /stands in quotes/],
     ['BATON_DATA_DIR', "'/data'", /stands in quotes/],
     ['OPENAI_API_KEY', '"sk-1"', /stands in quotes/],
+    ['BATON_ADMIN_KEY', `\${BATON_ADMIN_KEY}`, /holds a placeholder/],
+    ['OPENAI_API_KEY', '$OPENAI_API_KEY', /holds a placeholder/],
+    ['REDIS_URL', 'redis://:$(PASSWORD)@redis:6379', /holds a placeholder/],
+    ['BATON_DATA_DIR', '$HOME/baton', /holds a placeholder/],
+    ['BATON_DATA_DIR', '~/baton', /begins with ~/],
   ]
   for (const key of ['host', 'data_dir', 'openai_oauth_client_id']) {
     t.match(problems({}, `${key}: ""`), [{ path: key, problem: 'must not be empty' }])

@@ -239,6 +239,43 @@ t.test('any value of the file can be overridden by its path', async (t) => {
   t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT__X: '1' }, MCPS), [{ problem: /does not fit/ }])
 })
 
+t.test(
+  'what other MCP clients fill in is refused with the variable that takes the value itself',
+  async (t) => {
+    const yaml = `
+toolbox:
+  mcps:
+    - name: web
+      transport: streamable_http
+      url: "https://web.test/mcp?key=\${KEY}"
+      mode: strict
+      headers: { Authorization: "Bearer \${TOKEN}", X-Api-Key: $KEY, X-Price: $5, X-Name: a$NAME }
+    - name: files
+      transport: stdio
+      command: sh
+      args: [-c, "echo \${HOME}"]
+      mode: strict
+      env: { TOKEN: "\${env:TOKEN}", FORMAT: "\${level} \${text}", PATH: "$HOME/bin:/usr/bin" }`
+    t.match(problems({}, yaml), [
+      { path: 'toolbox.mcps[0].url', remedy: 'Set BATON__TOOLBOX__MCPS__0__URL to the value itself' },
+      {
+        path: 'toolbox.mcps[0].headers.Authorization',
+        problem: /placeholder/,
+        remedy: /0__HEADERS__AUTHORIZATION /,
+      },
+      { path: 'toolbox.mcps[0].headers.X-Api-Key', remedy: /0__HEADERS__X_API_KEY / },
+      { path: 'toolbox.mcps[1].env.TOKEN', remedy: /1__ENV__TOKEN / },
+    ])
+    const set = {
+      BATON__TOOLBOX__MCPS__0__URL: 'https://web.test/mcp',
+      BATON__TOOLBOX__MCPS__0__HEADERS__AUTHORIZATION: 'Bearer t',
+      BATON__TOOLBOX__MCPS__0__HEADERS__X_API_KEY: 'k',
+      BATON__TOOLBOX__MCPS__1__ENV__TOKEN: 't',
+    }
+    t.match(load(set, yaml).config.toolbox.mcps[0]?.headers, { Authorization: 'Bearer t', 'X-Api-Key': 'k' })
+  },
+)
+
 t.test('whoever writes a map or a text for a list of the toolbox is shown an item of it', (t) => {
   t.match(problems({}, 'toolbox: {mcps: {docs: {}}}'), [{ path: 'toolbox.mcps', remedy: /- name: docs/ }])
   t.match(problems({}, 'toolbox: {mcps: [docs]}'), [{ path: 'toolbox.mcps[0]', remedy: /- name: docs/ }])
