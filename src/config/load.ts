@@ -2,6 +2,7 @@
  * Environment and YAML file → one frozen Config, or every problem at once. Nothing else in Baton reads the
  * environment; nothing starts before this has passed.
  */
+import { isUtf8 } from 'node:buffer'
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { isLoopback } from '../addresses.ts'
@@ -67,9 +68,9 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
 
 /** A file that nobody named may be absent. */
 function readFile(path: string, isNamed: boolean, problems: Problem[]): Record<string, unknown> {
-  let source: string
+  let source: Buffer
   try {
-    source = readFileSync(path, 'utf8')
+    source = readFileSync(path)
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
     if (isNamed || code !== 'ENOENT') {
@@ -81,7 +82,11 @@ function readFile(path: string, isNamed: boolean, problems: Problem[]): Record<s
     }
     return {}
   }
-  const read = parseYaml(path, source)
+  if (!isUtf8(source)) {
+    problems.push({ path, problem: 'is not UTF-8', remedy: "Save it as UTF-8; PowerShell's > writes UTF-16" })
+    return {}
+  }
+  const read = parseYaml(path, source.toString())
   problems.push(...read.problems)
   return read.value as Record<string, unknown>
 }

@@ -452,6 +452,13 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
     { message: `${path}: the file ${path} cannot be read (EISDIR). Correct the path` },
     'also one that nobody named, if it is there',
   )
+  for (const bytes of [Buffer.from('\uFEFFport: 1\n', 'utf16le'), Buffer.from('port: 1 # für\n', 'latin1')])
+    t.match(problems({}, bytes), [{ path: /baton\.yaml$/, problem: 'is not UTF-8', remedy: /PowerShell/ }])
+  t.equal(
+    load({}, '\uFEFFport: 1\r\n').config.port,
+    1,
+    'with the mark that editors on Windows begin UTF-8 with',
+  )
   t.match(problems({}, '- a\n- b\n'), [{ problem: 'must be a map of settings' }])
   const broken = problems({}, 'admin_key: "hunter2\nport: 1\n')
   t.match(broken, [{ path: /baton\.yaml:\d+:\d+$/, problem: /not valid YAML/ }])

@@ -9,15 +9,15 @@ import { scratch } from '../scratch.ts'
 export const empty = scratch(t)
 
 /** A folder that holds this baton.yaml. */
-export function folder(yaml: string): string {
+export function folder(yaml: string | Buffer): string {
   const dir = mkdtempSync(join(empty, 'case-'))
   writeFileSync(join(dir, 'baton.yaml'), yaml)
   return dir
 }
-export const load = (env: Record<string, string>, yaml?: string) =>
+export const load = (env: Record<string, string>, yaml?: string | Buffer) =>
   loadConfig(env, yaml === undefined ? empty : folder(yaml))
 
-export function problems(env: Record<string, string>, yaml?: string): Problem[] {
+export function problems(env: Record<string, string>, yaml?: string | Buffer): Problem[] {
   try {
     load(env, yaml)
   } catch (error) {
