@@ -27,8 +27,9 @@ USER 1000
 VOLUME /data
 EXPOSE 8787
 # Ten minutes, as for Kubernetes: a start may have a long migration to do. The first success ends them. Without
-# NODE_OPTIONS, as an agent that is for the gateway (OpenTelemetry's) takes each check a second, and may take all three.
+# NODE_OPTIONS, as an agent that is for the gateway (OpenTelemetry's) takes each check a second, and may take all three;
+# and without NODE_USE_ENV_PROXY, by which the check would ask HTTP_PROXY for 127.0.0.1.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10m \
-  CMD ["env", "-u", "NODE_OPTIONS", "node", "-e", "fetch('http://127.0.0.1:'+(process.env.BATON_PORT||8787)+'/healthz').then(r=>process.exit(r.ok?0:1),()=>process.exit(1))"]
+  CMD ["env", "-u", "NODE_OPTIONS", "-u", "NODE_USE_ENV_PROXY", "node", "-e", "fetch('http://127.0.0.1:'+(process.env.BATON_PORT||8787)+'/healthz').then(r=>process.exit(r.ok?0:1),()=>process.exit(1))"]
 # Node as process 1 gets SIGTERM itself and drains; no shell is in between.
 CMD ["node", "--enable-source-maps", "dist/src/server.js"]

@@ -241,12 +241,21 @@ t.test('a start may take as long in Docker as in Kubernetes', async (t) => {
   t.equal(Number(minutes) * 60, startupProbe.periodSeconds * startupProbe.failureThreshold)
 })
 
-t.test("the image's health check does without what NODE_OPTIONS has for the gateway", async (t) => {
+t.test("the image's health check takes no agent and no proxy that is for the gateway", async (t) => {
   const [, json = ''] = /^HEALTHCHECK .*\\\n +CMD (\[.*\])$/m.exec(read('Dockerfile')) ?? []
   const [command, ...args]: string[] = JSON.parse(json)
   const server = createServer((_, answer) => answer.end())
   const port = await listening(t, server)
-  const env = { PATH: process.env.PATH, BATON_PORT: String(port), NODE_OPTIONS: '--require /nowhere.cjs' }
+  // Only from 22.21 on does Node itself read NODE_USE_ENV_PROXY.
+  const bin = scratch(t)
+  const node = `#!/bin/sh\n[ -z "$NODE_USE_ENV_PROXY" ] && exec ${process.execPath} "$@"\n`
+  writeFileSync(join(bin, 'node'), node, { mode: 0o755 })
+  const env = {
+    PATH: `${bin}:${process.env.PATH}`,
+    BATON_PORT: String(port),
+    NODE_OPTIONS: '--require /nowhere.cjs',
+    NODE_USE_ENV_PROXY: '1',
+  }
   const check = spawn(command ?? '', args, { env, stdio: 'inherit' })
   t.same(await once(check, 'exit'), [0, null])
 })
