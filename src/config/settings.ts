@@ -168,7 +168,7 @@ export const SETTINGS = {
       'NO_PROXY',
       '',
       (value) => value,
-      'Hosts and domains that HTTPS_PROXY is not for, separated by commas; loopback hosts never need it.',
+      'Hosts and domains that HTTPS_PROXY is not for, separated by commas; ranges of addresses are not read, and loopback hosts never need it.',
     ),
     also: 'no_proxy',
   },
