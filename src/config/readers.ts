@@ -49,6 +49,14 @@ export const whole = (min: number, max: number) => (value: string) => {
   throw new UnfitValue(`must be a whole number from ${min} to ${max}`)
 }
 
+export const port = (value: string): number => {
+  if (!value.startsWith('tcp://')) return whole(0, 65535)(value)
+  throw new UnfitValue(
+    'is the URL that Kubernetes gives the pods of a namespace with a Service named baton',
+    'Set enableServiceLinks: false for the pod',
+  )
+}
+
 export const oneOf =
   <const T extends string>(...values: T[]) =>
   (value: string): T => {

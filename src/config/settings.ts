@@ -15,6 +15,7 @@ import {
   oneOf,
   openNetworks,
   origins,
+  port,
   postgresServer,
   redisServer,
   retention,
@@ -57,7 +58,7 @@ const providers = (value: string): ProviderId[] => list(value).map(oneOf(...PROV
 /** All settings, by their key in the YAML file. */
 export const SETTINGS = {
   host: required('BATON_HOST', '127.0.0.1', address, 'Address to listen on.'),
-  port: required('BATON_PORT', '8787', whole(0, 65535), 'Port to listen on; 0 takes a free one.'),
+  port: required('BATON_PORT', '8787', port, 'Port to listen on; 0 takes a free one.'),
   public_url: optional(
     'BATON_PUBLIC_URL',
     upstream,

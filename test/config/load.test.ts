@@ -305,6 +305,7 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_BODY_LIMIT', '0', /from 1 B to 256 MiB/],
     ['BATON_BODY_LIMIT', '268435457', /from 1 B to 256 MiB/],
     ['BATON_BODY_LIMIT', '64 KB/s', /from 1 B to 256 MiB/],
+    ['BATON_PORT', 'tcp://10.43.161.118:80', /Service named baton/],
     ['BATON_LEASE_SECONDS', '601', /from 1 to 600/],
     ['HTTPS_PROXY', 'ftp://proxy.test', /must begin with http/],
     ['https_proxy', 'socks5://proxy.test', /must begin with http/],
