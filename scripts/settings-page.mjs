@@ -17,8 +17,8 @@ const text = `# Settings
 
 Environment variables. All but \`BATON_CONFIG\` and the providers' keys at the end may also be set in the YAML file (\`BATON_CONFIG\`,
 default \`./baton.yaml\`), under their names in lower case without the prefix (\`BATON_BODY_LIMIT\` is \`body_limit\`); \`BATON__A__B=…\`
-overrides any value of the file. Made from \`settings.ts\` and \`limits.ts\` of \`src/config/\` by
-\`node scripts/settings-page.mjs\`.
+overrides any value of the file. Only Compose reads a file \`.env\`: before \`npm start\`, take it into the shell with
+\`set -a; . ./.env\`. Made from \`settings.ts\` and \`limits.ts\` of \`src/config/\` by \`node scripts/settings-page.mjs\`.
 
 | variable | default | meaning |
 |---|---|---|
