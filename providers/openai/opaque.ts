@@ -4,7 +4,7 @@
  */
 import { parseRecord } from '../../src/chat/json.ts'
 import type { ReasoningPart, TextPart } from '../../src/chat/message.ts'
-import { object, objects, string } from '../json.ts'
+import { list, object, objects, string } from '../json.ts'
 import type { InputItem, Phase } from './wire.ts'
 
 /** Stands between the segments of a summary when they are shown as one text. */
@@ -20,8 +20,7 @@ export function reasoningItem(part: ReasoningPart): Extract<InputItem, { type: '
   const packed = parseRecord(part.provenance.opaque ?? '')
   const encrypted = string(packed?.encrypted_content)
   if (encrypted === undefined) return null
-  const lengths = Array.isArray(packed?.segments) ? packed.segments.map(Number) : []
-  const summary = segmented(part.text, lengths)
+  const summary = segmented(part.text, list(packed?.segments).map(Number))
   return {
     type: 'reasoning',
     summary: summary.map((text) => ({ type: 'summary_text', text })),
