@@ -17,21 +17,17 @@ export const isTooLarge = (base64: string): boolean =>
  * The messages with no more than `most` images and documents (counted together: anthropics/claude-code#24541), and, if
  * there are many, without images that are too large for that.
  */
-export function withinImages(
-  messages: WireMessage[],
-  most: number,
-  note: (text: string) => void,
-): WireMessage[] {
+export function withinImages(messages: WireMessage[], most: number, notes: string[]): WireMessage[] {
   const places = Math.max(1, most - blocksIn(messages, 'document'))
   const few = without(messages, places, () => true, '[An older image is not shown any more]')
   if (few.gone > 0)
-    note(
+    notes.push(
       `messages: the oldest ${few.gone} images are left out, the vendor takes at most ${most} with documents`,
     )
   const placeholder = `[An image of more than ${MANY.pixels} pixels a side is not shown any more]`
   const fit = without(few.messages, MANY.images, isLarge, placeholder)
   if (fit.gone > 0)
-    note(
+    notes.push(
       `messages: ${fit.gone} images are left out, among more than ${MANY.images} the vendor takes none above ${MANY.pixels} pixels a side`,
     )
   return fit.messages

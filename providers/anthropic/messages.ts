@@ -34,7 +34,7 @@ interface Rendering {
   thoughtCalls: boolean
   /** False: the model has just refused those that repair left. */
   systemMessages: boolean
-  note(note: string): void
+  notes: string[]
 }
 
 export function renderMessages(messages: readonly MessageInput[], rendering: Rendering): WireMessage[] {
@@ -81,10 +81,10 @@ function wellEnded(blocks: readonly AssistantBlock[]): AssistantBlock[] {
 }
 
 /** Prefill is refused since 4.6, so the assistant never has the last word (wire/anthropic.md 3.6). */
-function endedByUser(out: WireMessage[], { note }: Rendering): WireMessage[] {
+function endedByUser(out: WireMessage[], { notes }: Rendering): WireMessage[] {
   const last = out.at(-1)
   if (last && last.role !== 'assistant') return out
-  note(
+  notes.push(
     `messages: ${last ? "the last one is the assistant's" : 'there are none'}; a user's text was put after`,
   )
   return [...out, said(last ? 'Continue.' : 'Begin.')]

@@ -28,20 +28,19 @@ const DEFAULT_MAX_TOKENS = 32_000
 /** `oauth`: the request goes out with a bearer token. */
 export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRequest {
   const notes: string[] = []
-  const note = (text: string) => void notes.push(text)
   const family = familyOf(request.model, request.reported)
-  const max_tokens = maxTokens(request, family, note)
-  const plan = planThinking(request, family, max_tokens, note)
+  const max_tokens = maxTokens(request, family, notes)
+  const plan = planThinking(request, family, max_tokens, notes)
   const sent = headers(request, oauth, plan)
   // A login's operator may have named a version that takes no sampling fields (wire/anthropic.md 3.1).
   const samples = family.sampling && sent['anthropic-version'] === VERSION_HEADER['anthropic-version']
   const system = systemBlocks(request)
   const tools = declareTools(request.tools)
-  const tool_choice = toolChoice(request, family, plan, note)
+  const tool_choice = toolChoice(request, family, plan, notes)
   const thoughtCalls = request.reported?.thought_calls === true
   const replay = plan.replay || thoughtCalls
   const { systemMessages } = family
-  const messages = renderMessages(request.messages, { replay, thoughtCalls, systemMessages, note })
+  const messages = renderMessages(request.messages, { replay, thoughtCalls, systemMessages, notes })
   const body: WireRequest = {
     model: request.model,
     max_tokens,
@@ -51,9 +50,9 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
     ...(tool_choice ? { tool_choice } : {}),
     ...(plan.thinking ? { thinking: plan.thinking } : {}),
     ...(plan.effort ? { output_config: { effort: plan.effort } } : {}),
-    ...sampling(request, samples, plan, note),
+    ...sampling(request, samples, plan, notes),
     ...(oauth ? { metadata: { user_id: sessionHash(request.session_id) } } : {}),
-    messages: withAnchors(withinImages(messages, family.maxImages, note)),
+    messages: withAnchors(withinImages(messages, family.maxImages, notes)),
   }
   return {
     path: oauth ? '/v1/messages?beta=true' : '/v1/messages',
@@ -107,13 +106,11 @@ function systemBlocks({ instructions, options }: ModelRequest): TextBlock[] {
     }))
 }
 
-type Note = (note: string) => void
-
-export function maxTokens({ settings }: ModelRequest, { maxOutput }: Family, note?: Note): number {
+export function maxTokens({ settings }: ModelRequest, { maxOutput }: Family, notes: string[] = []): number {
   const wanted = settings.max_output_tokens
   if (wanted === undefined) return maxOutput ?? DEFAULT_MAX_TOKENS
   if (maxOutput === null || wanted <= maxOutput) return wanted
-  note?.(`max_output_tokens: lowered to ${maxOutput}, the most that this model takes`)
+  notes.push(`max_output_tokens: lowered to ${maxOutput}, the most that this model takes`)
   return maxOutput
 }
 
@@ -121,12 +118,12 @@ function toolChoice(
   request: ModelRequest,
   family: Family,
   plan: Thinking,
-  note: Note,
+  notes: string[],
 ): WireToolChoice | undefined {
   const { tool_choice: choice, parallel_tool_calls: parallel } = request.settings
   if (request.tools.length === 0) {
     if (choice !== undefined && choice !== 'auto' && choice !== 'none')
-      note('tool_choice: left out, there are no tools')
+      notes.push('tool_choice: left out, there are no tools')
     return undefined
   }
   if (choice === 'none') return { type: 'none' }
@@ -134,17 +131,17 @@ function toolChoice(
   const auto: WireToolChoice = { type: 'auto', ...single }
   if (choice === undefined || choice === 'auto') return parallel === false ? auto : undefined
   if (!family.forcedToolChoice) {
-    note('tool_choice: this model cannot be forced to call a tool; sent as auto')
+    notes.push('tool_choice: this model cannot be forced to call a tool; sent as auto')
     return auto
   }
   if (plan.thinking?.type === 'enabled') {
-    note('tool_choice: this model cannot be forced to call a tool while it thinks; sent as auto')
+    notes.push('tool_choice: this model cannot be forced to call a tool while it thinks; sent as auto')
     return auto
   }
   if (choice === 'required') return { type: 'any', ...single }
   const tool = request.tools.find(({ canonical_name }) => canonical_name === choice.name)
   if (tool) return { type: 'tool', name: tool.name, ...single }
-  note(`tool_choice: ${choice.name} is not among the tools; sent as auto`)
+  notes.push(`tool_choice: ${choice.name} is not among the tools; sent as auto`)
   return auto
 }
 
@@ -153,24 +150,24 @@ function sampling(
   { settings }: ModelRequest,
   samples: boolean,
   plan: Thinking,
-  note: Note,
+  notes: string[],
 ): { temperature?: number; top_p?: number } {
   const { temperature, top_p } = settings
   const thinks = plan.thinking?.type === 'adaptive' || plan.thinking?.type === 'enabled'
   if (!samples) {
-    if (temperature !== undefined) note('temperature: not accepted by this model')
-    if (top_p !== undefined) note('top_p: not accepted by this model')
+    if (temperature !== undefined) notes.push('temperature: not accepted by this model')
+    if (top_p !== undefined) notes.push('top_p: not accepted by this model')
     return {}
   }
   if (temperature !== undefined && !thinks) {
-    if (top_p !== undefined) note('top_p: not accepted together with temperature')
-    if (temperature > 1) note('temperature: lowered to 1, the most that this vendor takes')
+    if (top_p !== undefined) notes.push('top_p: not accepted together with temperature')
+    if (temperature > 1) notes.push('temperature: lowered to 1, the most that this vendor takes')
     return { temperature: Math.min(temperature, 1) }
   }
-  if (temperature !== undefined) note('temperature: not accepted while the model thinks')
+  if (temperature !== undefined) notes.push('temperature: not accepted while the model thinks')
   if (top_p === undefined) return {}
   if (!thinks || top_p >= 0.95) return { top_p }
-  note('top_p: below 0.95, not accepted while the model thinks')
+  notes.push('top_p: below 0.95, not accepted while the model thinks')
   return {}
 }
 

@@ -19,10 +19,13 @@ export interface Thinking {
   replay: boolean
 }
 
-type Note = (note: string) => void
-
 /** The form nearest to the requested effort that the family takes, with a note if it is another effort. */
-export function planThinking(request: ModelRequest, family: Family, maxTokens: number, note: Note): Thinking {
+export function planThinking(
+  request: ModelRequest,
+  family: Family,
+  maxTokens: number,
+  notes: string[],
+): Thinking {
   const effort = request.settings.reasoning?.effort
   const accepts = (type: string) => family.thinking.includes(type)
   if (effort === 'none') {
@@ -30,15 +33,16 @@ export function planThinking(request: ModelRequest, family: Family, maxTokens: n
     // Texts between tool calls still arrive as signed thinking blocks and go back as such.
     if (accepts('between_tools')) return { thinking: { type: 'between_tools' }, replay: true }
     if (!family.thinksUnasked) {
-      note('reasoning.effort: "none" was left out, this model is not known to think unasked')
+      notes.push('reasoning.effort: "none" was left out, this model is not known to think unasked')
       return unasked(family)
     }
-    if (accepts('adaptive')) note('reasoning.effort: this model always thinks; "none" was sent as "low"')
+    if (accepts('adaptive'))
+      notes.push('reasoning.effort: this model always thinks; "none" was sent as "low"')
   }
-  if (accepts('adaptive')) return adaptive(effort, family, note)
+  if (accepts('adaptive')) return adaptive(effort, family, notes)
   if (effort === undefined) return unasked(family)
-  if (effort !== 'none' && accepts('enabled')) return budget(effort, request, maxTokens, note)
-  note('reasoning.effort: not accepted by this model')
+  if (effort !== 'none' && accepts('enabled')) return budget(effort, request, maxTokens, notes)
+  notes.push('reasoning.effort: not accepted by this model')
   return unasked(family)
 }
 
@@ -48,9 +52,9 @@ export function planThinking(request: ModelRequest, family: Family, maxTokens: n
  */
 const unasked = ({ thinksUnasked }: Family): Thinking => ({ replay: thinksUnasked === null })
 
-function adaptive(effort: Effort | undefined, family: Family, note: Note): Thinking {
+function adaptive(effort: Effort | undefined, family: Family, notes: string[]): Thinking {
   if (effort === undefined && !family.thinksUnasked) return unasked(family)
-  const wire = effort && nearestEffort(effort, family.efforts, note)
+  const wire = effort && nearestEffort(effort, family.efforts, notes)
   return {
     thinking: {
       type: 'adaptive',
@@ -64,11 +68,12 @@ function adaptive(effort: Effort | undefined, family: Family, note: Note): Think
 }
 
 /** The requested effort, or the next lower one that the model takes. */
-function nearestEffort(asked: Effort, accepted: readonly string[], note: Note): WireEffort | undefined {
+function nearestEffort(asked: Effort, accepted: readonly string[], notes: string[]): WireEffort | undefined {
   const wanted = asked === 'none' || asked === 'minimal' ? 'low' : asked
   const found = EFFORTS.slice(0, EFFORTS.indexOf(wanted) + 1).findLast((effort) => accepted.includes(effort))
-  if (!found) note('reasoning.effort: not accepted by this model')
-  else if (found !== asked && asked !== 'none') note(`reasoning.effort: "${asked}" was sent as "${found}"`)
+  if (!found) notes.push('reasoning.effort: not accepted by this model')
+  else if (found !== asked && asked !== 'none')
+    notes.push(`reasoning.effort: "${asked}" was sent as "${found}"`)
   return found
 }
 
@@ -86,15 +91,15 @@ function budget(
   effort: Exclude<Effort, 'none'>,
   request: ModelRequest,
   maxTokens: number,
-  note: Note,
+  notes: string[],
 ): Thinking {
   const off: Thinking = { thinking: { type: 'disabled' }, replay: false }
   if (maxTokens <= BUDGETS.minimal) {
-    note('reasoning.effort: left out, max_output_tokens must be above 1024 for this model to think')
+    notes.push('reasoning.effort: left out, max_output_tokens must be above 1024 for this model to think')
     return off
   }
   if (!openTurnThinks(request.messages)) {
-    note('reasoning.effort: left out for this step, its tool turn began without thinking of this model')
+    notes.push('reasoning.effort: left out for this step, its tool turn began without thinking of this model')
     return off
   }
   // Half is left for the answer: the budget counts towards max_tokens.

@@ -105,9 +105,7 @@ function unforced(request: ModelRequest): ModelRequest | null {
  * for no such budget.
  */
 function stillThinking(request: ModelRequest): ModelRequest | null {
-  const { model, settings, reported } = request
-  const { config } = thinkingConfig(model, settings.reasoning?.effort, reported)
-  return config?.thinkingBudget === 0 ? taught(request, { efforts: BUT_NONE }) : null
+  return thinkingConfig(request)?.thinkingBudget === 0 ? taught(request, { efforts: BUT_NONE }) : null
 }
 const BUT_NONE = ['minimal', 'low', 'medium', 'high', 'xhigh', 'max']
 

@@ -5,7 +5,7 @@
  */
 import { isPlainText } from '../../src/chat/media.ts'
 import type { Capabilities } from '../../src/chat/repair.ts'
-import type { Effort, ReportedModel } from '../../src/provider.ts'
+import type { Effort, ModelRequest, ReportedModel } from '../../src/provider.ts'
 import { list, number, object, objects, present, string } from '../json.ts'
 
 const LEVELS = ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH', 'XHIGH'] as const
@@ -111,23 +111,21 @@ export interface ThinkingConfig {
 }
 
 /**
- * The `thinkingConfig` for an effort: a budget or a level, never both (a 400, wire/gemini.md 8.2). With a note if the
- * model has no such effort. Without an effort the vendor's default applies.
+ * The `thinkingConfig` for the requested effort: a budget or a level, never both (a 400, wire/gemini.md 8.2). With a note
+ * if the model has no such effort. Without an effort the vendor's default applies.
  */
 export function thinkingConfig(
-  model: string,
-  effort: Effort | undefined,
-  reported?: ReportedModel,
-): { config?: ThinkingConfig; note?: string } {
+  { model, settings, reported }: Pick<ModelRequest, 'model' | 'settings' | 'reported'>,
+  notes: string[] = [],
+): ThinkingConfig | undefined {
+  const effort = settings.reasoning?.effort
   const { thinking } = familyOf(model)
-  const thinks = thinking.form !== 'none' && reported?.efforts?.length !== 0
-  if (!thinks) {
-    return effort === undefined || effort === 'none'
-      ? {}
-      : { note: 'reasoning.effort: not accepted by this model' }
+  if (thinking.form === 'none' || reported?.efforts?.length === 0) {
+    if (effort !== undefined && effort !== 'none') notes.push('reasoning.effort: not accepted by this model')
+    return undefined
   }
-  if (thinking.form === 'budget') return budgetConfig(thinking, effort, reported)
-  return effort === undefined ? { config: { includeThoughts: true } } : levelConfig(thinking.levels, effort)
+  if (thinking.form === 'budget') return budgetConfig(thinking, effort, reported, notes)
+  return effort === undefined ? { includeThoughts: true } : levelConfig(thinking.levels, effort, notes)
 }
 
 /** Tokens for an effort, by Google's own table for OpenAI's `reasoning_effort`; bounded by the family. */
@@ -143,22 +141,24 @@ const BUDGETS: Record<Exclude<Effort, 'none'>, number> = {
 function budgetConfig(
   thinking: Extract<Thinking, { form: 'budget' }>,
   effort: Effort | undefined,
-  reported?: ReportedModel,
-): { config?: ThinkingConfig; note?: string } {
+  reported: ReportedModel | undefined,
+  notes: string[],
+): ThinkingConfig | undefined {
   // Asking a model that is not thinking for its thoughts is refused ("include_thoughts is only enabled
   // when thinking is enabled").
-  if (effort === undefined) return thinking.offByDefault ? {} : { config: { includeThoughts: true } }
-  if (effort === 'none' && reported?.efforts?.includes('none') === false)
-    return { note: 'reasoning.effort: this model cannot stop thinking' }
-  if (effort === 'none' && thinking.canStop) return { config: { includeThoughts: false, thinkingBudget: 0 } }
-  if (effort === 'none') {
-    return {
-      config: { includeThoughts: true, thinkingBudget: thinking.min },
-      note: `reasoning.effort: this model cannot stop thinking; its least budget, ${thinking.min}, is asked for`,
-    }
+  if (effort === undefined) return thinking.offByDefault ? undefined : { includeThoughts: true }
+  if (effort !== 'none') {
+    const thinkingBudget = Math.max(thinking.min, Math.min(thinking.max, BUDGETS[effort]))
+    return { includeThoughts: true, thinkingBudget }
   }
-  const budget = Math.max(thinking.min, Math.min(thinking.max, BUDGETS[effort]))
-  return { config: { includeThoughts: true, thinkingBudget: budget } }
+  if (reported?.efforts?.includes('none') === false) {
+    notes.push('reasoning.effort: this model cannot stop thinking')
+    return undefined
+  }
+  if (thinking.canStop) return { includeThoughts: false, thinkingBudget: 0 }
+  const { min } = thinking
+  notes.push(`reasoning.effort: this model cannot stop thinking; its least budget, ${min}, is asked for`)
+  return { includeThoughts: true, thinkingBudget: min }
 }
 
 const WANTED: Record<Effort, Level> = {
@@ -172,15 +172,13 @@ const WANTED: Record<Effort, Level> = {
 }
 
 /** The model's level nearest to the wanted one; of two equally near, the higher. */
-function levelConfig(levels: readonly Level[], effort: Effort): { config: ThinkingConfig; note?: string } {
+function levelConfig(levels: readonly Level[], effort: Effort, notes: string[]): ThinkingConfig {
   const wanted = WANTED[effort]
   const distance = (level: Level) => Math.abs(LEVELS.indexOf(level) - LEVELS.indexOf(wanted))
   const level = levels.reduce((best, next) => (distance(next) <= distance(best) ? next : best))
-  const config = { includeThoughts: true, thinkingLevel: level }
-  const exact = level.toLowerCase() === effort
-  return exact
-    ? { config }
-    : { config, note: `reasoning.effort: this model has no level ${effort}; ${level} is asked for` }
+  if (level.toLowerCase() !== effort)
+    notes.push(`reasoning.effort: this model has no level ${effort}; ${level} is asked for`)
+  return { includeThoughts: true, thinkingLevel: level }
 }
 
 /** Body of `GET /models` (wire/gemini.md 9.2): the models that generate content, as the vendor knows them. */

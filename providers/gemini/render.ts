@@ -89,17 +89,16 @@ export function renderBody(
   bothSpellings: boolean,
 ): { body: Record<string, unknown>; notes: string[] } {
   const notes: string[] = []
-  const note = (text: string) => void notes.push(text)
   const { reported } = given
   const request = reported?.tools === false ? { ...given, tools: [] } : given
-  if (request.tools.length < given.tools.length) note('tools: left out, this model takes none')
+  if (request.tools.length < given.tools.length) notes.push('tools: left out, this model takes none')
   const system = [...request.options.system_blocks, request.instructions]
     .filter((text) => text.trim() !== '')
     .map((text) => ({ text: text.toWellFormed() }))
   const isApart = reported?.instructions !== false
   const tools = declareTools(request.tools, bothSpellings)
-  const toolConfig = functionCallingConfig(request, note)
-  const generationConfig = generationConfigOf(request, note)
+  const toolConfig = functionCallingConfig(request, notes)
+  const generationConfig = generationConfigOf(request, notes)
   const contents = contentsOf(request)
   const body = {
     ...(system.length > 0 && isApart ? { systemInstruction: { role: 'user', parts: system } } : {}),
@@ -115,44 +114,43 @@ export function renderBody(
 const begunWith = (words: readonly { text: string }[], contents: readonly Content[]): Content[] =>
   contents.map((content, i) => (i === 0 ? { ...content, parts: [...words, ...content.parts] } : content))
 
-function generationConfigOf(request: ModelRequest, note: (text: string) => void): Record<string, unknown> {
-  const { temperature, top_p, max_output_tokens, reasoning } = request.settings
+function generationConfigOf(request: ModelRequest, notes: string[]): Record<string, unknown> {
+  const { temperature, top_p, max_output_tokens } = request.settings
   const config: Record<string, unknown> = {}
   const sampling = { temperature: ['temperature', temperature], top_p: ['topP', top_p] } as const
   const samples = familyOf(request.model).sampling && request.reported?.refused?.temperature === undefined
   for (const [name, [field, value]] of Object.entries(sampling)) {
     if (value === undefined) continue
     if (samples) config[field] = value
-    else note(`${name}: not accepted by this model`)
+    else notes.push(`${name}: not accepted by this model`)
   }
   if (max_output_tokens !== undefined) {
     // "the supported range is from 1 (inclusive) to 65537 (exclusive)" (stackblitz-labs/bolt.diy#955)
     const most = mostOutput(request.model, request.reported) ?? max_output_tokens
     config.maxOutputTokens = Math.min(max_output_tokens, most)
     if (max_output_tokens > most)
-      note(`max_output_tokens: lowered to ${most}, the most that this model takes`)
+      notes.push(`max_output_tokens: lowered to ${most}, the most that this model takes`)
   }
-  const thinking = thinkingConfig(request.model, reasoning?.effort, request.reported)
-  if (thinking.config) config.thinkingConfig = thinking.config
-  if (thinking.note) note(thinking.note)
+  const thinking = thinkingConfig(request, notes)
+  if (thinking) config.thinkingConfig = thinking
   return config
 }
 
 /** AUTO is the server's default and left out: a session without a choice sends nothing. */
 function functionCallingConfig(
   { settings: { tool_choice, parallel_tool_calls }, tools }: ModelRequest,
-  note: (text: string) => void,
+  notes: string[],
 ): { mode: string; allowedFunctionNames?: string[] } | null {
-  if (parallel_tool_calls === false) note('parallel_tool_calls: Gemini has no such setting')
+  if (parallel_tool_calls === false) notes.push('parallel_tool_calls: Gemini has no such setting')
   if (tool_choice === undefined || tool_choice === 'auto') return null
   if (tools.length === 0) {
-    if (tool_choice !== 'none') note('tool_choice: no tool is declared')
+    if (tool_choice !== 'none') notes.push('tool_choice: no tool is declared')
     return null
   }
   if (tool_choice === 'none') return { mode: 'NONE' }
   if (tool_choice === 'required') return { mode: 'ANY' }
   const tool = tools.find(({ canonical_name }) => canonical_name === tool_choice.name)
   if (tool) return { mode: 'ANY', allowedFunctionNames: [tool.name] }
-  note(`tool_choice: ${tool_choice.name} is not declared`)
+  notes.push(`tool_choice: ${tool_choice.name} is not declared`)
   return null
 }
