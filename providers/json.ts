@@ -34,7 +34,7 @@ export const present = <T extends object>(fields: T): { [Name in keyof T]?: Excl
  * A call's arguments that came as a value, as the JSON text that other vendors send. A value nested too deep to be
  * written becomes a text that is not JSON, so that the call is not run.
  */
-export const argumentsJson = (value: object): string => asJson(value) ?? '…'
+export const argumentsJson = (value: unknown): string => asJson(value) ?? '…'
 
 /** RFC 3339 has no later year; milliseconds mistaken for seconds lie far beyond. */
 const END_OF_TIME = Date.UTC(9999, 11, 31)

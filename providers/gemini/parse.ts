@@ -4,7 +4,7 @@
  */
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { Finish } from '../../src/chat/fold.ts'
-import { asJson, isRecord } from '../../src/chat/json.ts'
+import { isRecord } from '../../src/chat/json.ts'
 import { mediaKind, standardBase64 } from '../../src/chat/media.ts'
 import {
   isBlank,
@@ -17,7 +17,7 @@ import {
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
-import { type Json, number, object, objects, string } from '../json.ts'
+import { argumentsJson, type Json, number, object, objects, string } from '../json.ts'
 import { errorFromStream } from './classify.ts'
 
 /** Throws an error in the stream or at its end as a BatonError, and `upstream_disconnected` if no finish reason came. */
@@ -50,8 +50,8 @@ class Answer implements ModelParser {
    * allowed to make them (6.4: the part of an undeclared call is in the content too).
    */
   readonly #calls: Call[] = []
-  /** Why a call of the answer cannot be made */
-  #misfit: string | null = null
+  /** A call named no tool */
+  #isNameless = false
   readonly #usage: Json = {}
   #hasOutput = false
   /** The answer holds nothing to read and no calls */
@@ -156,17 +156,16 @@ class Answer implements ModelParser {
   #call(part: Json, call: Json): void {
     this.#close()
     const name = string(call.name) ?? ''
-    const args = asJson(call.args ?? {})
+    const args = argumentsJson(call.args ?? {})
     const opaque = string(part.thoughtSignature)
     const before = this.#calls.at(-1)
-    if (args === null) this.#misfit = 'Its arguments nest too deep.'
-    else if (name !== '') {
+    if (name !== '') {
       const call_id = this.#context.callId(string(call.id))
       this.#calls.push({ index: this.#nextIndex++, call_id, name, args, opaque })
     } else if (before?.args === '{}') {
       before.args = args
       before.opaque ??= opaque
-    } else this.#misfit = 'It did not name its tool.'
+    } else this.#isNameless = true
   }
 
   /** The single delta is for readers that show calls as they are written. */
@@ -208,7 +207,8 @@ class Answer implements ModelParser {
       throw failed('upstream_auth', 'Google limited or disabled this account by its policy.', this.#finish)
     if (INVALID_CALL.has(reason)) return { reason: 'error', invalid_call: message ?? reason }
     const known = Object.hasOwn(FINISH, reason) ? FINISH[reason] : undefined
-    if (this.#misfit && known !== 'refusal') return { reason: 'error', invalid_call: this.#misfit }
+    if (this.#isNameless && known !== 'refusal')
+      return { reason: 'error', invalid_call: 'It did not name its tool.' }
     if (known === 'refusal') return { reason: known, refusal: message ?? reason }
     if (known === 'length') return { reason: known }
     // OTHER, LANGUAGE, and future reasons: what the model said is kept; if it said nothing, that is a failure.

@@ -229,24 +229,17 @@ t.test('an answer may have more calls than a function takes arguments', async (t
   t.equal(fold(parseChunks(said(...calls), done())).length, calls.length)
 })
 
-t.test('arguments that nest too deep are kept as text, or the call is invalid', async (t) => {
+t.test('arguments that nest too deep are kept as text', async (t) => {
   const nested = (levels: number) => {
     const args = `${'{"a":'.repeat(levels)}1${'}'.repeat(levels)}`
     const call = `{"candidates":[{"content":{"parts":[{"functionCall":{"name":"files__read","args":${args}}}]}}]}`
     const frames = [call, JSON.stringify(done())].map((data) => ({ event: undefined, id: undefined, data }))
-    return { args, events: parse(frames) }
+    return { args, parts: fold(parse(frames)) }
   }
   const deep = nested(300)
-  t.match(fold(deep.events), [{ arguments: EMPTY, arguments_text: deep.args }])
-  const deepest = nested(7000)
+  t.match(deep.parts, [{ arguments: EMPTY, arguments_text: deep.args }])
   // How deep a value JSON.stringify can write depends on Node.
-  if (deepest.events.length > 1)
-    t.match(fold(deepest.events), [{ arguments: EMPTY, arguments_text: deepest.args }])
-  else {
-    t.strictSame(deepest.events, [
-      { type: 'finish', reason: 'error', invalid_call: 'Its arguments nest too deep.' },
-    ])
-  }
+  t.match(nested(50_000).parts, [{ arguments: EMPTY, arguments_text: /^(…|\{"a":.*\})$/ }])
 })
 
 t.test('a call with a whole number that Google may have rounded is not run', async (t) => {
