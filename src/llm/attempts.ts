@@ -148,7 +148,8 @@ export class Attempts {
     if (!amended) return false
     const { reported } = amended
     if (reported && reported !== this.request.reported) this.#deps.onLearned(reported)
-    // Only a turn's first request forces a choice: of a later one, the same words would be taken for another fault's.
+    // A forced choice that was given up is not noted: later requests of the turn force none, and for these `amend` would
+    // take the same wordless refusal as one of something else.
     else if (amended.settings.tool_choice === settings.tool_choice) this.#call.amended.push(failure)
     this.request = amended
     this.#amendments++
