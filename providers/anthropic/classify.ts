@@ -1,13 +1,13 @@
 /**
  * The vendor's failures as Baton's errors (wire/anthropic.md 7, 1.6, 3.2). The type in the body decides, the status
- * only if there is no known type: pages of the edge carry none. The vendor's words go to `details.upstream`, without
- * any token that they might quote.
+ * only if there is no known type: pages of the edge carry none. The vendor's words go to `details.upstream`.
  */
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { statusIn } from '../frames.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
+import { masked } from '../masked.ts'
 import { isTooLong, isUnpaid } from '../refusals.ts'
 import { vendorsError } from '../relayed.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
@@ -62,11 +62,7 @@ function wordsOf(sent: Json): Omit<Report, 'status' | 'headers'> {
 const plainText = (body: string): string =>
   presentable(/<title>([^<]*)<\/title>/i.exec(body)?.[1] ?? (/^\s*</.test(body) ? '' : body))
 
-const presentable = (text: string): string =>
-  text
-    .replace(/sk-ant-[\w-]+/g, 'sk-ant-***')
-    .trim()
-    .slice(0, 1000)
+const presentable = (text: string): string => masked(text).trim().slice(0, 1000)
 
 /** In `says`, `{vendor}` is the service behind this API. */
 type Verdict = [code: ErrorCode, says: string, options?: ErrorOptions]

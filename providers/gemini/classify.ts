@@ -1,11 +1,12 @@
 /**
  * Google's failures as Baton's errors (wire/gemini.md 7). The vendor's own words, its reason and its
- * links are kept in `details.upstream`, with anything that looks like a secret taken out.
+ * links are kept in `details.upstream`.
  */
 import { asJson, isRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
+import { masked } from '../masked.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
 /** A refused request, or a body that is not a stream. Never throws, whatever the body. */
@@ -249,7 +250,7 @@ function verdict({ status, reason, message }: Failure): Verdict {
 
 function toError(failure: Failure, headers: Readonly<Record<string, string>>): BatonError {
   const [code, says] = verdict(failure)
-  const words = withoutSecrets(failure.message).slice(0, 2000)
+  const words = masked(failure.message).slice(0, 2000)
   return new BatonError(code, words === '' ? says : `${says} It said: ${words}`, {
     details: {
       upstream: {
@@ -264,10 +265,6 @@ function toError(failure: Failure, headers: Readonly<Record<string, string>>): B
     retryAfter: waitFor(code, failure, headers),
   })
 }
-
-/** Google repeats a suspended consumer's key in its message (`api_key:AIza…`). */
-const withoutSecrets = (message: string): string =>
-  message.replace(/(api_key:)[^\s'",]+|\bAIza[\w-]{20,}|\bAQ\.[\w-]{20,}|\bya29\.[\w.-]+/g, '$1***')
 
 const HOUR = 3600
 

@@ -261,21 +261,18 @@ t.test('failures become errors of the catalogue', async (t) => {
         status: 401,
         type: 'authentication_error',
         code: null,
-        message: 'bad key sk-ant-***',
+        message: 'bad key ***',
         request_id: 'req_1',
       },
     })
-    t.match(message, /refused the credential.*It said: bad key sk-ant-\*\*\*$/)
+    t.match(message, /refused the credential.*It said: bad key \*\*\*$/)
     t.match(fail(403, null, '<html><title>Blocked</title></html>').details, {
       upstream: { message: 'Blocked', request_id: null },
     })
     t.match(fail(200, null, 'hello').message, /other than a stream of events\. It said: hello$/)
     t.match(fail(418, null, '').message, /^Anthropic refused the request with status 418\.$/)
     t.match(fail(502, null, ' <html>Bad gateway</html>').details, { upstream: { message: '' } })
-    t.match(
-      fail(502, null, 'sk-ant-a, 2 < 3, sk-ant-b').message,
-      /said: sk-ant-\*\*\*, 2 < 3, sk-ant-\*\*\*$/,
-    )
+    t.match(fail(502, null, 'sk-ant-a, 2 < 3, sk-ant-b').message, /said: \*\*\*, 2 < 3, \*\*\*$/)
     const endless = fail(400, 'invalid_request_error', ` ${'x'.repeat(3000)}`).details
     t.strictSame(endless?.upstream, {
       status: 400,

@@ -444,6 +444,11 @@ t.test('failures become codes of the catalogue', async (t) => {
       'Key *** and *** and *** were wrong; *** and *** too.',
     )
     t.notMatch(error.message, /abc123|eyJ|gAAAA|abc\.def/)
+    const quoted = json({
+      message: `GeminiException - Consumer 'api_key:AIza${'Sy'.repeat(18)}' is suspended.`,
+    })
+    const relayed = openai.classify({ status: 403, headers: {}, body: quoted })
+    t.match(relayed.message, "'api_key:***' is suspended.", "a relay's key at another vendor")
     const elsewhere = openai.classify({
       status: 401,
       headers: {},
