@@ -117,7 +117,7 @@ export interface DeploymentOptions {
   /** Code Assist only: declare tools in both spellings */
   dual_declarations: boolean
   /** Gemini's public API only: ask it to store nothing of the request */
-  unstored?: boolean
+  unstored: boolean
 }
 
 /**

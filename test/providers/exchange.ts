@@ -14,7 +14,12 @@ import type {
 } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
 
-export const OPTIONS: DeploymentOptions = { system_blocks: [], headers: {}, dual_declarations: false }
+export const OPTIONS: DeploymentOptions = {
+  system_blocks: [],
+  headers: {},
+  dual_declarations: false,
+  unstored: false,
+}
 
 export const said = (text: string): MessageInput => ({ role: 'user', parts: [{ type: 'text', text }] })
 

@@ -53,7 +53,12 @@ export const found = (tools: readonly RegistryTool[], name: string): RegistryToo
   return one
 }
 export const deployments: Deployment[] = DEPLOYMENTS.map(({ deployment }) => deployment)
-export const OPTIONS: DeploymentOptions = { system_blocks: [], headers: {}, dual_declarations: true }
+export const OPTIONS: DeploymentOptions = {
+  system_blocks: [],
+  headers: {},
+  dual_declarations: true,
+  unstored: false,
+}
 
 interface Answering {
   tools?: McpTool[]

@@ -393,7 +393,7 @@ t.test('each path authorizes in its own way, and sends the operator’s addition
     'x-goog-user-project': 'billed',
   })
   t.strictSame(geminiOauth.authorize(SECRET, { id: null }), { authorization: 'Bearer ya29.token' })
-  const options = { system_blocks: ['First.'], headers: { 'x-extra': '1' }, dual_declarations: true }
+  const options = { ...requestFor().options, system_blocks: ['First.'], headers: { 'x-extra': '1' } }
   const system = (deployment: Deployment) => {
     const { headers, body } = deployment.render(requestFor({ options }))
     const { systemInstruction } = (body.request ?? body) as Record<string, unknown>

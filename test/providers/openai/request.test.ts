@@ -14,7 +14,7 @@ import type { ModelSettings } from '../../../src/provider.ts'
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { jwt } from '../../emulators/oauth.ts'
 import { NONE } from '../../patterns.ts'
-import { resultOf } from '../exchange.ts'
+import { OPTIONS, resultOf } from '../exchange.ts'
 import { fold, framesOf, thrownBy } from '../streams.ts'
 import { fixture, MODEL, origin, parse, repaired, requestFor, TOOLS } from './exchange.ts'
 
@@ -79,7 +79,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
 
   await t.test('with a key, settings that fit are sent as they are', async (t) => {
     const settings = { parallel_tool_calls: false, max_output_tokens: 16 }
-    const options = { system_blocks: ['First.'], headers: {}, dual_declarations: false }
+    const options = { ...OPTIONS, system_blocks: ['First.'] }
     const { body, notes } = publicBody(requestFor({ tools: TOOLS, settings, options }))
     t.match(body, { ...settings, instructions: 'First.\n\nBe brief.' })
     const instructed = (change: Parameters<typeof requestFor>[0]) =>
@@ -150,9 +150,9 @@ t.test('a request takes the shape that the path accepts', async (t) => {
 
   await t.test("the operator's blocks go first, and the operator's headers overrule ours", async (t) => {
     const options = {
+      ...OPTIONS,
       system_blocks: ['First.'],
       headers: { version: '0.169.0', originator: 'mine' },
-      dual_declarations: false,
     }
     const rendered = chatgpt.render(
       requestFor({
