@@ -49,7 +49,7 @@ export const messagesApi = (provider: string, vendor: string): Deployment => ({
   parser: (context) => createParser(context, vendor),
   classify: (failure) => classify(failure, vendor),
   amend: amendRequest,
-  authorize: ({ api_key }, facts) => ({ 'x-api-key': api_key ?? '', ...workspaceOf(facts) }),
+  authorize: ({ api_key = '' }, facts) => ({ 'x-api-key': api_key, ...workspaceOf(facts) }),
   models: MODELS,
 })
 
@@ -63,8 +63,8 @@ export const anthropicOauth: Deployment = {
   render: (request) => renderRequest(request, true),
   // A revoked login is a 403 (wire/anthropic.md 1.6).
   renewOn: [401, 403],
-  authorize: ({ access_token }, facts) => ({
-    authorization: `Bearer ${access_token ?? ''}`,
+  authorize: ({ access_token = '' }, facts) => ({
+    authorization: `Bearer ${access_token}`,
     ...workspaceOf(facts),
   }),
   models: { ...MODELS, headers: { ...VERSION_HEADER, 'anthropic-beta': OAUTH_BETA } },

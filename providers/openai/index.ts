@@ -2,7 +2,6 @@
  * OpenAI's two deployments: the public Responses API with a key, and the same protocol with a ChatGPT login, which
  * accepts fewer fields (wire/openai.md 10).
  */
-import { BatonError } from '../../src/errors.ts'
 import type { Deployment } from '../../src/provider.ts'
 import { amendRequest } from './amend.ts'
 import { chatgptCapabilities, parseChatgptModels, publicCapabilities, schemaProfile } from './capabilities.ts'
@@ -34,7 +33,7 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
   parser: (context, headers) => createParser(context, vendor, headers),
   classify: (failure) => classifyFailure(failure, vendor),
   amend: amendRequest,
-  authorize: ({ api_key }) => bearer(api_key, vendor),
+  authorize: ({ api_key = '' }) => ({ authorization: `Bearer ${api_key}` }),
 })
 
 export const openai: Deployment = responsesApi('openai', 'OpenAI')
@@ -49,16 +48,11 @@ export const chatgpt: Deployment = {
   capabilities: chatgptCapabilities,
   render: renderChatgpt,
   // With the account's headers, which the list of models needs, too.
-  authorize: ({ access_token }, facts) => ({
-    ...bearer(access_token, 'OpenAI'),
+  authorize: ({ access_token = '' }, facts) => ({
+    authorization: `Bearer ${access_token}`,
     ...accountHeaders(facts),
     ...residencyHeader(access_token),
   }),
   // The vendor filters the list by the protocol level that the client names; the adapter was written against this one.
   models: { path: '/models?client_version=0.169.0', headers: ORIGINATOR, parse: parseChatgptModels },
-}
-
-function bearer(token: string | undefined, vendor: string): Record<string, string> {
-  if (token) return { authorization: `Bearer ${token}` }
-  throw new BatonError('no_credential', `The ${vendor} credential holds no secret; store it again.`)
 }

@@ -84,7 +84,7 @@ export const AUTH_CLAIM = 'https://api.openai.com/auth'
  * none (anomalyco/opencode#40243, NousResearch/hermes-agent#23896, can1357/oh-my-pi#9128). Where its data are kept is
  * another claim, which does not route (vercel-labs/fx#287).
  */
-export function residencyHeader(access_token: string | undefined): Record<string, string> {
+export function residencyHeader(access_token: string): Record<string, string> {
   const region = string(object(claimsOf(access_token)[AUTH_CLAIM]).chatgpt_compute_residency)
   return region && region !== 'no_constraint' ? { 'x-openai-internal-codex-residency': region } : {}
 }

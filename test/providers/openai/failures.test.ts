@@ -17,7 +17,6 @@ t.test('errors of another vendor of the same API name this vendor', async (t) =>
     thrownBy(() => framed(event).flatMap((frame) => parser.push(frame))),
     thrownBy(() => parserOf(acme, origin).push({ event: undefined, data: 'x', id: undefined })),
     thrownBy(() => parserOf(acme, origin).end()),
-    thrownBy(() => acme.authorize({}, { id: null })),
   ]
   for (const error of said) t.match(error?.message, /Acme/)
   t.match(acme, { id: 'acme', provider: 'acme' })

@@ -15,7 +15,7 @@ import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { jwt } from '../../emulators/oauth.ts'
 import { NONE } from '../../patterns.ts'
 import { OPTIONS, resultOf } from '../exchange.ts'
-import { fold, framesOf, thrownBy } from '../streams.ts'
+import { fold, framesOf } from '../streams.ts'
 import { fixture, MODEL, origin, parse, repaired, requestFor, TOOLS } from './exchange.ts'
 
 /**
@@ -389,7 +389,7 @@ t.test('items that OpenAI made go back as they came', async (t) => {
   )
 })
 
-t.test('each path authorizes in its own way, and needs its own kind of secret', async (t) => {
+t.test('each path authorizes in its own way', async (t) => {
   const facts = { id: 'cred_1', account_id: 'acc-1' }
   t.same(openai.authorize({ api_key: 'sk-1' }, facts), { authorization: 'Bearer sk-1' })
   t.same(chatgpt.authorize({ access_token: 'at' }, facts), {
@@ -410,12 +410,4 @@ t.test('each path authorizes in its own way, and needs its own kind of secret', 
   t.equal(bound('eu'), 'eu', "a workspace's region is named")
   t.equal(bound('no_constraint'), undefined)
   t.equal(bound(), undefined)
-  t.match(
-    thrownBy(() => openai.authorize({ access_token: 'at' }, facts)),
-    { code: 'no_credential' },
-  )
-  t.match(
-    thrownBy(() => chatgpt.authorize({ api_key: 'sk-1' }, facts)),
-    { code: 'no_credential' },
-  )
 })
