@@ -1,7 +1,7 @@
 /**
  * The emulated model services on fixed ports, so that the README's walk can be tried without an account.
  */
-import { startVendors, type Vendors } from '../test/emulators/vendors.ts'
+import { type Roots, startVendors, type Vendors } from '../test/emulators/vendors.ts'
 import { flag } from './flag.ts'
 
 const USAGE = `npm run emulators                    serves them until Ctrl-C
@@ -11,7 +11,7 @@ const PORTS: Record<keyof Vendors, number> = { openai: 8791, anthropic: 8792, ge
 
 if (isForShell) {
   const at = (vendor: keyof Vendors) => `http://127.0.0.1:${PORTS[vendor]}`
-  const settings = {
+  const settings: Roots & Record<string, string> = {
     BATON_OPENAI_BASE_URL: `${at('openai')}/v1`,
     BATON_CHATGPT_BASE_URL: `${at('openai')}/backend-api/codex`,
     BATON_ANTHROPIC_BASE_URL: at('anthropic'),

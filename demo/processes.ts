@@ -5,11 +5,15 @@ import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { ENV_KEYS, SETTINGS } from '../src/config/settings.ts'
 import { freePort } from '../test/servers.ts'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const require = createRequire(import.meta.url)
 const started: ChildProcess[] = []
+const SETTING_NAMES = new Set(
+  [...Object.values(SETTINGS), ...Object.values(ENV_KEYS)].map(({ name }) => name),
+)
 
 /** Ends all processes, ready or not, the last one first. */
 export async function stopAll(): Promise<void> {
@@ -27,8 +31,7 @@ export async function startBaton(folder: string, env: Record<string, string>): P
   const port = await freePort()
   // The shell's variables and a baton.yaml in the checkout are for another gateway, with its own database and keys.
   const outer = Object.entries(process.env).filter(
-    ([name]) =>
-      !/^(BATON_.*|DATABASE_URL|REDIS_URL|HTTPS_PROXY|(OPENAI|ANTHROPIC|GEMINI)_API_KEY)$/i.test(name),
+    ([name]) => !/^BATON_/i.test(name) && !SETTING_NAMES.has(name.toUpperCase()),
   )
   const child = start(['--enable-source-maps', join(root, 'dist/src/server.js')], {
     cwd: folder,

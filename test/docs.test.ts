@@ -9,7 +9,7 @@ import t from 'tap'
 import { parse, parseAllDocuments } from 'yaml'
 import { FileSchema } from '../src/config/file.ts'
 import { loadConfig } from '../src/config/load.ts'
-import { SETTINGS } from '../src/config/settings.ts'
+import { ENV_KEYS, SETTINGS } from '../src/config/settings.ts'
 import { METRICS } from '../src/telemetry.ts'
 import { listening } from './listening.ts'
 import { NONE } from './patterns.ts'
@@ -124,6 +124,11 @@ t.test('deployment files set settings that exist, and look at metrics that do', 
     if (/\.ya?ml$/.test(file)) for (const doc of parseAllDocuments(text)) t.same(doc.errors, [], file)
     t.same([...unknownSettings(text), ...unknownMetrics(text)], [], file)
   }
+})
+
+t.test("every provider's key has its place where keys are told of and set", async (t) => {
+  const files = ['README.md', 'docs/api.md', 'docker-compose.yml', 'deploy/kubernetes/secret.yaml.example']
+  for (const file of files) for (const { name } of Object.values(ENV_KEYS)) t.match(read(file), name, file)
 })
 
 t.test('alarms ask for labels that their metrics have, and lead to the runbook', async (t) => {

@@ -1,4 +1,5 @@
 /** All emulated vendors together, and the settings that point Baton to them. */
+import type { Base } from '../../src/config/settings.ts'
 import { type AnthropicEmulator, createAnthropicEmulator } from './anthropic.ts'
 import { createGeminiEmulator, type GeminiEmulator } from './gemini.ts'
 import { createOpenAiEmulator, type OpenAiEmulator } from './openai.ts'
@@ -16,7 +17,10 @@ export const startVendors = async (ports?: Record<keyof Vendors, number>): Promi
   gemini: await createGeminiEmulator(ports?.gemini),
 })
 
-export const rootsOf = ({ openai, anthropic, gemini }: Vendors): Record<string, string> => ({
+/** Every upstream root: a gateway in a test must not call a real service. */
+export type Roots = Record<`BATON_${Uppercase<Base>}_BASE_URL`, string>
+
+export const rootsOf = ({ openai, anthropic, gemini }: Vendors): Roots => ({
   BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
   BATON_CHATGPT_BASE_URL: openai.chatgptBaseUrl,
   BATON_ANTHROPIC_BASE_URL: anthropic.url,
