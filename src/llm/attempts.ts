@@ -75,12 +75,11 @@ export class Attempts {
         held = null
       }
       try {
-        await readAnswer(await this.#send(), (event) => {
+        return await readAnswer(await this.#send(), (event) => {
           if (!held) return take(event)
           held.push(event)
           if (event.type !== 'usage') release()
         })
-        return release()
       } catch (thrown) {
         if (!held) throw thrown
         await this.#recover(thrown).catch((end: unknown) => {
