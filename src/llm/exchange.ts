@@ -158,7 +158,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     status: number,
     headers: Record<string, string | string[] | undefined>,
   ): void {
-    if (status < 200 || this.#state !== 'open') return
+    if (status < 200) return
     // The headers once more, as bytes: a stream would keep this kilobyte for as long as it is open.
     controller.rawHeaders = null
     this.#stage = 'body'
