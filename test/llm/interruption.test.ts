@@ -47,6 +47,11 @@ t.test('timeouts', async (t) => {
     t.equal(textOf(batches), 'a')
     t.match(thrown, { code: 'upstream_timeout', details: { phase: 'body' } })
     t.equal(pings, 12, 'each ping put the end off')
+    const silent = await upstreamServer(t, unended(frame({ text: 'a' })))
+    const began = performance.now()
+    const soon = await failure(bench(t, silent.url, { limits: { idleTimeoutMs: 50 } }).call())
+    t.match(soon, { code: 'upstream_timeout', details: { phase: 'body' } })
+    t.ok(performance.now() - began < 20_000, 'the limit for the first byte is another one')
   })
 
   t.test('a call that gets no free connection in time is not tried again', async (t) => {
@@ -162,24 +167,31 @@ t.test('cancellation', async (t) => {
     const running = call()
     await running.first
     const abort = new AbortController()
-    const waiting = collect(call({ signal: abort.signal }))
+    const beforeSend = () => t.fail('nobody waits for its answer')
+    const waiting = collect(call({ signal: abort.signal, beforeSend }))
     await new Promise((resolve) => setImmediate(resolve))
     abort.abort('no longer wanted')
     t.equal((await waiting).thrown, 'no longer wanted')
     held[0]?.end(frame({ text: 'b' }) + frame({ finish: true }))
     await running.done
     t.match(running.batches, [[{ text: 'a' }], [{ text: 'b' }, { type: 'finish' }]])
-    t.equal(server.requests.length, 1)
+    const next = call()
+    await next.first
+    held[1]?.end(frame({ finish: true }))
+    await next.done
+    t.equal(server.requests.length, 2)
   })
 })
 
 t.test('closing ends the calls in flight', async (t) => {
-  const server = await upstreamServer(t, unended(frame({ text: 'a' })))
-  const { call, llm } = bench(t, server.url)
+  const server = await upstreamServer(t, unended(frame({ text: 'a' })), () => {})
+  const { call, llm, retries } = bench(t, server.url)
   const { first, done } = call()
   await first
+  const unanswered = call()
   await llm.close()
-  await t.rejects(done, { code: 'draining' })
+  for (const one of [done, unanswered.done]) await t.rejects(one, { code: 'draining' })
+  t.same(retries, [])
 })
 
 t.test('a call that is over no longer listens to the signal of its caller', async (t) => {

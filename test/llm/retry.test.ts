@@ -255,7 +255,7 @@ t.test(
     t.equal(endless.requests.length, 4)
 
     const hopeless = await upstreamServer(t, status(400))
-    await failure(bench(t, hopeless.url).call())
+    await failure(bench(t, hopeless.url).call({ amended }))
     t.equal(hopeless.requests.length, 1)
 
     const page = status(200, '<title>Blocked</title>', { 'content-type': 'text/html' })
@@ -399,8 +399,11 @@ t.test(
     const closed = await upstreamServer(t, status(403, 'suspended'))
     const error = await failure(bench(t, closed.url).call({ deployment: denied, onUnauthorized }))
     t.equal(error.code, 'upstream_auth')
+    const edge = { ...vendor, classify: ({ body }: UpstreamFailure) => upstream('upstream_rejected', body) }
+    const page = await upstreamServer(t, status(401, '<title>Blocked</title>'))
+    await failure(bench(t, page.url).call({ deployment: edge, onUnauthorized }))
     t.equal(asked, 0)
-    t.equal(closed.requests.length, 1)
+    t.equal(closed.requests.length + page.requests.length, 2)
     const revoked = await upstreamServer(t, status(403, 'revoked'), whole)
     const deployment = { ...denied, renewOn: [401, 403] }
     t.equal(
