@@ -17,9 +17,10 @@ interface Family {
   /** Efforts from least to most; empty: none may be named. */
   efforts: readonly Effort[]
   /**
-   * Takes temperature and top_p while its effort is none: by default (`unasked`), or only if the request asks for none
-   * (`asked`; as the API answered in UKGovernmentBEIS/inspect_ai#5242, and as developers.openai.com says under "Using
-   * GPT-6"; the former were once taken for the latter in BerriAI/litellm#17011 and langchain-ai/langchain#35424).
+   * Takes temperature and top_p while its effort is none. `unasked`: so also if the request names no effort, since none
+   * is its default. `asked`: only if the request asks for none (as the API answered in UKGovernmentBEIS/inspect_ai#5242,
+   * and as developers.openai.com says under "Using GPT-6"; BerriAI/litellm#17011 and langchain-ai/langchain#35424 once
+   * took the first kind for the second).
    */
   samplesAtNone?: 'unasked' | 'asked'
   /** Takes images (and pages of PDF files) */

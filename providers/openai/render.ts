@@ -139,7 +139,7 @@ export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
   const { settings, tools } = request
   const notes: string[] = []
   const body = commonBody(request, notes, 'minimal')
-  // Required, too, of models that have theirs as a message: nothing shows that the path takes that in its place.
+  // The path requires the field. Nothing shows that it takes the message in which newer models have theirs instead.
   body.instructions ??= DEFAULT_INSTRUCTIONS
   if (allInstructions(request) === '')
     notes.push(`instructions: this path requires some; "${DEFAULT_INSTRUCTIONS}" stands in`)

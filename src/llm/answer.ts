@@ -70,6 +70,7 @@ export async function readAnswer(
   }
   const frames = createDecoder(onFrame, { onStray })
   await exchange.body((piece) =>
+    // The decoder throws, too, for an event without end.
     guard(() => {
       frames.push(utf8.write(piece))
       return []
