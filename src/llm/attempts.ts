@@ -181,4 +181,4 @@ function refusalIn(thrown: unknown): UpstreamFailure | null {
  * (wire/openai.md 3), and a page of the network's edge or a bare JSON error may come with a 200.
  */
 const isStream = ({ status, headers }: ResponseHead): boolean =>
-  status >= 200 && status < 300 && !/\b(?:html|json)\b/i.test(headers['content-type'] ?? '')
+  status < 300 && !/\b(?:html|json)\b/i.test(headers['content-type'] ?? '')

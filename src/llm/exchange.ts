@@ -181,7 +181,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
   }
 
   onResponseEnd(): void {
-    if (this.#state === 'failed') return
     this.#state = 'ended'
     this.#settle()
   }
@@ -223,7 +222,8 @@ export class Exchange implements Dispatcher.DispatchHandler {
   }
 
   #destroy(): void {
-    this.#controller?.abort(this.#failure instanceof Error ? this.#failure : new Error('aborted'))
+    // undici hands the reason back to onResponseError, where it is of no use.
+    this.#controller?.abort(new Error('aborted'))
   }
 
   #fail(reason: unknown): void {
