@@ -429,6 +429,12 @@ t.test('a result answers the call before it, also where ids are used again', asy
   t.equal(told([{ ...ask, parts: [...long, ...long] }]).length, 10_000)
   t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 3)
   const both = { ...ask, parts: [...ask.parts, ...ask.parts] }
+  t.same(
+    repair([both, both], BOUND)
+      .messages.flatMap(callsOf)
+      .map(({ call_id }) => call_id),
+    ['call_0', 'call_0_2', 'call_0_3', 'call_0_4'],
+  )
   t.same(told([both, answer('one'), answer('two')]), ['one', 'two'])
   t.same(told([ask, answer('one'), both, answer('two'), answer('three')]), ['one', 'two', 'three'])
   const answered = [ask, answer('one'), answer('one again')]

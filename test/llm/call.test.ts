@@ -195,8 +195,12 @@ t.test('frames that relays put into a stream are passed over, wherever they stan
 t.test('the end of the answer is its finish, not the end of the body', async (t) => {
   const { opened: closed, open: left } = gate()
   const server = await upstreamServer(t, (response) => {
-    response.once('close', left)
     response.writeHead(200, SSE).write(WHOLE + frame({ error: 'upstream_overloaded' }))
+    const pings = setInterval(() => response.write(': ping\n\n'), 100)
+    response.once('close', () => {
+      clearInterval(pings)
+      left()
+    })
   })
   const { batches, thrown } = await collect(bench(t, server.url).call())
   t.equal(thrown, undefined)

@@ -115,8 +115,10 @@ t.test('cancellation', async (t) => {
 
     const abort = new AbortController()
     const pause: LlmDeps['pause'] = async () => abort.abort('while waiting')
-    const late = await collect(bench(t, server.url, { pause }).call({ signal: abort.signal }))
+    const { call, logged } = bench(t, server.url, { pause })
+    const late = await collect(call({ signal: abort.signal }))
     t.equal(late.thrown, 'while waiting')
+    t.match(JSON.parse(logged.at(-1) ?? ''), { outcome: 'cancelled', attempts: 1 })
     t.equal(server.requests.length, 1)
   })
 

@@ -29,9 +29,14 @@ import {
 t.test('retries', async (t) => {
   t.test('an overload is tried again twice, with a growing wait, then given up', async (t) => {
     const server = await upstreamServer(t, status(503, 'busy'))
-    const { call, waits, retries, calls } = bench(t, server.url)
+    const { call, waits, retries, calls, logged } = bench(t, server.url)
     const error = await failure(call())
     t.equal(error.code, 'upstream_overloaded')
+    const lines = logged.map((line) => JSON.parse(line)).filter(({ level }) => level === 20)
+    t.match(lines, [
+      { attempt: 1, ms: 200 },
+      { attempt: 2, ms: 400 },
+    ])
     t.same(error.details, { upstream: { message: 'busy' } })
     t.equal(server.requests.length, 3)
     t.same(waits, [200, 400])
@@ -259,9 +264,11 @@ t.test(
     t.equal(hopeless.requests.length, 1)
 
     const page = status(200, '<title>Blocked</title>', { 'content-type': 'text/html' })
+    const json = status(200, '{"answer": "whole"}', { 'content-type': 'Application/JSON' })
     for (const [answer, code] of [
       [status(500), 'upstream_overloaded'],
       [page, 'upstream_rejected'],
+      [json, 'upstream_rejected'],
     ] as const) {
       const server = await upstreamServer(t, answer)
       t.equal((await failure(bench(t, server.url).call({ deployment }))).code, code)
