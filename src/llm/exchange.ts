@@ -76,7 +76,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
       this.#fail(signal.reason)
       return
     }
-    signal.addEventListener('abort', this.#onAbort, { once: true })
+    signal.addEventListener('abort', this.#onAbort)
     this.#timer = setTimeout(this.#onSilence, firstByteMs)
     // undici's own timeouts are off: its clock ticks about once a second.
     dispatcher.dispatch(
@@ -84,7 +84,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
         origin: url.origin,
         path: url.pathname + url.search,
         method: body ? 'POST' : 'GET',
-        headers: { ...headers },
+        headers,
         body,
         headersTimeout: 0,
         bodyTimeout: 0,
