@@ -103,10 +103,11 @@ t.test('what the model refused is not sent again, except media that were just gi
     outcome: 'ok',
   }
   const given: MessageInput[] = [
-    { role: 'user', parts: [image] },
+    { role: 'user', parts: [{ ...image, media_type: 'image/PNG' }] },
     { role: 'assistant', parts: [{ type: 'reasoning', text: '', provenance }, called] },
     { role: 'tool', parts: [found] },
     { role: 'user', parts: [{ ...image }] },
+    { role: 'assistant', parts: [{ type: 'text', text: 'Its' }] },
   ]
   const to = { ...BOUND, ...provenance, boundThinking: false, takesMedia: () => true }
   const shown = (refused?: ReadonlySet<string>) => {
@@ -114,11 +115,13 @@ t.test('what the model refused is not sent again, except media that were just gi
     const parts = messages.flatMap(({ parts }) => parts)
     return [parts.map((part) => (part.type === 'tool_result' ? part.content[0]?.type : part.type)), notes]
   }
-  const whole = [['image', 'reasoning', 'tool_call', 'image', 'image'], []]
+  const unpadded: Part = { ...image, data: PNG.replace(/=+$/, '') }
+  t.strictSame(marksOf(unpadded), marksOf(image), 'a row of an earlier version')
+  const whole = [['image', 'reasoning', 'tool_call', 'image', 'image', 'text'], []]
   t.strictSame(shown(), whole)
   t.strictSame(shown(new Set(['else'])), whole)
   t.strictSame(shown(new Set([...marksOf(image), ...marksOf(called)])), [
-    ['text', 'tool_call', 'text', 'image'],
+    ['text', 'tool_call', 'text', 'image', 'text'],
     ['messages: a medium of type image/png was refused; the model is told that it exists'],
   ])
 })
@@ -361,6 +364,8 @@ t.test('a prefix is made of what is sent, and of nothing else', async (t) => {
   t.not(prefixOf('a', token('one', bound)), prefixOf('a'))
   t.not(prefixOf('a', token('two', bound)), prefixOf('a', token('one', bound)))
   t.not(prefixOf('b', token('one', bound)), prefixOf('a', token('one', bound)))
+  const asked: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'a' }] }
+  t.not(repair([asked], BOUND).prefix, prefixOf('a'), 'who said it counts')
 })
 
 t.test('a call without a result has an unknown outcome, a result without a call is user text', async (t) => {
@@ -385,6 +390,9 @@ t.test('a call without a result has an unknown outcome, a result without a call 
     return user?.parts.map((part) => (part.type === 'text' ? part.text : part.type)).join(' ')
   }
   const found: TextPart = { type: 'text', text: 'found it' }
+  const result = orphan({ content: [found], structured: { n: 1 } })
+  const call: MessageInput = { ...open, parts: open.parts.map((part) => ({ ...part, call_id: 'gone' })) }
+  t.match(repair([call, result], BOUND).messages[1]?.parts, [{ content: [found], structured: { n: 1 } }])
   t.equal(told({ content: [found] }), '[Result of an earlier call of s.t] found it')
   t.equal(told({ content: [], structured: { n: 1 } }), '[Result of an earlier call of s.t] {"n":1}')
   t.equal(told({ content: [found], structured: { n: 1 } }), '[Result of an earlier call of s.t] found it')
