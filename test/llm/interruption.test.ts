@@ -21,6 +21,7 @@ import {
   unended,
   upstreamServer,
   vendor,
+  WHOLE,
   whole,
 } from './made-up-vendor.ts'
 
@@ -197,7 +198,8 @@ t.test('closing ends the calls in flight', async (t) => {
 })
 
 t.test('a call that is over no longer listens to the signal of its caller', async (t) => {
-  for (const answers of [[whole], [status(400)], [status(503), whole], [cut(frame({ text: 'a' }))]]) {
+  const cases = [[whole], [unended(WHOLE)], [status(400)], [status(503), whole], [cut(frame({ text: 'a' }))]]
+  for (const answers of cases) {
     const server = await upstreamServer(t, ...answers)
     const { signal } = new AbortController()
     await collect(bench(t, server.url).call({ signal }))
