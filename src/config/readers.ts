@@ -145,9 +145,13 @@ function connection(value: string, ...protocols: string[]): URL {
   return url
 }
 
-/** A PostgreSQL server; the driver ignores a schema, and the tables would be made in another one. */
+/**
+ * A PostgreSQL server. The driver ignores a schema, and the tables would be made in another one. It
+ * takes all of `postgres:password@host` for the name of a database on this machine, which its failure would show.
+ */
 export const postgresServer = (value: string): string => {
-  const { searchParams } = connection(value, 'postgres:', 'postgresql:')
+  const { href, searchParams } = connection(value, 'postgres:', 'postgresql:')
+  if (!/^\w+:\/\//.test(href)) throw new UnfitValue('must begin with postgres:// or postgresql://')
   const named = ['schema', 'search_path', 'currentSchema'].find((name) => searchParams.has(name))
   if (named === undefined) return value
   throw new UnfitValue(

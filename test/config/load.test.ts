@@ -374,6 +374,8 @@ t.test('a database server needs encryption keys', async (t) => {
     t.notMatch(JSON.stringify(found), /hunter2/)
   }
   t.same(database('postgres:///baton?host=/run/postgresql&user=me@db'), [])
+  for (const slashes of ['', '/'])
+    t.match(database(`postgres:${slashes}hunter2@db/baton`), [{ problem: /^must begin with postgres:\/\// }])
   for (const name of ['schema', 'search_path', 'currentSchema']) {
     t.match(database(`postgres://db/baton?${name}=own`), [
       { problem: `the parameter ${name}`, remedy: /search_path/ },
