@@ -552,17 +552,23 @@ t.test('the data folder is made for its owner alone, or an error says why Baton 
   const made = join(empty, 'new', 'data')
   makeDataDir(made)
   makeDataDir(made)
+  // When `.` is to be made it is there: as if another process had been faster.
+  makeDataDir(`${join(empty, 'meanwhile')}/.`)
   t.equal(statSync(made).mode & 0o777, 0o700)
   t.same(readdirSync(made), [], 'the trial write leaves nothing behind')
   const file = join(empty, 'file')
   writeFileSync(file, '')
   // Below /proc a folder is refused as if its parent were not there.
-  for (const dir of [file, join(file, 'data'), '/proc/baton', '/proc/baton/data']) {
+  for (const [dir, failed] of [
+    [file, 'mkdtemp'],
+    [join(file, 'data'), 'mkdir'],
+    ['/proc/baton', 'mkdir'],
+    ['/proc/baton/data', 'mkdir'],
+  ] as const) {
+    const problem = new RegExp(`^Baton cannot keep its data in ${dir} \\(.*, ${failed} '`)
     t.throws(() => makeDataDir(dir), {
       name: 'ConfigError',
-      problems: [
-        { path: 'BATON_DATA_DIR', problem: `Baton cannot keep its data in ${dir} (`, remedy: /local disk/ },
-      ],
+      problems: [{ path: 'BATON_DATA_DIR', problem, remedy: /local disk/ }],
     })
   }
 })
