@@ -3,7 +3,7 @@
  * environment; nothing starts before this has passed.
  */
 import { isUtf8 } from 'node:buffer'
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { isLoopback } from '../addresses.ts'
 import { createAjv, type Problem, problemOf } from '../validation.ts'
@@ -59,11 +59,12 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
   const read = readSettings(env, file, setBy, problems)
   const envCredentials = readEnvKeys(env, problems)
   problems.push(...crossRules(read))
-  if (problems.length > 0) throw new ConfigError(problems, unknownVariables(env))
+  const ignored = [...unknownVariables(env), ...misnamedFile(path)]
+  if (problems.length > 0) throw new ConfigError(problems, ignored)
   // Every reader has run without a problem: the table's own types hold.
   const values = read as SettingValues
   const config = { ...assemble(values, content, envCredentials, cwd), file: path }
-  return { config: deepFreeze(config), warnings: [...unknownVariables(env), ...advice(values)] }
+  return { config: deepFreeze(config), warnings: [...ignored, ...advice(values)] }
 }
 
 /** A file that nobody named may be absent. */
@@ -334,16 +335,22 @@ function unknownVariables(env: Env): string[] {
   return Object.keys(env)
     .filter((name) => name !== CONFIG_FILE.name && !known.has(name) && !name.startsWith('BATON__'))
     .flatMap((name) => {
-      const plain = name.slice('BATON_'.length)
+      const ignored = `${name} is not a setting of Baton and is ignored`
       // Many images read a secret from the file that such a variable names; an entry point may have done so.
       const held = name.replace(/_FILE$/, '')
-      const isUnread = known.has(held) && !env[held]?.trim()
-      if (!name.startsWith('BATON_') && !isUnread) return []
-      const meant = isUnread
-        ? `; set ${held} to what the file holds`
-        : known.has(plain) && `; the setting is named ${plain}`
-      return [`${name} is not a setting of Baton and is ignored${meant || ''}`]
+      if (known.has(held) && !env[held]?.trim()) return [`${ignored}; set ${held} to what the file holds`]
+      if (!name.startsWith('BATON_')) return []
+      const plain = name.slice('BATON_'.length)
+      if (known.has(plain)) return [`${ignored}; the setting is named ${plain}`]
+      return [plain.includes('__') ? `${ignored}; a path of the file is written BATON__${plain}` : ignored]
     })
+}
+
+/** Many programs read either name. */
+function misnamedFile(path: string): string[] {
+  const other = path.replace(/\.yaml$/, '.yml')
+  if (existsSync(path) || !existsSync(other)) return []
+  return [`${other} is not read; end its name in .yaml, or name it in ${CONFIG_FILE.name}`]
 }
 
 function advice(values: SettingValues): string[] {

@@ -1,5 +1,5 @@
 /** Environment and file become one frozen configuration, or a list of every problem. */
-import { mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 import t from 'tap'
@@ -400,6 +400,7 @@ t.test(
     const { warnings } = load({ BATON_PROT: '1', BATTERY: '2', BATON_CONFIG: '' })
     t.match(warnings, [/^BATON_PROT is not a setting[^;]*$/])
     t.equal(warnings.length, 1)
+    t.match(load({ BATON_TOOLBOX__INSPECT: 'false' }).warnings, [/; .* is written BATON__TOOLBOX__INSPECT$/])
     const prefixed = { BATON_DATABASE_URL: 'postgres://h/d', BATON_OPENAI_API_KEY: 'sk-x' }
     t.match(load(prefixed).warnings, [/the setting is named DATABASE_URL$/, /is named OPENAI_API_KEY$/])
     const inFiles = { DATABASE_URL_FILE: '/run/secrets/url', BATON_ADMIN_KEY_FILE: '/run/secrets/key' }
@@ -462,6 +463,11 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
     1,
     'with the mark that editors on Windows begin UTF-8 with',
   )
+  const misnamed = folder('')
+  writeFileSync(join(misnamed, 'baton.yml'), 'port: 1')
+  t.same(loadConfig({}, misnamed).warnings, [])
+  rmSync(join(misnamed, 'baton.yaml'))
+  t.match(loadConfig({}, misnamed).warnings, [/baton\.yml is not read; end its name in \.yaml/])
   t.match(problems({}, '- a\n- b\n'), [{ problem: 'must be a map of settings' }])
   const broken = problems({}, 'admin_key: "hunter2\nport: 1\n')
   t.match(broken, [{ path: /baton\.yaml:\d+:\d+$/, problem: /not valid YAML/ }])
