@@ -78,7 +78,7 @@ function readFile(path: string, isNamed: boolean, problems: Problem[]): Record<s
       problems.push({
         path: isNamed ? CONFIG_FILE.name : path,
         problem: `the file ${path} cannot be read (${code})`,
-        remedy: 'Correct the path, or make the file readable',
+        remedy: code === 'EISDIR' ? A_FOLDER : 'Correct the path, or make the file readable',
       })
     }
     return {}
@@ -91,6 +91,8 @@ function readFile(path: string, isNamed: boolean, problems: Problem[]): Record<s
   problems.push(...read.problems)
   return read.value as Record<string, unknown>
 }
+
+const A_FOLDER = 'It is a folder; Docker makes one where the file that it is to mount is missing'
 
 /** Returns which variable set which path, so that a problem there can name it. */
 function applyOverrides(file: Record<string, unknown>, env: Env, problems: Problem[]): Map<string, string> {

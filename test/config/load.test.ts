@@ -453,7 +453,7 @@ t.test('a file is a map of settings; a broken or missing file, or an alias, is a
   mkdirSync(path, { recursive: true })
   t.throws(
     () => loadConfig({}, taken),
-    { message: `${path}: the file ${path} cannot be read (EISDIR). Correct the path` },
+    { message: `${path}: the file ${path} cannot be read (EISDIR). It is a folder` },
     'also one that nobody named, if it is there',
   )
   for (const bytes of [Buffer.from('\uFEFFport: 1\n', 'utf16le'), Buffer.from('port: 1 # für\n', 'latin1')])
