@@ -517,6 +517,11 @@ t.test('a size is a number of bytes, or of K, M or G of them, in any case', asyn
   t.equal(load({ BATON_LEASE_SECONDS: '600' }).config.leaseSeconds, 600)
 })
 
+t.test('the log has six levels', async (t) => {
+  for (const level of ['fatal', 'error', 'warn', 'info', 'debug', 'trace'])
+    t.equal(load({ BATON_LOG_LEVEL: level }).config.logLevel, level)
+})
+
 t.test('a flag is one of the usual words, in any case', async (t) => {
   for (const [words, value] of [
     [['true', '1', 'yes', 'On'], true],
