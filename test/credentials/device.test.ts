@@ -35,8 +35,9 @@ t.test('a vendor that is asked too fast is asked less often, and once for each l
 
 t.test('a device login survives passing failures, and ends when it is refused or expires', async (t) => {
   const login = { state_hash: 'hash', provider: 'openai' } as OAuthLogin
-  const answers = [new Error('connect ECONNREFUSED'), 'pending', 'refused']
-  const rows = [login, login, null, login, null]
+  const answers = [new Error('connect ECONNREFUSED'), 'pending', 'refused', 'refused']
+  const rows = [login, login, null, login, null, login]
+  const untaken = [login]
   const seen = [
     { state: 'pending', is_expired: false },
     { state: 'pending', is_expired: true },
@@ -60,6 +61,11 @@ t.test('a device login survives passing failures, and ends when it is refused or
           if (row?.is_expired) over()
           return row
         },
+        async take() {
+          const row = untaken.shift() ?? null
+          if (!row) over()
+          return row
+        },
         finish: async (hash: string, result: object) => {
           finished.push({ hash, ...result })
           over()
@@ -79,7 +85,7 @@ t.test('a device login survives passing failures, and ends when it is refused or
     }
     return [deps as unknown as DevicesDeps, isOver]
   }
-  for (const asked of [4, 5]) {
+  for (const asked of [4, 5, 6]) {
     const [deps, isOver] = watching()
     const devices = createDevices(deps)
     devices.watch(login, { intervalSeconds: 5 } as DeviceGrant)
@@ -88,7 +94,8 @@ t.test('a device login survives passing failures, and ends when it is refused or
     t.equal(polls, asked, 'the login is not asked for again')
     await devices.close()
   }
-  t.same(finished, [{ hash: 'hash', error: 'It was declined.' }])
+  const once = [{ hash: 'hash', error: 'It was declined.' }]
+  t.same(finished, once, 'a login that another replica has taken is not called a failure')
 })
 
 t.test("OpenAI's answers to a device login are read in each of their forms", async (t) => {

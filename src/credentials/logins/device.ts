@@ -66,7 +66,9 @@ export function createDevices({ rows, vendors, http, log, sleep, granted }: Devi
       await granted(login, poll)
     } catch (thrown) {
       if (!(thrown instanceof BatonError)) throw thrown
-      await rows.finish(login.state_hash, { error: thrown.message })
+      // If this poll was slow, another replica may have been granted the login meanwhile: then its end counts.
+      if (await rows.take(login.state_hash, login.provider))
+        await rows.finish(login.state_hash, { error: thrown.message })
     }
     return 'over'
   }
