@@ -227,7 +227,10 @@ t.test('a login that begins deletes old logins whose outcome nobody asks for any
 
 t.test('logins are off until the operator names the vendor, and need a client', async (t) => {
   const off = world.replica({ env: { BATON_ENABLE_OAUTH: 'openai' } })
-  t.match(await refusal(off.logins.authorize(ME, 'gemini', null)), { code: 'oauth_not_enabled' })
+  t.match(await refusal(off.logins.authorize(ME, 'gemini', null)), {
+    code: 'oauth_not_enabled',
+    message: /by naming gemini in BATON_ENABLE_OAUTH/,
+  })
   t.match(await refusal(off.logins.callback('gemini', {})), { code: 'oauth_not_enabled' })
   t.match(await refusal(off.logins.status(ME, 'gemini', 's')), { code: 'oauth_not_enabled' })
   t.match(

@@ -44,7 +44,7 @@ export function createVendors(
       if (isEnabled(provider)) return row
       throw new BatonError(
         'oauth_not_enabled',
-        `OAuth for ${provider} is off. The operator can switch it on with BATON_ENABLE_OAUTH=${provider}.`,
+        `OAuth for ${provider} is off. The operator can switch it on by naming ${provider} in BATON_ENABLE_OAUTH.`,
       )
     },
   }
