@@ -24,6 +24,8 @@ t.test('a turn takes the named credential, the default, the only active or the e
 
   t.same(await pick('openai'), { id: 'cred_env_openai', secret: { api_key: 'sk-env-1' } })
   t.equal(await refusal('anthropic'), 'no_credential')
+  const none = choice.resolve({ owner, provider: 'anthropic', credential_id: null }, 'anthropic')
+  t.match(await none.catch((error) => error), { details: { provider: 'anthropic' } })
   t.equal(
     await refusal('anthropic', 'cred_env_anthropic'),
     'no_credential',
@@ -56,6 +58,7 @@ t.test('a turn takes the named credential, the default, the only active or the e
   const env = { ANTHROPIC_API_KEY: 'sk-env-3', ANTHROPIC_WORKSPACE_ID: 'wrkspc_env' }
   const anthropic = { owner, provider: 'anthropic', credential_id: null }
   const placed = await world.replica({ env }).choice.resolve(anthropic, 'anthropic')
+  t.match(placed, { kind: 'api_key' })
   t.strictSame(placed.facts, { id: 'cred_env_anthropic', workspace_id: 'wrkspc_env' })
   const other = await add('anthropic', 'sk-c', { workspace_id: 'wrkspc_1' })
   t.strictSame((await choice.resolve(anthropic, 'anthropic')).facts, { id: other, workspace_id: 'wrkspc_1' })
@@ -90,6 +93,12 @@ t.test('a turn takes the named credential, the default, the only active or the e
     { access_token: 'at' },
     'the secret holds no more than a request needs',
   )
+  const given = { provider: 'gemini', kind: 'oauth' as const, access_token: 'at', path: 'public' as const }
+  const { id: open } = await credentials.create(owner, given)
+  t.match(await choice.resolve({ owner, provider: 'gemini', credential_id: open }, 'gemini'), {
+    path: 'public',
+  })
+  await credentials.delete(scope, open)
   const stranger = { owner: 'someone-else', provider: 'gemini', credential_id: login.id }
   t.equal(await choice.resolve(stranger, 'gemini').catch((error) => error.code), 'no_credential')
   const elsewhere = { owner, provider: 'openai', credential_id: 'cred_gone' }
