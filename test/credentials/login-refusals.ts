@@ -18,9 +18,9 @@ t.test('a login that the vendor refuses ends with a reason, on the page too', as
   })
   t.match(await one.logins.status(ME, 'openai', state), { state: 'failed', error: /declined/ })
 
-  openai.decline('server_error')
+  openai.decline('server_error', 'Try\nlater\u200b')
   const refused = await refusal(loggedIn(one, 'openai'))
-  t.match(refused, { code: 'invalid_request', message: /refused the login \(server_error\)/ })
+  t.match(refused, { code: 'invalid_request', message: /refused the login \(server_error: Try later\)/ })
 
   openai.decline(null)
 

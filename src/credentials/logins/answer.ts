@@ -2,6 +2,7 @@
 import * as oauth from 'oauth4webapi'
 import { BatonError, invalid } from '../../errors.ts'
 import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../../oauth-vendor.ts'
+import { oneLine } from '../../text.ts'
 import type { ConfiguredVendor } from './vendors.ts'
 
 /**
@@ -53,7 +54,10 @@ function inWords(thrown: unknown): unknown {
   if (thrown instanceof oauth.AuthorizationResponseError) {
     const { error, error_description: said } = thrown
     const words = error === 'access_denied' ? 'The login was declined' : 'The provider refused the login'
-    return new BatonError('invalid_request', `${words} (${plain(error)}${said ? `: ${plain(said)}` : ''}).`)
+    return new BatonError(
+      'invalid_request',
+      `${words} (${oneLine(error)}${said ? `: ${oneLine(said)}` : ''}).`,
+    )
   }
   if (thrown instanceof oauth.OperationProcessingError || thrown instanceof oauth.UnsupportedOperationError) {
     const words = `The provider's answer does not fit this login: ${thrown.message}.`
@@ -62,13 +66,6 @@ function inWords(thrown: unknown): unknown {
   return thrown
 }
 
-/** Foreign words as one short line. */
-const plain = (text: string): string =>
-  text
-    .replace(/[\p{C}\s]+/gu, ' ')
-    .trim()
-    .slice(0, 300)
-
 /**
  * A vendor's refusal of a code or file, by its status: `invalid_request` if another code or file would help, else
  * `upstream_…`.
@@ -76,7 +73,7 @@ const plain = (text: string): string =>
 export function codeRefused({ vendor }: ConfiguredVendor, answer: OAuthAnswer, param: string): BatonError {
   const { status } = answer
   const { code, message } = vendor.readFailure(answer)
-  const words = `${vendor.provider} did not take the ${param} (${plain(code)}${message ? `: ${plain(message)}` : ''}).`
+  const words = `${vendor.provider} did not take the ${param} (${oneLine(code)}${message ? `: ${oneLine(message)}` : ''}).`
   const details = { upstream: { status, code, message } }
   if (status === 429) return new BatonError('upstream_rate_limited', words, { details, retryAfter: 30 })
   if (status >= 500) return new BatonError('upstream_overloaded', words, { details })
