@@ -123,7 +123,7 @@ export async function insist<T>(
       return await write()
     } catch (thrown) {
       if (isLast || (tries >= TRIES && !isUnavailable(thrown))) throw thrown
-      await sleep(Math.min(100 * 2 ** tries, LONGEST_PAUSE_MS), ending).catch(() => {})
+      await sleep(Math.min(200 * tries, LONGEST_PAUSE_MS), ending).catch(() => {})
     }
   }
 }

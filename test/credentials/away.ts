@@ -40,13 +40,15 @@ t.test('a write that fails for an unknown reason is tried four times', async (t)
     [3, 'written'],
     [4, 'failed'],
   ] as const) {
-    let left = failures
+    let tries = 0
+    const waits: number[] = []
     const write = async () => {
-      if (left-- > 0) throw new Error('deadlock detected')
+      t.equal(waits.length, tries, 'not before the pause is over')
+      if (++tries <= failures) throw new Error('deadlock detected')
       return 'written'
     }
-    const waits: number[] = []
-    const insisting = insist(write, async (ms) => void waits.push(ms), new AbortController().signal)
+    const sleep = (ms: number) => new Promise(setImmediate).then(() => void waits.push(ms))
+    const insisting = insist(write, sleep, new AbortController().signal)
     t.equal(await insisting.catch(() => 'failed'), outcome)
     t.strictSame(waits, [200, 400, 500], 'a store that is back is not waited for any longer')
   }
