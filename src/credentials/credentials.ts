@@ -11,9 +11,9 @@ import type { CredentialSecret, Deployment } from '../provider.ts'
 import type { Credential, Page, PageRequest, Scope, Store } from '../store/store.ts'
 import { inMilliseconds } from '../validation.ts'
 import { envId } from './choose.ts'
-import { merged } from './logins/answer.ts'
 import type { Vendors } from './logins/vendors.ts'
 import { whySpent } from './renew-login.ts'
+import { merged } from './token-answer.ts'
 import { hintOf, sealSecret, type Vault } from './vault.ts'
 
 /** A credential as the API shows it. */

@@ -6,11 +6,11 @@ import { BatonError, type ErrorCode } from '../errors.ts'
 import { retryAfterMs } from '../foreign.ts'
 import type { LoginSecret, OAuthAnswer, OAuthCall, TokenFailure } from '../oauth-vendor.ts'
 import { type Breaker, createBreaker } from './breaker.ts'
-import { endOf, merged, readTokens } from './logins/answer.ts'
 import type { ConfiguredVendor } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { createPauses, LONGEST_PAUSE_MS } from './pauses.ts'
 import type { Timing } from './renew-once.ts'
+import { endOf, merged, readTokens } from './token-answer.ts'
 
 /** The vendor's final word on a login: only a new one helps. */
 export class LoginRefused extends Error {

@@ -1,7 +1,6 @@
-/** Reads the answers of login pages and token endpoints, and puts refusals into words. */
+/** Reads what comes back from a login's page, through the browser or a person's hands. */
 import * as oauth from 'oauth4webapi'
 import { BatonError, invalid } from '../../errors.ts'
-import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../../oauth-vendor.ts'
 import { oneLine } from '../../text.ts'
 import type { ConfiguredVendor } from './vendors.ts'
 
@@ -64,48 +63,4 @@ function inWords(thrown: unknown): unknown {
     return new BatonError('invalid_request', words)
   }
   return thrown
-}
-
-/**
- * A vendor's refusal of a code or file, by its status: `invalid_request` if another code or file would help, else
- * `upstream_…`.
- */
-export function codeRefused({ vendor }: ConfiguredVendor, answer: OAuthAnswer, param: string): BatonError {
-  const { status } = answer
-  const { code, message } = vendor.readFailure(answer)
-  const words = `${vendor.provider} did not take the ${param} (${oneLine(code)}${message ? `: ${oneLine(message)}` : ''}).`
-  const details = { upstream: { status, code, message } }
-  if (status === 429) return new BatonError('upstream_rate_limited', words, { details, retryAfter: 30 })
-  if (status >= 500) return new BatonError('upstream_overloaded', words, { details })
-  if (status < 400) return new BatonError('upstream_rejected', words, { details })
-  return new BatonError('invalid_request', `${words} Begin the login again.`, { param, details })
-}
-
-/** Null for a refusal, and for a body that holds no tokens. */
-export function readTokens({ vendor }: ConfiguredVendor, { status, body }: OAuthAnswer): TokenAnswer | null {
-  return status >= 200 && status < 300 ? vendor.readTokens(body) : null
-}
-
-/** What the vendor left out keeps its old value. */
-export function merged(secret: LoginSecret, tokens: TokenAnswer): LoginSecret {
-  const { access_token, refresh_token, id_token } = tokens
-  return {
-    ...secret,
-    ...(access_token === undefined ? {} : { access_token }),
-    ...(refresh_token === undefined ? {} : { refresh_token }),
-    ...(id_token === undefined ? {} : { id_token }),
-  }
-}
-
-/** When the access token expires: the token's own word wins over the answer's, which counts by our clock. */
-export function endOf(
-  { vendor }: ConfiguredVendor,
-  secret: LoginSecret,
-  { expires_in }: TokenAnswer,
-  now: number,
-): string | null {
-  const own = vendor.identify(secret).expires_at
-  if (own !== undefined) return own
-  const isPlain = expires_in !== undefined && expires_in > 0 && expires_in < 1e10
-  return isPlain ? new Date(now + expires_in * 1000).toISOString() : null
 }

@@ -1,10 +1,12 @@
 /** Where every login at a provider ends: tokens for what the vendor granted, the account set up, a credential stored. */
 import { newId } from '../../chat/ids.ts'
-import type { LoginChoices, LoginSecret, OAuthCall } from '../../oauth-vendor.ts'
+import { BatonError } from '../../errors.ts'
+import type { LoginChoices, LoginSecret, OAuthAnswer, OAuthCall } from '../../oauth-vendor.ts'
 import type { Store } from '../../store/store.ts'
+import { oneLine } from '../../text.ts'
 import type { AddLogin, Credentials, CredentialView } from '../credentials.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
-import { codeRefused, endOf, merged, readTokens } from './answer.ts'
+import { endOf, merged, readTokens } from '../token-answer.ts'
 import { type LoginFile, readLoginFile } from './file.ts'
 import type { PendingLogins } from './pending.ts'
 import { setUp } from './setup.ts'
@@ -119,3 +121,18 @@ const factsOf = (
   { vendor }: ConfiguredVendor,
   { path = 'code_assist', ...rest }: LoginChoices,
 ): LoginChoices => (vendor.setup ? { path, ...rest } : {})
+
+/**
+ * A vendor's refusal of a code or file, by its status: `invalid_request` if another code or file would help, else
+ * `upstream_…`.
+ */
+function codeRefused({ vendor }: ConfiguredVendor, answer: OAuthAnswer, param: string): BatonError {
+  const { status } = answer
+  const { code, message } = vendor.readFailure(answer)
+  const words = `${vendor.provider} did not take the ${param} (${oneLine(code)}${message ? `: ${oneLine(message)}` : ''}).`
+  const details = { upstream: { status, code, message } }
+  if (status === 429) return new BatonError('upstream_rate_limited', words, { details, retryAfter: 30 })
+  if (status >= 500) return new BatonError('upstream_overloaded', words, { details })
+  if (status < 400) return new BatonError('upstream_rejected', words, { details })
+  return new BatonError('invalid_request', `${words} Begin the login again.`, { param, details })
+}

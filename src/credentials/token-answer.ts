@@ -1,0 +1,32 @@
+/** What a token endpoint's answer makes of a login: when it is made, and at each renewal. */
+import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../oauth-vendor.ts'
+import type { ConfiguredVendor } from './logins/vendors.ts'
+
+/** Null for a refusal, and for a body that holds no tokens. */
+export function readTokens({ vendor }: ConfiguredVendor, { status, body }: OAuthAnswer): TokenAnswer | null {
+  return status >= 200 && status < 300 ? vendor.readTokens(body) : null
+}
+
+/** What the vendor left out keeps its old value. */
+export function merged(secret: LoginSecret, tokens: TokenAnswer): LoginSecret {
+  const { access_token, refresh_token, id_token } = tokens
+  return {
+    ...secret,
+    ...(access_token === undefined ? {} : { access_token }),
+    ...(refresh_token === undefined ? {} : { refresh_token }),
+    ...(id_token === undefined ? {} : { id_token }),
+  }
+}
+
+/** When the access token expires: the token's own word wins over the answer's, which counts by our clock. */
+export function endOf(
+  { vendor }: ConfiguredVendor,
+  secret: LoginSecret,
+  { expires_in }: TokenAnswer,
+  now: number,
+): string | null {
+  const own = vendor.identify(secret).expires_at
+  if (own !== undefined) return own
+  const isPlain = expires_in !== undefined && expires_in > 0 && expires_in < 1e10
+  return isPlain ? new Date(now + expires_in * 1000).toISOString() : null
+}
