@@ -91,14 +91,18 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
 const withoutName = (name: string, error: string) => error.replace(new RegExp(`^${name}:? |\\.$`, 'g'), '')
 
 function judge(
-  { id, owner, provider, state, reason }: CredentialView,
+  { id, owner, provider, state, reason, path }: CredentialView,
   { loginFor }: Pick<Access, 'loginFor'>,
   report: Report,
 ): void {
   if (state === 'active') return report.ok(`credential ${id} for ${provider}`)
   if (state === 'disabled') return report.hint(`credential ${id} for ${provider} is disabled`)
-  const command = `baton login ${provider}${loginFor(owner)}`
-  report.bad(`credential ${id} for ${provider} needs a new login (${reason}): ${command}`)
+  // Of the two APIs of Google, the command line logs in for Code Assist alone.
+  const remedy =
+    path === 'public'
+      ? `POST /v1/oauth/${provider}/authorize {"path":"public"}, as ${owner}`
+      : `baton login ${provider}${loginFor(owner)}`
+  report.bad(`credential ${id} for ${provider} needs a new login (${reason}): ${remedy}`)
 }
 
 function judgeServer({ name, error, unforeseen }: TriedServer, report: Report): void {

@@ -221,7 +221,7 @@ t.test('the doctor names the command that makes a login anew for the owner of th
     BATON_DRAIN_SECONDS: '0',
     BATON_AUTH: 'keys',
     BATON_ADMIN_KEY: 'the-bootstrap-admin-key',
-    BATON_ENABLE_OAUTH: 'anthropic',
+    BATON_ENABLE_OAUTH: 'anthropic,gemini',
   }
   const gateway = await wholeGateway(t, env)
   const url = await gateway.listen()
@@ -236,13 +236,17 @@ t.test('the doctor names the command that makes a login anew for the owner of th
     expires_at: '2020-01-01T00:00:00Z',
   }
   for (const owner of [key, env.BATON_ADMIN_KEY]) await as(owner, '/v1/credentials', ended)
-  const said = async (line: string) => (await run(env, line)).out.slice(-3, -1)
+  await as(key, '/v1/credentials', { ...ended, provider: 'gemini', path: 'public' })
+  const said = async (line: string) => (await run(env, line)).out.slice(-4, -1)
+  const publicly = /needs a new login .*: POST \/v1\/oauth\/gemini\/authorize {"path":"public"}, as ann$/
   t.match(await said(`doctor --url ${url}`), [
+    publicly,
     /needs a new login .*: baton login anthropic --key <a key of admin>$/,
     /needs a new login .*: baton login anthropic --key <a key of ann>$/,
   ])
   await gateway.close()
   t.match(await said('doctor'), [
+    publicly,
     /needs a new login .*: baton login anthropic$/,
     /needs a new login .*: baton login anthropic --owner ann$/,
   ])
