@@ -435,4 +435,8 @@ t.test('closing waits for a renewal under way', async (t) => {
   answered.open()
   await closed
   t.equal((await sealedOf(world, id)).access_token, await token)
+  await ends(id, -5)
+  const before = openai.tokenRequests().length
+  t.match(await refusal((await chosen(leaving, id, 'openai')).secret()), { code: 'unavailable' })
+  t.equal(openai.tokenRequests().length, before, 'nor does another one begin')
 })
