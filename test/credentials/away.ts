@@ -2,7 +2,7 @@
 import t from 'tap'
 import { sha256 } from '../../src/chat/json.ts'
 import { createBreaker } from '../../src/credentials/breaker.ts'
-import { insist } from '../../src/credentials/renew-once.ts'
+import { insist, shared } from '../../src/credentials/renew-once.ts'
 import { BatonError } from '../../src/errors.ts'
 import { eventually } from '../waiting.ts'
 import { world } from './shared-world.ts'
@@ -34,6 +34,20 @@ t.test(
     for (const _ of [1, 2]) t.equal(breaker.waitMs(), 0)
   },
 )
+
+t.test('work that failed is begun again once the time is over for which its failure is kept', async (t) => {
+  const works = new Map<string, Promise<void>>()
+  let begun = 0
+  const work = async () => {
+    begun++
+    throw new Error('not this account')
+  }
+  const outcome = () => shared(works, 'login', work, 10).catch(({ message }: Error) => message)
+  t.same([await outcome(), await outcome(), begun], ['not this account', 'not this account', 1])
+  await eventually(() => works.size === 0)
+  await outcome()
+  t.equal(begun, 2)
+})
 
 t.test('a write that fails for an unknown reason is tried four times', async (t) => {
   for (const [failures, outcome] of [
