@@ -53,7 +53,7 @@ export const port = (value: string): number => {
   if (!value.startsWith('tcp://')) return whole(0, 65535)(value)
   throw new UnfitValue(
     'is the URL that Kubernetes gives the pods of a namespace with a Service named baton',
-    'Set enableServiceLinks: false for the pod',
+    'Set enableServiceLinks: false for the pod, or give it a BATON_PORT of its own',
   )
 }
 
