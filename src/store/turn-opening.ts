@@ -75,8 +75,11 @@ export function openRecord(request: OpenTurn, parts: Parts, environment?: Enviro
   })
 }
 
-/** The statement returns only what the request does not say already. */
-export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
+/**
+ * The statement returns only what the request does not say already. `read`: the earlier messages, if they were read
+ * before it.
+ */
+export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts, read?: Message[]): Opened {
   if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
   if (answer.kind === 'replayed') return { kind: answer.kind, turn: parts.shownTurn(answer.turn) }
   const turn = newTurn(request.turn, answer.kind, answer.turn)
@@ -87,7 +90,7 @@ export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): O
   const message = asStored(session_id, input, answer.message)
   const { ground, rewrites, earlier, registry } = answer.start
   const bindings = toBindings(answer.start.bindings)
-  const before = readable(earlier ?? [], parts)
+  const before = read ?? readable(earlier ?? [], parts)
   const { session, credentials } = toGround(ground)
   const start = before && {
     session,

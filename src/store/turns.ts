@@ -2,7 +2,7 @@
  * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided there,
  * under its locks. Only `open` takes several, if a history is to be checked, and `commit`, if it is made again.
  */
-import { answeredCalls } from '../chat/message.ts'
+import { answeredCalls, type Message } from '../chat/message.ts'
 import { BOUND } from './bindings.ts'
 import { type Db, matched, type Querying, value, values, violated } from './db.ts'
 import { settlementRecord } from './executions.ts'
@@ -40,7 +40,8 @@ async function historyAfter(queries: Querying, scope: Scope, session: string, se
 }
 
 function publicVerbs(db: Db, parts: Parts) {
-  const opened = (answer: OpenAnswer | null, request: OpenTurn) => answer && toOpened(answer, request, parts)
+  const opened = (answer: OpenAnswer | null, request: OpenTurn, read?: Message[]) =>
+    answer && toOpened(answer, request, parts, read)
   return {
     async ground(scope, session, provider) {
       const found = await value<StoredGround>(db, 'select turn_ground($1, $2, $3)', [
@@ -51,27 +52,33 @@ function publicVerbs(db: Db, parts: Parts) {
       return found && toGround(found)
     },
     async open(scope, request, fits) {
-      const { session_id } = request.turn
       const visible = visibleTo(scope)
-      const opening = (queries: Querying) =>
-        value<OpenAnswer>(queries, 'select open_turn($1, $2)', [visible, openRecord(request, parts)])
-      if (!fits) return opened(await opening(db), request)
+      const opening = (queries: Querying, asked: OpenTurn) =>
+        value<OpenAnswer>(queries, 'select open_turn($1, $2)', [visible, openRecord(asked, parts)])
+      if (!fits) return opened(await opening(db, request), request)
+      const { known_history: known, turn } = request
       for (;;) {
         // All of it is read before the session is locked. Its owner's heartbeat, which serves all turns of the owner,
         // waits for the lock.
-        const seen = await historyAfter(db, scope, session_id, 0)
+        const seen = await historyAfter(db, scope, turn.session_id, 0)
         if (!seen) return null
         const history = seen.messages.map(parts.message)
         const answer = await db.transaction(async (queries) => {
-          await value(queries, 'select lock_session($1, $2)', [visible, session_id])
+          await value(queries, 'select lock_session($1, $2)', [visible, turn.session_id])
           // From here on no running turn adds anything.
-          const since = await historyAfter(queries, scope, session_id, seen.last_seq)
+          const since = await historyAfter(queries, scope, turn.session_id, seen.last_seq)
           if (!since) return null
-          if (since.rewrites !== seen.rewrites) return 'rewritten'
-          fits([...history, ...since.messages.map(parts.message)])
-          return opening(queries)
+          const { rewrites, last_seq: seq } = since
+          if (rewrites !== seen.rewrites) return 'rewritten'
+          history.push(...since.messages.map(parts.message))
+          fits(history)
+          // Else the statement would read all of it once more.
+          return opening(queries, { ...request, known_history: { rewrites, seq } })
         })
-        if (answer !== 'rewritten') return opened(answer, request)
+        if (answer === 'rewritten') continue
+        const had = known?.rewrites === seen.rewrites ? known.seq : 0
+        const read = history.filter(({ seq }) => seq > had)
+        return opened(answer, request, read)
       }
     },
     async openSurely(scope, request, environment) {

@@ -135,8 +135,9 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     const stored = await store.messages.append(scope, session, [message('a'), message('b'), message('c')])
     if (!Array.isArray(stored)) return t.fail('the messages were not appended')
     const [a, b] = stored
-    const seen = async (known_history: { rewrites: number; seq: number }) => {
-      const opened = await startTurn(store, scope, { ...openRequest(session), known_history })
+    const seen = async (known_history: { rewrites: number; seq: number }, fits?: () => void) => {
+      const opened = await store.turns.open(scope, { ...openRequest(session), known_history }, fits)
+      if (opened?.kind !== 'running') throw new Error(`the turn was not opened: ${opened?.kind}`)
       await endTurn(store, opened.fence, opened.turn.id)
       return { seqs: opened.start?.history.map(({ seq }) => seq), rewrites: opened.start?.rewrites }
     }
@@ -146,6 +147,9 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     await store.messages.delete(scope, session, b?.id ?? '')
     t.strictSame(await seen({ rewrites: 1, seq: 5 }), { seqs: [1, 3, 4, 5, 6], rewrites: 2 })
     t.strictSame(await seen({ rewrites: 2, seq: 6 }), { seqs: [7], rewrites: 2 })
+    const checked = (rewrites: number) => seen({ rewrites, seq: 6 }, () => {})
+    t.strictSame(await checked(2), { seqs: [7, 8], rewrites: 2 }, 'also of a history that is checked')
+    t.strictSame(await checked(1), { seqs: [1, 3, 4, 5, 6, 7, 8, 9], rewrites: 2 })
   })
 
   await t.test('only the owner and admins can open, read, list and cancel a session’s turns', async (t) => {
