@@ -56,9 +56,6 @@ export function formatCursor(tag: string, { generation, id }: Position): string 
   return `${id.slice(0, n)}${id.slice(n).padStart(COUNTER_DIGITS, '0')}.${tag}${generation}`
 }
 
-/** The id in a cursor that this process made. */
-export const idOf = (cursor: string): string => numbersOf(cursor.slice(0, cursor.indexOf('.'))).join('-')
-
 const FORM = /^(\d{1,15})-(\d{1,15})\.([0-9a-f]{6})([0-9a-f]{6})$/
 
 /** Throws `invalid_cursor` for what is not a cursor, or is another session's. */

@@ -1,12 +1,13 @@
 /** Logs in Redis: flushed, evicted, expired, refused; and the channels of their readers. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { compareIds, formatCursor, idOf, sessionTag } from '../../src/bus/cursor.ts'
+import { compareIds, formatCursor, parseCursor, sessionTag } from '../../src/bus/cursor.ts'
 import { appended, delta, event, SESSION, start, TURN } from '../contracts/bus-bed.ts'
 import { ON_REDIS } from '../given-servers.ts'
 import { eventually } from '../waiting.ts'
 import { redisBeds } from './redis-bed.ts'
 
+const idOf = (cursor: string) => parseCursor(cursor, SESSION).id
 const { channelsOf, clientOf, command, databaseOf, freshUrl, openAt, redis } = redisBeds([12, 13])
 const many = (count: number, prefix: string) => Array.from({ length: count }, (_, i) => delta(prefix + i))
 

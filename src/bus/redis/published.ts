@@ -11,6 +11,8 @@ export interface Published {
    */
   before: string | 'fresh' | 'lost'
   events: LoggedEvent[]
+  /** Id of the newest of these; null where there is none */
+  last: string | null
 }
 
 /** A message of the session's channel. Null: the session was dropped. */
@@ -23,6 +25,7 @@ export function readPublished(message: string, tag: string): Published | null {
     generation,
     before: before === '-' ? 'fresh' : before === '!' ? 'lost' : before,
     events: eventsIn(lines, 2, tag, generation),
+    last: lines.at(-4) ?? null,
   }
 }
 

@@ -7,7 +7,7 @@ import { isTerminal } from '../../chat/event.ts'
 import { BatonError, isUnavailable } from '../../errors.ts'
 import { pause } from '../../within.ts'
 import type { LoggedEvent, ReadItem, ReadOptions } from '../bus.ts'
-import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
+import { compareIds, formatCursor, type Position, sessionTag } from '../cursor.ts'
 import { clear, type Inbox, type Inboxes } from './inboxes.ts'
 import type { Link } from './link.ts'
 import type { Published } from './published.ts'
@@ -148,23 +148,22 @@ function follow(
     if (place === 'later') return { events, position, end: 'missed' }
     if (place === 'earlier') continue
     events.push(...published.events)
-    const newest = published.events.at(-1)
-    position = { generation: published.generation, id: newest ? idOf(newest.cursor) : position.id }
+    position = { generation: published.generation, id: published.last ?? position.id }
   }
   return { events, position, end: null }
 }
 
 /** `next`: right after the position; `earlier`: read already; `later`: what comes between was not heard. */
 function placeOf(published: Published, { generation, id }: Position): 'earlier' | 'next' | 'later' {
-  const newest = published.events.at(-1)
-  const isNewer = newest !== undefined && compareIds(idOf(newest.cursor), id) > 0
+  const { before, last } = published
+  const isNewer = last !== null && compareIds(last, id) > 0
   if (published.generation === generation) {
-    if (published.before === id) return 'next'
-    return newest && !isNewer ? 'earlier' : 'later'
+    if (before === id) return 'next'
+    return last === null || isNewer ? 'later' : 'earlier'
   }
   // The former log expired or was flushed, but a reader who listened has missed nothing. A message that is not newer
   // was heard late: its log may be lost by now, too.
-  return published.before === 'fresh' && isNewer ? 'next' : 'later'
+  return before === 'fresh' && isNewer ? 'next' : 'later'
 }
 
 const ofTurn = (events: LoggedEvent[], turn: string | undefined): LoggedEvent[] =>
