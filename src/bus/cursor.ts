@@ -44,11 +44,8 @@ export function sessionTag(session: string): string {
 /** Names a log until it is lost. */
 export const newGeneration = (): string => randomBytes(DIGITS / 2).toString('hex')
 
-/**
- * A new log in Redis counts from up to a million on. In memory a session's ten-millionth event has an eighth digit: only
- * in its millisecond are texts out of order.
- */
-const COUNTER_DIGITS = 7
+/** For a new log in Redis, which counts from up to a million on, and for one in memory, which counts all its events. */
+const COUNTER_DIGITS = 9
 
 /** Padded: cursors are opaque to clients, so whether they are in order is seen by comparing them as texts. */
 export function formatCursor(tag: string, { generation, id }: Position): string {

@@ -26,12 +26,12 @@ const endsStep = (type: string): boolean => (STEP_ENDS as readonly string[]).inc
 
 /** A cursor as text can take more memory than an event's data: it is made when somebody reads the event. */
 interface KeptEvent extends Omit<LoggedEvent, 'cursor'> {
-  ms: number
+  /** Bytes ever appended before it */
+  before: number
 }
 
 /** What an event weighs besides its data. */
 const OVERHEAD = 200
-const weight = (event: KeptEvent): number => event.data.length + OVERHEAD
 
 /** Events are numbered from 1; `base` is the number of the oldest one kept. */
 export class Log {
@@ -44,13 +44,12 @@ export class Log {
   /** Numbers of the events with a key */
   readonly #once = new Map<string, number>()
   #events: KeptEvent[] = []
-  /** Bytes ever appended, up to and including the event at the same index */
-  #ends: number[] = []
-  #lastMs = Date.now()
+  /** When the log began: cursors of the session's next log come after this one's, whose own are ordered by number */
+  readonly #ms = Date.now()
   /** Of the newest owner that spoke */
   #epoch = 0
-  /** The beginning of the step under way: the number of its first event, and the milliseconds of the one before */
-  #step: { next: number; ms: number } | null = null
+  /** Number of the first event of the step under way */
+  #step: number | null = null
 
   constructor(session: string) {
     this.#tag = sessionTag(session)
@@ -67,16 +66,13 @@ export class Log {
   get bytes(): number {
     return this.total - this.bytesBefore(this.base)
   }
-  /** Bytes ever appended before the event of this number. */
+  /** Bytes ever appended before the event of this number, which is kept or comes next. */
   bytesBefore(n: number): number {
-    const end = this.#ends[n - this.base - 1]
-    if (end !== undefined) return end
-    const [first, firstEnd] = [this.#events[0], this.#ends[0]]
-    return first && firstEnd !== undefined ? firstEnd - weight(first) : this.total
+    return this.#events[n - this.base]?.before ?? this.total
   }
 
-  #cursorAt(n: number, ms = this.#lastMs): string {
-    return formatCursor(this.#tag, { generation: this.#generation, id: `${ms}-${n}` })
+  #cursorAt(n: number): string {
+    return formatCursor(this.#tag, { generation: this.#generation, id: `${this.#ms}-${n}` })
   }
 
   /** The cursor of the newest event. */
@@ -89,15 +85,11 @@ export class Log {
     const isKnown = event.once !== undefined && this.#once.has(event.once)
     if (isKnown || this.#isStale(event)) return
     const n = this.last + 1
-    if (event.type === STEP_BEGINS) this.#step = { next: n, ms: this.#lastMs }
+    if (event.type === STEP_BEGINS) this.#step = n
     else if (endsStep(event.type)) this.#step = null
-    // Never less than before, even if the clock goes back: cursors stay ordered.
-    this.#lastMs = Math.max(this.#lastMs, Date.now())
     const { type, turn_id, data, epoch = 0 } = event
-    const kept: KeptEvent = { ms: this.#lastMs, type, turn_id, data }
-    this.total += weight(kept)
-    this.#events.push(kept)
-    this.#ends.push(this.total)
+    this.#events.push({ before: this.total, type, turn_id, data })
+    this.total += data.length + OVERHEAD
     if (event.once !== undefined) this.#once.set(event.once, n)
     if (turn_id !== null) this.#mark(turn_id, type, n, epoch)
   }
@@ -135,9 +127,8 @@ export class Log {
     let count = Math.max(0, this.count - maxEvents)
     while (this.total - this.bytesBefore(this.base + count) > maxBytes) count++
     this.#events.splice(0, count)
-    this.#ends.splice(0, count)
     this.base += count
-    if (this.#step && this.#step.next < this.base) this.#step = null
+    if (this.#step !== null && this.#step < this.base) this.#step = null
     for (const [turn, marks] of this.#turns) {
       if (marks.first !== null && marks.first < this.base) marks.first = null
       if (marks.end !== null && marks.end < this.base) this.#turns.delete(turn)
@@ -166,21 +157,21 @@ export class Log {
    * streamed is in no snapshot.
    */
   gap(): Gap {
-    const { next, ms } = this.#step ?? { next: this.last + 1, ms: this.#lastMs }
-    return { next, cursor: this.#cursorAt(next - 1, ms) }
+    const next = this.#step ?? this.last + 1
+    return { next, cursor: this.#cursorAt(next - 1) }
   }
 
   /**
    * At most this many events and bytes from number `n` on. Event `n` must be kept, and is returned however large it is.
    */
   page(n: number, most: number, bytes: number): LoggedEvent[] {
-    const from = n - this.base
     const room = this.bytesBefore(n) + bytes
-    let to = from + 1
-    while (to < from + most && (this.#ends[to] ?? Number.POSITIVE_INFINITY) <= room) to++
+    const limit = Math.min(n + most, this.last + 1)
+    let end = n + 1
+    while (end < limit && this.bytesBefore(end + 1) <= room) end++
     return this.#events
-      .slice(from, to)
-      .map(({ ms, type, turn_id, data }, i) => ({ cursor: this.#cursorAt(n + i, ms), type, turn_id, data }))
+      .slice(n - this.base, end - this.base)
+      .map(({ type, turn_id, data }, i) => ({ cursor: this.#cursorAt(n + i), type, turn_id, data }))
   }
 
   /** Whether the turn's terminal event comes before this number. */
@@ -199,7 +190,7 @@ export class Log {
   /** The number of the event that the position is right after; null if what follows it is not kept. */
   #keptNumber({ generation, id }: Position): number | null {
     const [ms, n] = numbersOf(id)
-    const isReal = generation === this.#generation && n <= this.last && ms <= this.#lastMs
-    return isReal && n >= this.base - 1 ? n : null
+    const isOurs = generation === this.#generation && ms === this.#ms
+    return isOurs && n >= this.base - 1 && n <= this.last ? n : null
   }
 }
