@@ -8,14 +8,16 @@ import type { Page, PageRequest } from './store.ts'
  */
 export function readCursor(list: string, page: PageRequest, keys = ID): string | null {
   if (page.cursor === undefined) return null
-  const text = Buffer.from(page.cursor, 'base64url').toString('utf8')
-  const isOurs = Buffer.from(text, 'utf8').toString('base64url') === page.cursor
-  const [name, key] = text.split(' ', 2)
-  if (!isOurs || name !== list || !key || !keys.test(key)) {
+  const text = Buffer.from(page.cursor, 'base64url').toString()
+  const key = text.slice(list.length + 1)
+  if (page.cursor !== cursorOf(list, key) || !keys.test(key)) {
     throw invalid('cursor', 'This list did not issue the cursor; omit it to start from the first page.')
   }
   return key
 }
+
+const cursorOf = (list: string, key: string | number): string =>
+  Buffer.from(`${list} ${key}`).toString('base64url')
 
 const ID = /^[\w-]{1,200}$/
 /** `keys` of a list that is ordered by a number. */
@@ -41,5 +43,5 @@ export function toPage<T>(
   const data = found.slice(0, page.limit)
   const last = data.at(-1)
   const isMore = last !== undefined && (found.length > page.limit || found.length < rows.length)
-  return { data, next_cursor: isMore ? Buffer.from(`${list} ${key(last)}`).toString('base64url') : null }
+  return { data, next_cursor: isMore ? cursorOf(list, key(last)) : null }
 }

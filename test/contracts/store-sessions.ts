@@ -165,24 +165,16 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     const { id: session } = await newSession(store, scope)
     await newSession(store, scope)
     const cursor = (await store.sessions.list(scope, { limit: 1 })).next_cursor ?? ''
+    const made = (words: string) => Buffer.from(words).toString('base64url')
     const read: [string, () => Promise<unknown>][] = [
       ['no base64url', () => store.sessions.list(scope, { limit: 1, cursor: '%%%' })],
       ['empty', () => store.sessions.list(scope, { limit: 1, cursor: '' })],
       ['not canonical', () => store.sessions.list(scope, { limit: 1, cursor: `${cursor}==` })],
       ['of another list', () => store.turns.list(scope, session, { limit: 1, cursor })],
       ['of another list', () => store.messages.list(scope, session, { limit: 1, cursor })],
-      [
-        'with a NUL',
-        () => store.keys.list(scope, { limit: 1, cursor: Buffer.from('keys a\0').toString('base64url') }),
-      ],
-      [
-        'no number',
-        () =>
-          store.messages.list(scope, session, {
-            limit: 1,
-            cursor: Buffer.from('messages x').toString('base64url'),
-          }),
-      ],
+      ['with a NUL', () => store.keys.list(scope, { limit: 1, cursor: made('keys a\0') })],
+      ['no number', () => store.messages.list(scope, session, { limit: 1, cursor: made('messages x') })],
+      ['with more', () => store.sessions.list(scope, { limit: 1, cursor: made(`sessions ${session} x`) })],
     ]
     for (const [what, list] of read) {
       const thrown = await rejection(list())
