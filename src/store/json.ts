@@ -21,7 +21,7 @@ export function record(value: unknown): string {
 }
 
 /** May also match an escaped backslash before such letters: then the slow way finds nothing to do. */
-const UNSTORABLE_ESCAPE = /\\u(?:0000|d[89a-f])/i
+const UNSTORABLE_ESCAPE = /\\u(?:0000|d[89a-f])/
 
 /** Lone surrogates need no care here: on their way as UTF-8 they become U+FFFD anyhow. */
 export const plainParam = (param: Param): Param => {
