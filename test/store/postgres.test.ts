@@ -31,7 +31,6 @@ import {
   recoverAll,
   rejection,
   runningTurn,
-  startTurn,
   step,
   text,
 } from '../contracts/store-rows.ts'
@@ -414,23 +413,6 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
       })
       t.strictSame(await Promise.all(written), [end], verb)
     }
-  })
-
-  await t.test('an idempotency key is forgotten after a day', async (t) => {
-    const scope = owner()
-    const { session, turn, fence } = await runningTurn(store, scope)
-    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
-    const keyed = () => openRequest(session.id, { turn: { idempotency_key: 'k' } })
-    const first = await startTurn(store, scope, keyed())
-    await store.turns.commit(first.fence, { turn_id: first.turn.id, end: COMPLETED })
-    const age = (hours: number) =>
-      raw.query(`update turn set created_at = clock_timestamp() - interval '${hours} hours' where id = $1`, [
-        first.turn.id,
-      ])
-    await age(23)
-    t.equal((await store.turns.open(scope, keyed()))?.kind, 'replayed')
-    await age(25)
-    t.equal((await store.turns.open(scope, keyed()))?.kind, 'running')
   })
 
   await t.test(
