@@ -8,7 +8,7 @@ import type { ChooseCredential, ChosenCredential } from '../credentials/choose.t
 import type { Serving } from '../deployments.ts'
 import type { Llm } from '../llm.ts'
 import type { SessionTools } from '../ports.ts'
-import type { OpenTurn, Store } from '../store/store.ts'
+import type { Lease, Store } from '../store/store.ts'
 import type { Metrics } from '../telemetry.ts'
 import type { Executor } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
@@ -36,7 +36,7 @@ export interface EngineDeps {
   log: Logger
   settings: {
     /** The lease of every turn that this process takes; `owner` identifies the process */
-    lease: OpenTurn['lease']
+    lease: Lease
     concurrentTurns: number
     /** Turns that may wait for a slot; more are refused */
     waitingTurns: number

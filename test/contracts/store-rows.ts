@@ -3,6 +3,7 @@ import type { Part } from '../../src/chat/message.ts'
 import type {
   AnnouncedEvent,
   Fence,
+  Lease,
   NewConnector,
   NewExecution,
   NewMessage,
@@ -182,7 +183,7 @@ export async function unsaidOf(store: Store, turn: string) {
 }
 
 /** Takes all lost turns, one after the other. */
-export async function recoverAll(store: Store, lease: OpenTurn['lease'], except: readonly string[] = []) {
+export async function recoverAll(store: Store, lease: Lease, except: readonly string[] = []) {
   const all = []
   for (
     let one = await store.turns.recover(lease, except);

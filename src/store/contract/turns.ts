@@ -94,6 +94,12 @@ export class Unreadable extends BatonError {
   }
 }
 
+/** A session's lease as its owner asks for it. */
+export interface Lease {
+  owner: string
+  seconds: number
+}
+
 export interface OpenTurn {
   turn: NewTurn
   /** What the turn's input becomes */
@@ -102,7 +108,7 @@ export interface OpenTurn {
   on_busy: 'reject' | 'enqueue' | 'interrupt'
   /** Queued turns allowed in a session; those that interrupt are counted apart */
   queue_limit: number
-  lease: { owner: string; seconds: number }
+  lease: Lease
   /** Revision of the session's registry that the caller has: if it is still that, it is not read again */
   known_revision?: number
   /**
@@ -269,12 +275,12 @@ export interface Turns {
    * Starts the session's next queued turn, the oldest or one that interrupts, under this owner; its input becomes a
    * message. Null: no turn is queued, or another one runs or waits for input. Throws Unreadable.
    */
-  startQueued(session: string, message: { id: string }, lease: OpenTurn['lease']): Promise<Taken | null>
+  startQueued(session: string, message: { id: string }, lease: Lease): Promise<Taken | null>
   /**
    * Takes up a turn that waits for input under this owner; null while an approval is open (unless a cancel was
    * requested) or another owner has it. Throws Unreadable.
    */
-  resumeAwaiting(turn: string, lease: OpenTurn['lease']): Promise<Taken | null>
+  resumeAwaiting(turn: string, lease: Lease): Promise<Taken | null>
   /**
    * Renews the leases; returns the sessions that are still the owner's, each with its running turn if that is to be
    * cancelled.
@@ -289,10 +295,7 @@ export interface Turns {
    * Null: there is none. One session at a time, since a turn that cannot be read must not fail others. Throws
    * Unreadable.
    */
-  recover(
-    lease: OpenTurn['lease'],
-    except?: readonly string[],
-  ): Promise<(Taken & { was_handed_over: boolean }) | null>
+  recover(lease: Lease, except?: readonly string[]): Promise<(Taken & { was_handed_over: boolean }) | null>
   /** Sessions with a queued turn and no active one, for a scan. */
   idleQueues(limit: number): Promise<string[]>
   /** Turns in `awaiting_input` with an approval that has expired. */
