@@ -111,12 +111,12 @@ export class Log {
   }
 
   #mark(turn: string, type: string, n: number, epoch: number): void {
-    const known = this.#turns.get(turn)
-    const marks: TurnMarks = known ?? { first: type === FIRST_EVENT ? n : null, end: null, epoch }
+    const first = type === FIRST_EVENT ? n : null
+    const marks: TurnMarks = this.#turns.get(turn) ?? { first, end: null, epoch }
     marks.epoch = Math.max(marks.epoch, epoch)
     this.#epoch = Math.max(this.#epoch, epoch)
     if (isTerminal(type)) marks.end = n
-    if (!known) this.#turns.set(turn, marks)
+    this.#turns.set(turn, marks)
   }
 
   /**
@@ -142,7 +142,7 @@ export class Log {
   }
 
   /** The number of the first event to read; null when it, or one after it, is lost. */
-  startOf(from: Position | null, { turn, begun }: ReadOptions): number | null {
+  startOf(from: Position | null, { turn, begun }: Pick<ReadOptions, 'turn' | 'begun'>): number | null {
     if (from) {
       const n = this.#keptNumber(from)
       return n === null ? null : n + 1

@@ -1,9 +1,10 @@
 /** What the bus in memory keeps, for how long, and for whom. */
+import { getEventListeners } from 'node:events'
 import { mock } from 'node:test'
 import t from 'tap'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { Log } from '../../src/bus/memory-log.ts'
-import { appended, delta, SESSION, start } from '../contracts/bus-bed.ts'
+import { appended, delta, event, SESSION, start, TURN } from '../contracts/bus-bed.ts'
 
 t.test('in memory cursors stay ordered and valid when the clock goes back', async (t) => {
   let clock = 5_000
@@ -28,6 +29,7 @@ t.test('in memory a log that nobody uses is dropped; a log that is read or writt
   t.teardown(() => mock.restoreAll())
   const bus = createMemoryBus({ limits: { idleMs: 1_000 } })
   t.teardown(() => bus.close())
+  await bus.tally('calls', 90)
   const [idle = ''] = await appended(bus, 'ses_idle', [delta(1)])
   const [written = ''] = await appended(bus, 'ses_written', [delta(1)])
   const [read = ''] = await appended(bus, SESSION, [delta(1)])
@@ -39,6 +41,7 @@ t.test('in memory a log that nobody uses is dropped; a log that is read or writt
   // A wall clock that is set forward makes no log old.
   ahead = 86_400_000
   mock.timers.tick(60_000)
+  t.equal(await bus.tally('calls', 90), 2, 'a count that has not had its time stays, too')
   await bus.append('ses_idle', [delta(2)])
   await bus.append(SESSION, [delta(2)])
   t.match(await start(t, bus, { after: idle }, 'ses_idle').item(0), { gap: true })
@@ -66,6 +69,7 @@ t.test('in memory a reader whose next event is trimmed away is told that it lagg
   t.match(await reading.next(), { value: { events: [{ type: 'content.delta' }] } })
   for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta(i)])
   t.strictSame(await reading.next(), { value: { lagged: true } })
+  t.strictSame(getEventListeners(signal, 'abort'), [], 'nothing is left of the reader')
 })
 
 t.test('in memory a log keeps as many of its newest events as its bounds allow', async (t) => {
@@ -81,7 +85,38 @@ t.test('in memory a log keeps as many of its newest events as its bounds allow',
   t.strictSame(kept(8, 2399), [4, 7, 2100])
   t.strictSame(kept(8, 900), [8, 3, 900])
   t.equal(log.bytesBefore(9), 2400)
+  const page = (most: number, bytes: number) => log.page(8, most, bytes).length
+  t.strictSame([page(3, 900), page(2, 900), page(3, 899)], [3, 2, 2])
   t.strictSame(kept(0, 0), [11, 0, 0])
+})
+
+t.test('in memory what is known of a turn is forgotten with the events that tell it', async (t) => {
+  const after = (log: Log, look: () => unknown) => (maxEvents: number) => {
+    log.trim(maxEvents, Number.POSITIVE_INFINITY)
+    return look()
+  }
+  const logOf = (...types: string[]) => {
+    const log = new Log(SESSION)
+    for (const [i, type] of types.entries()) log.append({ ...event(type), once: `${TURN}:${i}` })
+    return log
+  }
+  const over = logOf('turn.created', 'turn.completed', 'mark')
+  const marks = after(over, () => [over.startOf(null, { turn: TURN, begun: true }), over.isOver(TURN, 3)])
+  t.strictSame([3, 2, 1].map(marks), [
+    [1, true],
+    [null, true],
+    [null, false],
+  ])
+  const begun = logOf('turn.created', 'step.started', 'content.delta')
+  const next = after(begun, () => begun.gap().next)
+  t.strictSame([2, 1].map(next), [2, 4], 'behind a gap the step under way is told from its beginning')
+  const types = ['turn.created', 'message', 'message', 'message', 'message', 'message']
+  const keyed = logOf(...types)
+  const again = after(keyed, () => {
+    for (const [i, type] of types.entries()) keyed.append({ ...event(type), once: `${TURN}:${i}` })
+    return keyed.count
+  })
+  t.equal(again(2), 4, 'of four keys whose events are gone, as many are known as events may be kept')
 })
 
 t.test('in memory all logs together are bounded, and the least recently used go first', async (t) => {
@@ -121,7 +156,10 @@ t.test('in memory events that were trimmed away take no room from other logs', a
   t.teardown(() => bus.close())
   const [cursor = ''] = await appended(bus, 'ses_quiet', [delta(1)])
   await bus.append('ses_quiet', [delta(2)])
-  const large = 'x'.repeat(1 << 20)
-  for (let i = 0; i < 80; i++) await bus.append(SESSION, [delta(large)])
-  t.match(await start(t, bus, { after: cursor }, 'ses_quiet').item(0), { events: [{}] })
+  const large = delta('x'.repeat(1 << 20))
+  for (let i = 0; i < 80; i++) await bus.append(SESSION, [large])
+  const quiet = () => start(t, bus, { after: cursor }, 'ses_quiet').item(0)
+  t.match(await quiet(), { events: [{}] })
+  for (let i = 0; i < 70; i++) await bus.append(`ses_${i}`, [large])
+  t.match(await quiet(), { gap: true }, 'what is kept takes room all the same')
 })

@@ -100,6 +100,7 @@ export function logContract(t: Test, bed: BusBed): void {
         eventsOf(reading.items).map(({ type }) => type),
         expected,
       )
+      t.ok(reading.items.every((item) => 'events' in item && item.events.length > 0))
     }
     t.equal(bytes(eventsOf(resumed.items)), bytes(eventsOf(late.items).slice(2)))
     const end = eventsOf(late.items).at(-1)?.cursor ?? ''
@@ -129,9 +130,11 @@ export function logContract(t: Test, bed: BusBed): void {
     await bus.append(SESSION, [said(1, delta('stale'))])
     await bus.append(SESSION, [delta('of nobody'), said(1, delta('still stale'))])
     await bus.append(SESSION, [said(2, event('turn.completed', 'end'))])
-    await bus.append(SESSION, [said(2, delta('straggler')), said(3, event('turn.created', 'next', 'turn_2'))])
+    await bus.append(SESSION, [said(2, delta('straggler')), delta('of nobody, late')])
+    await bus.append(SESSION, [said(3, event('turn.created', 'next', 'turn_2'))])
     const reading = start(t, bus)
-    t.same(textsOf(await reading.events(6)), ['', 'first', 'second', 'of nobody', 'end', 'next'])
+    const kept = ['', 'first', 'second', 'of nobody', 'end', 'of nobody, late', 'next']
+    t.same(textsOf(await reading.events(7)), kept)
   })
 
   t.test('a turn’s last events are kept although a later turn’s owner has spoken before', async (t) => {
@@ -324,6 +327,8 @@ export function logContract(t: Test, bed: BusBed): void {
     t.match(await start(t, bus, { turn: 'turn_lost', begun: true }).item(0), { gap: true })
     await bus.append(SESSION, wholeTurn('turn_new', 1))
     t.equal((await unknown.events(3)).length, 3)
+    const kept = await start(t, bus, { turn: 'turn_new' }).item(0)
+    t.match(kept, { events: [{ type: 'turn.created' }] }, 'what else is gone is none of its events')
     await bus.append(SESSION, [event('turn.failed')])
     const ended = start(t, bus, { turn: TURN })
     await ended.ended
