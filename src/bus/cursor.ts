@@ -57,10 +57,9 @@ const FORM = /^(\d{1,15})-(\d{1,15})\.([0-9a-f]{6})([0-9a-f]{6})$/
 
 /** Throws `invalid_cursor` for what is not a cursor, or is another session's. */
 export function parseCursor(cursor: string, session: string): Position {
-  const [, ms, n, tag, generation] = FORM.exec(cursor) ?? []
-  if (ms === undefined || n === undefined || generation === undefined) {
-    throw invalid('The cursor is malformed. Send an id of this stream unchanged, or none.')
-  }
+  const parts = FORM.exec(cursor)
+  if (!parts) throw invalid('The cursor is malformed. Send an id of this stream unchanged, or none.')
+  const [, ms, n, tag, generation = ''] = parts
   if (tag !== sessionTag(session)) throw invalid('The cursor belongs to another session.')
   return { generation, id: `${Number(ms)}-${Number(n)}` }
 }
@@ -109,6 +108,8 @@ export function readId(given: string): ResumePoint {
   const [, after = given, seq, letter, turn] = GIVEN.exec(given) ?? []
   if (seq === undefined) return { after, ended: turn }
   const state = STATES[letter as keyof typeof STATES]
+  // Neither comes without the other.
+  if (!turn !== !state) return { after: given }
   const snapshot = { seq: Number(seq), turn: turn && state ? { id: turn, state } : null }
   return { after, ended: state === 'ended' ? turn : undefined, snapshot }
 }

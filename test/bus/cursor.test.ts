@@ -42,6 +42,8 @@ t.test('a malformed event id, or one of another session, is refused', async (t) 
     `${cursor}0`,
     `${cursor}.`,
     `${cursor}.x`,
+    `${cursor}.5b`,
+    `${cursor}.5.${turn}`,
     `${cursor}.5z.${turn}`,
     `${cursor}.5b.turn_1`,
     `${cursor}.5b.${turn}0`,
