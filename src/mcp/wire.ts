@@ -89,19 +89,27 @@ const isEraFailure = ({ cause }: Error): boolean =>
 async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs: number): Promise<Wire> {
   try {
     return await attempt({ mode: 'auto', probeMs })
-  } catch (probed) {
-    if (!(probed instanceof ProbeFailedError)) throw probed
-    return attempt({ mode: 'legacy' }).catch((error) => {
-      const refused = toMcpError(error, spec)
-      // The server speaks only the new protocol, and denied access to that.
-      if (isDenial(probed.cause) && refused.kind === 'protocol') throw toMcpError(probed.cause, spec)
-      if (!isSilence(probed.cause) || refused.kind !== 'protocol') throw error
-      // The server speaks only the new protocol, and was slow to say so: what was just started is awake by now. One that
-      // is slower gets longer for its probe in the next attempt.
-      return attempt({ mode: { pin: MODERN } }).catch(() => {
-        const message = `${spec.name} did not say in time which protocol revisions it speaks.`
-        throw refused.but({ kind: 'timeout', ...(refused.rpcCode === METHOD_NOT_FOUND && { message }) })
-      })
+  } catch (error) {
+    if (!(error instanceof ProbeFailedError)) throw error
+    return afterProbe(spec, attempt, error.cause)
+  }
+}
+
+/** `probed`: how the probe failed, which says nothing about the server's revision */
+async function afterProbe(spec: McpServerSpec, attempt: MakeAttempt, probed: unknown): Promise<Wire> {
+  try {
+    return await attempt({ mode: 'legacy' })
+  } catch (error) {
+    const refused = toMcpError(error, spec)
+    if (refused.kind !== 'protocol') throw error
+    // The server speaks only the new protocol, and denied access to that.
+    if (isDenial(probed)) throw toMcpError(probed, spec)
+    if (!isSilence(probed)) throw error
+    // It speaks only the new protocol, and was slow to say so: what was just started is awake by now. One that is slower
+    // gets longer for its probe in the next attempt.
+    return attempt({ mode: { pin: MODERN } }).catch(() => {
+      const message = `${spec.name} did not say in time which protocol revisions it speaks.`
+      throw refused.but({ kind: 'timeout', ...(refused.rpcCode === METHOD_NOT_FOUND && { message }) })
     })
   }
 }
