@@ -86,7 +86,6 @@ export function tap(transport: Transport, options: TapOptions): Tap {
   }
 
   Object.defineProperty(transport, 'onmessage', {
-    configurable: true,
     get: () => (handler ? deliver : undefined),
     set: (fn: Deliver | undefined) => {
       handler = fn
@@ -114,22 +113,28 @@ export function tap(transport: Transport, options: TapOptions): Tap {
       fail(id, 'protocol', 'the server accepted the request without answering it')
   }
 
-  transport.send = async (message, sendOptions) => {
-    if ('method' in message && 'id' in message) return ask(message, sendOptions)
-    // A notification is no part of the call whose end it may announce, and neither is an answer to the server.
+  /**
+   * In an exchange of its own: a notification is no part of the call whose end it may announce, and neither is an answer
+   * to the server.
+   */
+  const tell = (message: JSONRPCMessage, sendOptions: SendOptions): Promise<void> => {
     const own = createExchange()
     // Nobody waits for the response to such a message: a server that gives none must not hold a socket for each.
     const timer = setTimeout(own.abort, ATTEMPT_MS).unref()
-    const leave = () =>
-      inExchange(own, () => send(message, sendOptions)).finally(() => {
-        clearTimeout(timer)
-        own.abort()
-      })
-    if (!('method' in message)) return questions.answered(message.id, leave)
+    return inExchange(own, () => send(message, sendOptions)).finally(() => {
+      clearTimeout(timer)
+      own.abort()
+    })
+  }
+
+  transport.send = async (message, sendOptions) => {
+    if (!('method' in message)) return questions.answered(message.id, () => tell(message, sendOptions))
+    if ('id' in message) return ask(message, sendOptions)
     if (message.method === 'notifications/cancelled') pending.delete(message.params?.requestId)
-    if (message.method !== 'notifications/initialized') return leave()
+    const told = tell(message, sendOptions)
+    if (message.method !== 'notifications/initialized') return told
     // Some servers never answer, or open a stream that they do not end (vocs#484), and then answer requests.
-    await within(READY_MS, leave().catch(unlessRefused))
+    await within(READY_MS, told.catch(unlessRefused))
   }
   return { deliver, fail }
 }
