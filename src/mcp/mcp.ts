@@ -1,12 +1,15 @@
 /**
  * The one door to MCP servers: connections, tool lists, calls. Nothing outside src/mcp/ names the SDK. From here
- * inwards: server.ts (one key: its list, its calls), link.ts (its connections over time; health.ts: its failures),
- * connection.ts (one connection; forgotten.ts: when another one helps), wire.ts (how it is made), tap.ts (each message),
- * and transport.ts with http.ts or stdio.ts (the bytes). exchange.ts says to all of these whose request they see.
- * On the way back, what a server says is made fit for the SDK: a message by answer.ts (in an event stream by stream.ts),
- * what the server is by greeting.ts, a list of tools by pages.ts and repair.ts. content.ts reads results, failure.ts
- * failures, and scrub.ts takes secrets out of all that. listing.ts keeps the list, channel.ts hears that it has
- * changed. Logins are apart: oauth.ts.
+ * inwards: server.ts (one key: its list, its calls; deadline.ts: how long their callers wait), link.ts (its
+ * connections over time; health.ts: its failures), connection.ts (one connection; forgotten.ts: when another one
+ * helps), wire.ts (how it is made), tap.ts (each message; questions.ts: the server's own requests), and transport.ts
+ * with http.ts or stdio.ts (the bytes). A process gets its variables from child-env.ts and its walls from sandbox.ts,
+ * is read by lines.ts, and dies with the gateway by watchdog.ts. exchange.ts says to all of these whose request they
+ * see.
+ * On the way back, what a server says is made fit for the SDK: a message by answer.ts (in an event stream by
+ * stream.ts), what the server is by greeting.ts, a list of tools by pages.ts and repair.ts. content.ts reads results,
+ * failure.ts failures, and scrub.ts takes secrets out of all that. listing.ts keeps the list, channel.ts hears that it
+ * has changed, and announcer.ts tells it. contract.ts is what all others see. Logins are apart: oauth.ts.
  */
 import { BoundedMap } from '../bounded-map.ts'
 import { once } from '../chat/once.ts'

@@ -1,16 +1,15 @@
 /**
  * A stdio server as a transport for the SDK: its own process group, an environment of declared names only, stderr
  * always drained, and an end that takes every descendant along. The SDK's own transport hands six variables of the
- * gateway down and signals only the direct child.
+ * gateway down and signals only the direct child. lines.ts reads what the process says.
  */
 import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
-import { type JSONRPCMessage, parseJSONRPCMessage, type Transport } from '@modelcontextprotocol/client'
-import { isRecord } from '../chat/json.ts'
+import type { Transport } from '@modelcontextprotocol/client'
 import { within } from '../within.ts'
-import { repairMessage } from './answer.ts'
 import { childEnv } from './child-env.ts'
-import { McpError, type McpErrorKind, type McpServerSpec } from './contract.ts'
+import { McpError, type McpServerSpec } from './contract.ts'
+import { type LineReader, readLines } from './lines.ts'
 import type { Sandbox } from './sandbox.ts'
 import { scrubbedEnd, scrubbedText } from './scrub.ts'
 import type { Watchdog } from './watchdog.ts'
@@ -30,13 +29,11 @@ interface StdioOptions {
 }
 
 /** A transport with the facts that explain how its process ended. */
-export interface StdioTransport extends Transport {
+export interface StdioTransport extends Transport, LineReader {
   /** Ends the process: EOF, SIGTERM, SIGKILL, the latter two to the whole group. */
   close(): Promise<void>
   /** How the process ended and the last lines that it wrote to stderr; both empty while it runs quietly. */
   obituary(): { ending: string; words: string }
-  /** Called with the id of a request whose answer came but cannot be used, and why. */
-  onrefused?: (id: number, kind: McpErrorKind, why: string) => void
   /** The SDK tells a stdio transport from others by this name. */
   readonly stderr: null
 }
@@ -49,7 +46,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
   const plain = { command: spec.command ?? '', args: spec.args ?? [] }
   const { command, args } = options.sandbox?.around(plain.command, plain.args) ?? plain
   let child: Child | null = null
-  let ended: Promise<string> | null = null
+  let ended: Promise<void> | null = null
   let ending = ''
   /** The process reads no more: nobody runs what is sent now, though its last output is still being read */
   let isLeaving = false
@@ -68,10 +65,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       })
       // Without its pipes the process is of no use, however long it lives on: a call would wait for its whole timeout.
       started.stdout.once('close', () => void transport.close())
-      started.stdin.on('error', (error) => {
-        transport.onerror?.(error)
-        void transport.close()
-      })
+      started.stdin.on('error', () => void transport.close())
       // Before the wait, in which the process may be closed already: then it must not be left running.
       const group = started.pid
       options.watchdog.add(group)
@@ -84,7 +78,6 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
         await drained(started, closed)
         ending = how
         transport.onclose?.()
-        return how
       })
       readLines(started.stdout, transport, options.maxBytes)
       return running
@@ -176,92 +169,3 @@ const settles = async (promise: Promise<unknown>, ms: number): Promise<boolean> 
     ms,
     promise.then(() => true),
   )) !== null
-
-/** Most parts of a line that are kept apart: each costs a hundred bytes, and a program may write single ones. */
-const MOST_PARTS = 1_000
-
-/** Newline-delimited JSON. Lines that are not JSON are a program's chatter and skipped; lines above the cap, too. */
-function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number): void {
-  let parts: Buffer[] = []
-  let size = 0
-  const add = (part: Buffer): void => {
-    const wasAbove = size > maxBytes
-    size += part.length
-    parts.push(part)
-    if (size > maxBytes)
-      parts = wasAbove ? [parts[0] ?? part, tailOf(parts.slice(1))] : [headOf(parts), tailOf(parts)]
-    else if (parts.length === MOST_PARTS) parts = [Buffer.concat(parts)]
-  }
-  stdout.on('data', (chunk: Buffer) => {
-    // Otherwise two megabytes are read in one pass of the event loop: a flood of short lines must not hold up everybody
-    // else.
-    if (chunk.includes(10)) {
-      stdout.pause()
-      setImmediate(() => stdout.resume())
-    }
-    let from = 0
-    for (let at = chunk.indexOf(10); at >= 0; at = chunk.indexOf(10, from)) {
-      add(chunk.subarray(from, at))
-      from = at + 1
-      if (size > maxBytes) dropLine(parts, transport, maxBytes)
-      else readLine(Buffer.concat(parts), transport)
-      parts = []
-      size = 0
-    }
-    if (from < chunk.length) add(chunk.subarray(from))
-  })
-  stdout.on('error', (error) => transport.onerror?.(error))
-}
-
-/** Bytes kept of each end of a line above the cap: they tell which request it answers. */
-const ENDS = 256
-const headOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(0, ENDS))
-const tailOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(-ENDS))
-
-/** Some programs begin their output, or each line, with it (typescript-sdk#2775). */
-const BYTE_ORDER_MARK = Buffer.from('\ufeff')
-
-function readLine(whole: Buffer, transport: StdioTransport): void {
-  const isMarked = whole.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK)
-  const line = isMarked ? whole.subarray(BYTE_ORDER_MARK.length) : whole
-  // A line that does not begin with `{` is chatter: letting a parser find that out costs many times as much.
-  if (line.find((byte) => byte > 32) !== 123) return
-  const text = line.toString('utf8')
-  let json: unknown
-  let message: JSONRPCMessage
-  try {
-    json = JSON.parse(text)
-    // So is any other JSON, such as a log's: the SDK takes fifty times as long to refuse it, two seconds for a pipe full.
-    if (!isRecord(json) || json.jsonrpc !== '2.0') return
-    message = parseJSONRPCMessage(repairMessage(json))
-  } catch (error) {
-    transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
-    // This is an answer, though a broken one: its request would wait for a better one that never comes. Python writes
-    // NaN, which JSON has not. A question has an id of the server's own, and a log of requests has theirs.
-    const hasMethod = isRecord(json) ? 'method' in json : /^\s*\{[^{]*"method"/.test(text.slice(0, ENDS))
-    const isAnswer = !hasMethod && text.includes('"jsonrpc"')
-    const id = isRecord(json) ? json.id : idIn(text, text)
-    if (isAnswer && typeof id === 'number')
-      transport.onrefused?.(id, 'protocol', "The server's answer is not valid JSON-RPC.")
-    return
-  }
-  transport.onmessage?.(message)
-}
-
-/** Only the request behind an oversized answer fails, so that a stateful server keeps its state. */
-function dropLine(parts: Buffer[], transport: StdioTransport, maxBytes: number): void {
-  const [head = '', tail = ''] = parts.map((part) => part.toString('latin1'))
-  const id = idIn(head, tail)
-  if (id === undefined) void transport.close()
-  else transport.onrefused?.(id, 'too_large', `The server's answer is larger than ${maxBytes} bytes.`)
-}
-
-/** The id of the request that a line answers, by its start and its end; undefined if neither has one. */
-function idIn(head: string, tail: string): number | undefined {
-  const atStart = /^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)/.exec(head)
-  // At the end of the line one brace closes the message, so this id is the message's own. Servers made with the C# SDK
-  // write the members of a base class last (its JsonRpcMessage.cs).
-  const atEnd = /"id"\s*:\s*(\d+)\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$/.exec(tail)
-  const id = atStart?.[1] ?? atEnd?.[1]
-  return id === undefined ? undefined : Number(id)
-}
