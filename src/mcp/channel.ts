@@ -51,10 +51,7 @@ export function keepChannel(
   let timer: NodeJS.Timeout | undefined
   const arm = (): void => {
     clearTimeout(timer)
-    timer = setTimeout(
-      () => (performance.now() < until ? arm() : stopped.abort()),
-      Math.max(0, until - performance.now()),
-    )
+    timer = setTimeout(() => stopped.abort(), Math.max(0, until - performance.now()))
     timer.unref()
   }
   const run = async (): Promise<void> => {
@@ -134,7 +131,7 @@ export async function readGetStream(
   const decoder = createDecoder(
     (frame) => {
       if (frame.id) end.lastEventId = frame.id
-      if (frame.data && (!frame.event || frame.event === 'message')) deliver(frame.data, options.onMessage)
+      if (!frame.event || frame.event === 'message') deliver(frame.data, options.onMessage)
     },
     {
       onRetry(retryMs) {

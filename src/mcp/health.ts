@@ -84,7 +84,7 @@ export function createHealth({
       // No pause for a missing login, which may be there in a moment.
       if (kind === 'auth_required' || ++failures < TOLERATED) return
       // Full jitter (0 to 0.5 s · 2ⁿ), so that many gateways do not come back at the same moment.
-      pausedUntil = now() + random() * Math.min(LONGEST_MS, FIRST_MS * 2 ** Math.min(failures, 20))
+      pausedUntil = now() + random() * Math.min(LONGEST_MS, FIRST_MS * 2 ** failures)
     },
     reconnects() {
       timeouts = 0

@@ -9,7 +9,7 @@ import { eventually } from '../waiting.ts'
 import { call, door, list, RAN, specOf } from './door.ts'
 import { beginChannel, legacyAnswers, modernAnswers, startRig } from './servers/rig.ts'
 
-const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
+const asked = (response: Response, sent: Headers[] = [], lastEventId = '7', heard: unknown[] = []) =>
   readGetStream(
     {
       async fetch(_, { headers } = {}) {
@@ -19,7 +19,7 @@ const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
       url: 'http://mcp.test/',
       headers: new Headers(),
       onOpen() {},
-      onMessage() {},
+      onMessage: (message) => void heard.push(message),
     },
     new AbortController().signal,
     { lastEventId },
@@ -42,8 +42,20 @@ t.test('a server that refuses an event id is asked again without one', async (t)
 
 t.test('a stream is resumed after its last event, and its end names the last event that came', async (t) => {
   const sent: Headers[] = []
-  t.same(await asked(streamOf('id: 8\ndata: {}\n\nid: 9\ndata: {}\n\n'), sent), { lastEventId: '9' })
+  const heard: unknown[] = []
+  const events = [
+    'id: 8\ndata: {"n":1}',
+    'id: 9\nevent: message\ndata: {"n":2}',
+    'data:',
+    'data: no JSON',
+    'event: ping\ndata: {"n":3}',
+  ]
+  t.same(await asked(streamOf(`${events.join('\n\n')}\n\n`), sent, '7', heard), { lastEventId: '9' })
+  t.strictSame(heard, [{ n: 1 }, { n: 2 }])
   t.equal(sent[0]?.get('last-event-id'), '7')
+  t.equal(sent[0]?.get('accept'), 'text/event-stream')
+  await asked(streamOf(''), sent, '')
+  t.notOk(sent[1]?.has('last-event-id'))
 })
 
 t.test('an event id of any characters is sent back in UTF-8', async (t) => {
@@ -58,6 +70,19 @@ t.test('a refusal that may pass does not mean that the server offers no GET stre
     t.same(await asked(new Response('', { status })), { lastEventId: '7' }, `HTTP ${status}`)
 })
 
+t.test('the body of a refusal is cancelled, and holds no connection', async (t) => {
+  for (const status of [503, 200]) {
+    let isCancelled = false
+    const body = new ReadableStream({
+      cancel() {
+        isCancelled = true
+      },
+    })
+    await asked(new Response(body, { status }))
+    t.ok(isCancelled, `HTTP ${status}`)
+  }
+})
+
 t.test('a busy server is asked again after the time that it names', async (t) => {
   const busy = new Response('', { status: 429, headers: { 'retry-after': '20' } })
   t.same(await asked(busy), { lastEventId: '7', retryMs: 20_000 })
@@ -69,14 +94,16 @@ t.test('a channel ends when nobody is interested any more, or the server does no
   t.teardown(() => clearInterval(alive))
   let opened = 0
   let aborted: Promise<void> | undefined
+  const from = performance.now()
   const channel = keepChannel(async (signal) => {
     opened++
     aborted = new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
     await aborted
     return {}
-  }, performance.now() + 20)
-  channel.extend(performance.now() + 60)
+  }, from + 20)
+  channel.extend(from + 60)
   await aborted
+  t.ok(performance.now() - from > 50, 'the stream stays as long as anybody is interested')
   t.equal(opened, 1, 'the stream is aborted when nobody is interested any more')
   t.notOk(channel.extend(performance.now() + 60_000), 'a channel that has ended cannot be extended')
 

@@ -2,7 +2,7 @@
 import { mock } from 'node:test'
 import t from 'tap'
 import { createAnnouncer } from '../../src/mcp/announcer.ts'
-import { McpError } from '../../src/mcp/contract.ts'
+import { McpError, type McpErrorKind } from '../../src/mcp/contract.ts'
 import { createHealth } from '../../src/mcp/health.ts'
 
 const BUDGET = { connectMs: 5_000, attemptMs: 60_000, random: () => 1 }
@@ -22,6 +22,60 @@ t.test('after three failures in a row the pauses grow up to a minute', (t) => {
   t.equal(health.waitMs(), 60_000)
   health.succeeded()
   t.equal(health.waitMs(), 0)
+  t.end()
+})
+
+t.test('a server is told slow, stuck or away by the failures that show it, and by no others', (t) => {
+  const health = createHealth({ ...BUDGET, now: () => 0 })
+  const fail = (kind: McpErrorKind, what: 'attempt' | 'call' = 'attempt') =>
+    health.failed(new McpError(kind, `It is ${kind}.`, { sent: true }), what)
+  for (const patience of [5_000, 10_000, 20_000]) {
+    t.equal(health.patienceMs(), patience)
+    fail('timeout', 'call')
+    health.reconnects()
+    fail('timeout')
+  }
+  for (let i = 0; i < 30; i++) fail('timeout')
+  t.equal(health.patienceMs(), 60_000)
+  health.took(5_000)
+  t.equal(health.patienceMs(), 60_000)
+  health.took(4_999)
+  t.equal(health.patienceMs(), 5_000)
+
+  for (const recovers of [health.succeeded, health.reconnects]) {
+    recovers()
+    for (const what of ['call', 'attempt'] as const) fail('timeout', what)
+    fail('disconnected')
+    t.notOk(health.isStuck())
+    fail('timeout', 'call')
+    t.ok(health.isStuck())
+  }
+
+  health.succeeded()
+  fail('protocol', 'call')
+  fail('cancelled')
+  t.equal(health.last(), null, 'it answered, or nobody waited for it')
+  fail('protocol')
+  t.same(health.last(), { kind: 'protocol', message: 'It is protocol.' })
+  health.rests()
+  t.equal(health.last(), null)
+
+  health.succeeded()
+  for (let i = 0; i < 4; i++) fail('unavailable', 'call')
+  for (let i = 0; i < 4; i++) fail('auth_required')
+  t.equal(health.waitMs(), 0)
+  t.match(health.last(), { kind: 'auth_required' })
+  for (let i = 0; i < 3; i++) fail('disconnected')
+  t.equal(health.waitMs(), 4_000)
+  health.skipPause()
+  t.equal(health.waitMs(), 0)
+  fail('disconnected')
+  t.equal(health.waitMs(), 8_000)
+  health.succeeded()
+  t.equal(health.waitMs(), 0)
+  t.equal(health.last(), null)
+  for (let i = 0; i < 2; i++) fail('disconnected')
+  t.equal(health.waitMs(), 0, 'it counts anew')
   t.end()
 })
 
