@@ -40,6 +40,7 @@ t.test('a server is told slow, stuck or away by the failures that show it, and b
   health.took(5_000)
   t.equal(health.patienceMs(), 60_000)
   health.took(4_999)
+  fail('disconnected')
   t.equal(health.patienceMs(), 5_000)
 
   for (const recovers of [health.succeeded, health.reconnects]) {
