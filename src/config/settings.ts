@@ -89,16 +89,21 @@ export const SETTINGS = {
     origins,
     'Origins whose pages may call, separated by commas.',
   ),
-  body_limit: required('BATON_BODY_LIMIT', '32MiB', bytes, 'Largest request body; beyond it is 413.'),
+  body_limit: required(
+    'BATON_BODY_LIMIT',
+    '32MiB',
+    bytes,
+    'Largest request body; a larger one is refused with 413.',
+  ),
   rate_limit_per_minute: optional(
     'BATON_RATE_LIMIT_PER_MINUTE',
     whole(1, 1_000_000),
-    'Most calls of one key in a minute, over all replicas; beyond it is 429. BATON_ADMIN_KEY is exempt. Default: no limit.',
+    'Most calls of one key in a minute, over all replicas; more are refused with 429. BATON_ADMIN_KEY is exempt. Default: no limit.',
   ),
   turns_per_owner: optional(
     'BATON_TURNS_PER_OWNER',
     whole(1, 1_000_000),
-    'Most turns of one owner that run or are queued, over all replicas; beyond it is 429. Concurrent requests may pass it together. Default: no limit.',
+    'Most turns of one owner that run or are queued, over all replicas; more are refused with 429. Concurrent requests may pass the limit together. Default: no limit.',
   ),
   drain_seconds: required(
     'BATON_DRAIN_SECONDS',
@@ -178,7 +183,7 @@ export const SETTINGS = {
     'none',
     oneOf('none', 'address', 'name'),
     'Whether HTTPS_PROXY is for connectors, too, and what it is asked for: `address`, the one that was resolved and checked here; ' +
-      '`name`, the host, which the proxy resolves. It must then refuse private addresses itself.',
+      '`name`, the host, which the proxy resolves: then the proxy must refuse private addresses itself.',
   ),
   openai_base_url: required(
     'BATON_OPENAI_BASE_URL',
