@@ -49,7 +49,7 @@ const Auth = {
           text(
             1,
             2048,
-            "The login service's own name, if its metadata is at another address or the server names several or none",
+            "The login service's own name, if its metadata is at another address, or its address, if the server names several services or none",
           ),
         ),
         scope: Type.Optional(
@@ -271,7 +271,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         summary: 'Change an MCP server',
         description:
           'A field that is given is replaced as a whole; headers, env and auth stay if they are left out. But if url moves to ' +
-          'another origin, or command or args change, those of them that hold secrets must be given again: no secret goes along.',
+          'another origin, or command or args change, those of these three that hold secrets must be given again: no secret goes along.',
         params: IdParam,
         body: ConnectorPatch,
         errors: ['address_not_allowed', 'name_taken', 'read_only'],

@@ -46,7 +46,7 @@ const Rotated = Type.Object(
     left: Type.Integer({ description: 'Secrets that kept changing; if not 0, ask again' }),
     unopened: Type.Array(Type.String(), {
       description:
-        'Secrets that no configured key opens, with the reason, the first hundred; they stay as they are',
+        'The first hundred secrets that no configured key opens, each with the reason; they stay as they are',
     }),
     key: Type.String({
       description: 'The id of the first key, under which everything that opens is sealed now',

@@ -134,7 +134,7 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
         operationId: 'getToolExecutionStats',
         summary: 'Counts and durations',
         description:
-          'Of the 1,000 tools, connectors or sessions with the most calls. By connector, calls of built-in tools are `builtin`; those of a tool that is not there, or with arguments that no built-in can read, are `unknown`.',
+          'Of the 1,000 tools, connectors or sessions with the most calls. By connector, calls of built-in tools count under `builtin`; calls of a tool that is not there, or with arguments that no built-in can read, under `unknown`.',
         querystring: Grouping,
         response: { 200: Stats },
       },

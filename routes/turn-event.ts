@@ -81,9 +81,9 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   gap: [
     { snapshot: Type.Object({ turn: TurnOrNone, messages: Type.Array(Message) }) },
     "What came after your cursor is no longer kept: start from the snapshot. Its messages are the turn's, or, in a session's stream, the " +
-      "session's (the turn's, if those are more than 128 MiB). It lacks what a step under way has streamed: " +
-      'that follows from its `step.started`, or, if this is not kept either, whole with its `message`. If its turn has ended, no other event ' +
-      'says so. If its turn is `awaiting_input`, ask ' +
+      "session's (the turn's, if those are more than 128 MiB). It lacks the step under way: that step's events follow from its " +
+      '`step.started`; if this is not kept either, the step comes whole with its `message`. If the turn of the snapshot has ended, no ' +
+      'other event says so. If it is `awaiting_input`, ask ' +
       '`GET /v1/tool-executions?turn_id=` which calls wait (`state: awaiting_approval`)',
   ],
 }

@@ -232,7 +232,7 @@ function steeringRoutes(app: App, deps: RouteDeps): void {
         operationId: 'decideToolCall',
         summary: 'Decide on a tool call that waits for approval',
         description:
-          'Which calls wait is in `GET /v1/tool-executions?turn_id=`: their `state` is `awaiting_approval`.',
+          '`GET /v1/tool-executions?turn_id=` shows which calls wait: their `state` is `awaiting_approval`.',
         params: idParams('id', 'call_id'),
         body: Decision,
         errors: ['not_awaiting'],

@@ -23,7 +23,7 @@ const CATALOGUE = {
   context_splits_tool_exchange: lasting(400, 'The context edits would separate a tool call from its result.'),
   invalid_cursor: lasting(400, 'The cursor is malformed, or is that of another session.'),
   not_available: lasting(400, 'What is asked for does not exist here yet, or cannot be had in this case.'),
-  unauthenticated: lasting(401, 'No key, or one that is not known, revoked or expired.'),
+  unauthenticated: lasting(401, 'No key, or one that is unknown, revoked or expired.'),
   forbidden: lasting(403, 'The key may not do this, or the request comes from a page that may not call.'),
   oauth_not_enabled: lasting(403, "The provider's logins are not named in BATON_ENABLE_OAUTH."),
   not_found: lasting(404, 'There is nothing at this path.'),
@@ -55,7 +55,7 @@ const CATALOGUE = {
   queue_full: passing(429, 'Too many turns wait in this session.'),
   rate_limited: passing(
     429,
-    'Too many calls of this key, turns or logins of this owner, or requests ahead of their answers.',
+    'Too many calls with this key, turns or logins of this owner, or requests sent ahead of their answers.',
   ),
   // A provider's failure
   upstream_auth: lasting(502, 'The provider refused the credential.'),
