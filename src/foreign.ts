@@ -24,7 +24,10 @@ export function masking(sent: readonly string[]): (text: string) => string {
   return (text) => forms.reduce(without, text)
 }
 
-/** The text with `***` for each place of the form. Callers choose a secret and what its server says, to be slow to find. */
+/**
+ * The text with `***` for each place of the form. Callers choose a secret and what their server says, and may choose
+ * both so that the search is slow.
+ */
 function without(text: string, form: string): string {
   let rest = ''
   let from = 0

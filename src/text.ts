@@ -80,8 +80,9 @@ const SHORT = 250
 
 /**
  * As `text.indexOf(piece, from)`, in time that grows with the two lengths and not with their product. Where texts repeat
- * themselves, `indexOf` compares a long piece anew at each place: a minute for megabytes of one letter. The beginning of
- * a long piece it finds twenty times as fast as the careful search does, and few texts have that without the rest.
+ * themselves, `indexOf` compares a long piece anew at each place: a minute for megabytes of one letter. But it finds
+ * the beginning of a long piece twenty times as fast as the careful search does, and few texts have that without the
+ * rest.
  */
 export function placeIn(text: string, piece: string, from = 0): number {
   if (piece.length <= SHORT) return text.indexOf(piece, from)
@@ -105,7 +106,7 @@ function carefully(text: string, piece: string, from: number): number {
   return -1
 }
 
-/** How many characters, not all of `text`, it ends with that `next` begins with; in linear time, too. */
+/** The length of the longest end of `text`, short of all of it, that `next` begins with; in linear time, too. */
 export function overlap(text: string, next: string): number {
   const borders = bordersOf(next)
   let known = 0
@@ -115,7 +116,7 @@ export function overlap(text: string, next: string): number {
   return known
 }
 
-/** For each beginning of the piece: how long a shorter beginning is that it ends with (Knuth, Morris and Pratt). */
+/** For each beginning of the piece, the length of the longest shorter one that it ends with (Knuth, Morris, Pratt). */
 function bordersOf(piece: string): Uint32Array {
   const borders = new Uint32Array(piece.length + 1)
   for (let at = 1; at < piece.length; at++) {
@@ -124,7 +125,7 @@ function bordersOf(piece: string): Uint32Array {
   return borders
 }
 
-/** How much of the piece is known to stand here, with one more character of a text. */
+/** How much of the piece a text is known to end with, once it has one more character. */
 function extended(borders: Uint32Array, piece: string, known: number, code: number): number {
   let length = known
   while (length > 0 && piece.charCodeAt(length) !== code) length = borders[length] ?? 0

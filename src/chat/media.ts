@@ -74,7 +74,8 @@ function charsetOf(media_type: string): string {
 /**
  * A text in UTF-8, which is all that models read: from UTF-16 if its byte order mark says so, as Notepad, Excel and `>` of
  * PowerShell write (dust-tt/dust#27043, MoonshotAI/kimi-code#2647); read as UTF-8 it is full of NULs. Else from the given
- * charset if it is no UTF-8, not even with faults. As it is if it has bytes that no text has, or nothing but the mark.
+ * charset, if it is not UTF-8, even with some faults. A text with bytes that no text has, or with nothing but the mark,
+ * stays as it is.
  */
 function inUtf8(base64: string, charset?: string): string {
   const marked = { fffe: 'utf-16le', feff: 'utf-16be' }[bytesAt(base64, 0, 2).toString('hex')]

@@ -1,6 +1,6 @@
 /**
- * Announces a session's revisions in their order, whichever replicas made them. Out of order, a client that applies
- * what was added and removed would end with tools that are gone.
+ * Announces a session's revisions in their order, whichever replicas made them. If they came out of order, a client
+ * that applies what was added and removed would end with tools that are gone.
  */
 import { EventEmitter, once } from 'node:events'
 import { BoundedMap } from '../bounded-map.ts'

@@ -27,7 +27,7 @@ export interface CallerChangesDeps {
 
 /**
  * Most servers that a session has when a caller binds one more: each turn reads the connectors of all of them. At its
- * opening it takes a hundred beside those of the configuration.
+ * opening a session takes a hundred beside those of the configuration.
  */
 const MOST_BOUND = 256
 

@@ -65,8 +65,8 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   const { store, mcp, specFor, log } = deps
   const watches = new Map<string, Watch>()
   /**
-   * The watch of each connector as it was looked up last. Whoever read the connector before a change may look it up
-   * after it; the next look-up sets this right.
+   * The watch of each connector as it was looked up last. A caller that read the connector before a change may look it
+   * up after the change; the next look-up sets this right.
    */
   const latest = new Map<string, Watch>()
   let isClosed = false

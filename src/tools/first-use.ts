@@ -27,7 +27,7 @@ export function createFirstUse(store: Pick<Store, 'connectors'>) {
     const known: ToolPins = pins.get(connector) ?? new Map()
     if (!tools || tools.every(({ name }) => known.has(name))) return known
     const begun = underWay.get(tools)
-    // Whoever began it may have read what is accepted before a person accepted another definition.
+    // The write under way may be from before a person accepted another definition: what is known here may be newer.
     if (begun) return new Map([...(await begun), ...known])
     const writing = pinFirst(connector, tools, known)
     underWay.set(tools, writing)

@@ -160,7 +160,7 @@ const merged = (before: RegistryTool, next: Candidate): Omit<RegistryTool, 'enab
   last_seen_at: next.last_seen_at ?? before.last_seen_at,
 })
 
-/** What prompt caches have of a tool. A schema that is another only by its order stays as it was declared. */
+/** What prompt caches have of a tool. A schema that differs only in its order stays as it was declared. */
 function bytesKept(before: RegistryTool, next: Candidate): Partial<Candidate> {
   const { parameters } = before
   if (before.hash === next.hash && !isPlaceholder(before)) return bytesOf(before)

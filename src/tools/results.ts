@@ -213,7 +213,7 @@ function storedIndex(whole: string, stored: string, index: number): number {
   let [from, to] = [0, 0]
   const near = whole.slice(0, 2 * index)
   for (const piece of stored.split(MASK)) {
-    // No more is compared than the model has been shown: where so much is the same, it has been shown all the same.
+    // No more is compared than the model has been shown: any place where so much is the same will do.
     const start = placeIn(near, piece.slice(0, index), from)
     // Not found: keys of an object that were secrets are one key now, so members are gone. The place before is safe:
     // some text is read twice, and none is lost.
@@ -293,7 +293,7 @@ function textAt({ output, structured }: StoredOutput, path: string): string {
   // Text that happens to be JSON can be walked too.
   const document: unknown = structured ? JSON.parse(output) : jsonIn(output)
   if (document === undefined) throw refused('This output is text; read it by offset, without a path.')
-  // shapeResult keeps {text, structured} for a long text with a structure; who knows the structure does not know that.
+  // Of a long text with a structure, shapeResult keeps {text, structured}; a path may begin in the structure as well.
   const outer = valueAt(document, path)
   const found = outer === undefined && structured ? valueAt(document, `/structured${path}`) : outer
   if (found === undefined) throw refused(`There is nothing at ${path}.`)

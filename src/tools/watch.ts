@@ -64,8 +64,8 @@ export class Watch {
   #list: KnownList | null = null
   #failures = 0
   /**
-   * The newest date in `seen` that a list was fetched for. Only once for each date: if the clock here is behind, no
-   * list ever seems that new
+   * The newest date in `seen` that a list was fetched for. For each date it is fetched only once: if the clock here is
+   * behind, no list ever seems that new
    */
   #caughtUp = ''
   #retry: NodeJS.Timeout | null = null

@@ -97,9 +97,10 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
 }
 
 /**
- * This process must not end the turn: another process owns it now, or will recover it: one that has its encryption key,
- * or any once the store is back for which this one has waited long enough. An unreadable turn that began here fails and
- * says why; a cancelled one is ended, which needs no key. A turn whose owners all wait in vain is failed at last.
+ * This process must not end the turn. Another process owns it now, or will recover it: one that has its encryption key
+ * or, if this one has waited for the store long enough, any process once the store is back. An unreadable turn that
+ * began here fails and says why; a cancelled one is ended, which needs no key. A turn whose owners all wait in vain is
+ * failed at last.
  */
 const isLeft = ({ stop, turn }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
   thrown instanceof StaleOwner ||

@@ -19,8 +19,8 @@ const SCAN_LIMIT = 20
  */
 const LEFT_TO_OWNER_MS = 3_000
 /**
- * So often are announcements tried that the log of their session refuses while the bus works, as a Redis does whose
- * values may not be as large. Each try costs the events that are said beside them.
+ * How often announcements are tried that the log of their session refuses although the bus works, as a Redis does that
+ * takes no values as large. Each try costs the events that are said beside them.
  */
 const MOST_REFUSALS = 3
 

@@ -54,7 +54,7 @@ export interface Run {
   /** Refusals for which this turn's requests were amended: later requests need not meet them again */
   amended: UpstreamFailure[]
   /**
-   * What earlier turns met, as of this one's beginning: a change amid the turn would unbind its thinking from its prefix
+   * What the model had refused when this turn began: a change amid the turn would unbind its thinking from its prefix
    */
   refused: ReadonlySet<string> | undefined
   /** Told to the model until this step is committed: why its last call was not made, or its answer not taken */
