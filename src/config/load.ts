@@ -191,7 +191,8 @@ function readOne<T>(
   if (text === null) return null
   try {
     if (isQuoted(text)) throw new UnfitValue(QUOTED.problem, QUOTED.remedy)
-    if (holdsPlaceholder(text)) throw new UnfitValue(UNFILLED, 'Write the value itself')
+    if (holdsPlaceholder(text))
+      throw new UnfitValue(UNFILLED, 'Write the value itself; a $ that a URL holds is written %24')
     return setting.read(text)
   } catch (error) {
     if (!(error instanceof UnfitValue)) throw error

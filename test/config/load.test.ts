@@ -331,6 +331,9 @@ t.test('a value that its setting does not take is a problem with its reason', as
   for (const [name, value, problem] of cases) {
     t.match(problems({ [name]: value }), [{ path: name, problem }], `${name}=${value}`)
   }
+  const url = 'redis://:a$(1)@redis:6379'
+  t.match(problems({ REDIS_URL: url }), [{ remedy: /%24/ }], 'whose password only looks like a placeholder')
+  t.ok(load({ REDIS_URL: url.replace('$', '%24') }))
 })
 
 t.test('the problem of a setting that a path variable set wrong names that variable', async (t) => {

@@ -249,7 +249,7 @@ toolbox:
       transport: streamable_http
       url: "https://web.test/mcp?key=\${KEY}"
       mode: strict
-      headers: { Authorization: "Bearer \${TOKEN}", X-Api-Key: $KEY, X-Price: $5, X-Name: a$NAME }
+      headers: { Authorization: "Bearer \${TOKEN}", X-Api-Key: $KEY, X-Price: $5, X-Name: a$NAME, X-Pass: $Pa55word }
     - name: files
       transport: stdio
       command: sh
