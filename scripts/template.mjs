@@ -51,5 +51,10 @@ if (!isCurrent) {
   writeFileSync(`${target}.part`, Buffer.from(await dump.arrayBuffer()))
   renameSync(`${target}.part`, target)
 }
-// Each time: by this file's age `npm start` sees whether dist/ was built since the last `npm ci`.
-writeFileSync(contentsFile, contents)
+try {
+  // Each time: by this file's age `npm start` sees whether dist/ was built since the last `npm ci`.
+  writeFileSync(contentsFile, contents)
+} catch (failure) {
+  // A copy may have lost its files' times, and be another user's: what it holds is current.
+  if (!isCurrent) throw failure
+}

@@ -59,6 +59,15 @@ t.test('the first commands of the README build what npm ci was kept from buildin
   t.match(npm(withCompiler(checkout(t)), 'test'), { status: 0, stdout: 'compiled\nserving\n' })
 })
 
+t.test('a dist/ that is current need not be written to', async (t) => {
+  const readOnly =
+    'import fs from "node:fs"; import { syncBuiltinESMExports } from "node:module";' +
+    'fs.writeFileSync = () => { throw new Error("read-only") }; syncBuiltinESMExports()'
+  const args = ['--import', `data:text/javascript,${readOnly}`, 'scripts/template.mjs']
+  const { status, stderr } = spawnSync(process.execPath, args, { cwd: root, encoding: 'utf8' })
+  t.match({ status, stderr }, { status: 0, stderr: /^$/ })
+})
+
 t.test('without a compiler they say why it is not there, and what to do', async (t) => {
   for (const command of COMMANDS) {
     const { status, stderr } = npm(checkout(t), command)
