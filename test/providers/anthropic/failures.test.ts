@@ -272,7 +272,7 @@ t.test('failures become errors of the catalogue', async (t) => {
     t.match(fail(200, null, 'hello').message, /other than a stream of events\. It said: hello$/)
     t.match(fail(418, null, '').message, /^Anthropic refused the request with status 418\.$/)
     t.match(fail(502, null, ' <html>Bad gateway</html>').details, { upstream: { message: '' } })
-    t.match(fail(502, null, 'sk-ant-a, 2 < 3, sk-ant-b').message, /said: \*\*\*, 2 < 3, \*\*\*$/)
+    t.match(fail(502, null, 'sk-ant-a, 2 < 3, %20sk-ant-b').message, /said: \*\*\*, 2 < 3, %20\*\*\*$/)
     const endless = fail(400, 'invalid_request_error', ` ${'x'.repeat(3000)}`).details
     t.strictSame(endless?.upstream, {
       status: 400,

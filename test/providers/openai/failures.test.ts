@@ -436,11 +436,11 @@ t.test('failures become codes of the catalogue', async (t) => {
 
   await t.test('the words of a failure are kept without secrets', async (t) => {
     const message =
-      'Key sk-proj-abc123 and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.def and rt_abc.def too.'
+      'Key sk-proj-abc123 and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.defg and rt_abc.def too. Use Bearer auth.'
     const error = openai.classify({ status: 401, headers: {}, body: json({ message }) })
     t.equal(
       error.details?.upstream && (error.details.upstream as { message: string }).message,
-      'Key *** and *** and *** were wrong; *** and *** too.',
+      'Key *** and *** and *** were wrong; Bearer *** and *** too. Use Bearer auth.',
     )
     t.notMatch(error.message, /abc123|eyJ|gAAAA|abc\.def/)
     const quoted = json({
