@@ -72,7 +72,7 @@ t.test('a flood of line ends costs no more than its length', async (t) => {
   const { user: before } = process.cpuUsage()
   for (const end of ['\r', '\n', '\r\n', ':\r\r']) decoder.push(end.repeat(1 << 20))
   // Seconds of processor time: others may hold the machine.
-  t.ok((process.cpuUsage().user - before) / 1e6 < 2)
+  t.ok((process.cpuUsage().user - before) / 1e6 < 10)
   decoder.push('data: a\r\rdata: b\r\n\r\n')
   t.same(frames, [frame('a'), frame('b')])
 })
