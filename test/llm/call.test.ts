@@ -150,6 +150,7 @@ t.test('an answer that is no stream goes to classify, whatever its status', asyn
     ['a page of HTML', { 'content-type': 'text/html; charset=utf-8' }, '<title>Blocked</title>'],
     ['JSON by its type', { 'content-type': 'application/json' }, '{"error":"by type"}'],
     ['JSON under the name of a stream', SSE, '{\n  "error": "bare"\n}'],
+    ['words under the name of a stream', SSE, 'no healthy upstream'],
   ]
   for (const [name, headers, body] of cases) {
     const server = await upstreamServer(t, status(200, body, headers))
@@ -419,7 +420,8 @@ t.test('a preview shows the request with its secrets masked and sends nothing', 
 })
 
 t.test('a body is the JSON of its value, and a frozen item in it is written once', async (t) => {
-  const list = fc.array(fc.tuple(fc.jsonValue(), fc.boolean())).map((items) =>
+  const item = fc.oneof(fc.jsonValue(), fc.constant(undefined), fc.date())
+  const list = fc.array(fc.tuple(item, fc.boolean())).map((items) =>
     // Only frozen objects are kept: primitives always count as frozen.
     items.map(([item, isKept]) => (isKept ? Object.freeze(item) : item)),
   )
@@ -439,7 +441,8 @@ t.test('a body is the JSON of its value, and a frozen item in it is written once
       return 'text'
     },
   })
-  const send = async () => (await bodyBytes({ a: [counted, {}, 'π'], b: { c: counted } })).toString()
+  const send = async () =>
+    (await bodyBytes({ a: [counted, {}, 'π'], b: { c: [{ d: [counted] }] } })).toString()
   t.equal(await send(), await send())
   t.equal(written, 1)
 })
