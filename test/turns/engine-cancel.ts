@@ -3,7 +3,6 @@ import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
-import type { ModelEvent } from '../../src/chat/event.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { ExecutorCall } from '../../src/tools/execute.ts'
@@ -13,8 +12,10 @@ import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
+  calling,
   follow,
   heldCommit,
+  NEVER,
   pieces,
   type Seen,
   session,
@@ -23,11 +24,6 @@ import {
   withTurns,
   world,
 } from './engines.ts'
-
-const CALLS: ModelEvent[] = [
-  { type: 'part', index: 1, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
-  { type: 'finish', reason: 'tool_calls' },
-]
 
 t.test('a queued turn that is cancelled while the bus is away gets its last event later', async (t) => {
   const { bus, say, replica } = world(t, { leaseSeconds: 3 })
@@ -103,14 +99,14 @@ t.test('a turn sees a cancel that only the store knows of before its next model 
 
 t.test('a turn that is cancelled between two steps keeps and streams its first step once', async (t) => {
   const { bus, say, replica } = world(t, {}, [
-    { type: 'text.delta', index: 0, text: 'Let me see.' },
-    ...CALLS,
+    { type: 'text.delta', index: 1, text: 'Let me see.' },
+    ...calling('call_1'),
   ])
   say()
   const one = replica({ ...toolsThat(() => null), store: cancelledAsRead })
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
-  const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  const over = await one.wait(CALLER, turn.id, 30, NEVER)
   t.match(over, { state: 'cancelled', steps: [{ finish_reason: 'tool_calls' }] })
   const roles = (await store.messages.after(id, 0)).map(({ role }) => role)
   t.strictSame(roles, ['user', 'assistant', 'tool'])
@@ -162,7 +158,7 @@ t.test('a cancel that arrives while a model request is prepared stops the reques
 })
 
 t.test('a turn that is cancelled as its step is committed stops its calls and waits for none', async (t) => {
-  const { say, replica, begin } = world(t, {}, CALLS)
+  const { say, replica, begin } = world(t, {}, calling('call_1'))
   const held = heldCommit()
   const { policy, executor } = toolsThat(() => null)
   const { opened: called, open: callIt } = gate()
@@ -195,7 +191,7 @@ t.test('a cancel at another replica stops the model call at the turn’s owner',
   const [owner, other] = [replica(), replica({ log })]
   const { turn, types } = await begin(owner)
   await eventually(() => types.includes('step.started'))
-  t.match(await other.cancel(CALLER, turn.id, new AbortController().signal), { state: 'cancelled' })
+  t.match(await other.cancel(CALLER, turn.id, NEVER), { state: 'cancelled' })
   t.strictSame(lines, [], 'the owner heard of it: the turn did not have to be taken from it')
 })
 
@@ -204,7 +200,7 @@ t.test('a turn that waits for a slot is cancelled without getting one', async (t
   const one = replica()
   await begin(one)
   const { turn } = await begin(one)
-  t.match(await one.cancel(CALLER, turn.id, new AbortController().signal), { state: 'cancelled' })
+  t.match(await one.cancel(CALLER, turn.id, NEVER), { state: 'cancelled' })
   say()
 })
 
@@ -214,7 +210,7 @@ t.test('what comes over the bus and is no command is passed over', async (t) => 
   const { turn, types } = await begin(one)
   await eventually(() => types.includes('step.started'))
   for (const stray of ['', 'ready', 'null', '[]', '{"op":"later"}']) await bus.publish('control', stray)
-  t.match(await one.cancel(CALLER, turn.id, new AbortController().signal), { state: 'cancelled' })
+  t.match(await one.cancel(CALLER, turn.id, NEVER), { state: 'cancelled' })
 })
 
 t.test('a restart or cancel that names another turn leaves the session’s running turn alone', async (t) => {
@@ -250,8 +246,7 @@ t.test('a cancel does not wait for the request that a login makes at its first u
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
   await asks
-  const never = new AbortController().signal
-  t.match(await one.cancel(CALLER, turn.id, never), { state: 'cancelled' })
+  t.match(await one.cancel(CALLER, turn.id, NEVER), { state: 'cancelled' })
 })
 
 t.test('a cancel stops waiting for the turn’s end when its client leaves', async (t) => {
@@ -312,10 +307,9 @@ t.test('reading a turn without waiting for its end does not read the bus', async
   const one = replica({ bus: { ...bus, read } })
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
-  const never = new AbortController().signal
-  t.match(await one.wait(CALLER, turn.id, 0, never), { state: 'running' })
+  t.match(await one.wait(CALLER, turn.id, 0, NEVER), { state: 'running' })
   t.equal(reads, 0)
-  const over = one.wait(CALLER, turn.id, 30, never)
+  const over = one.wait(CALLER, turn.id, 30, NEVER)
   say()
   t.match(await over, { state: 'completed' })
   t.equal(reads, 1)
@@ -337,15 +331,14 @@ t.test('a caller who waits for a turn is told its end, though the store is away 
   }
   const one = replica({ store: withTurns({ get, standing }) })
   const { turn } = await begin(one)
-  const never = new AbortController().signal
   await t.rejects(
-    one.wait(CALLER, turn.id, 0.01, never),
+    one.wait(CALLER, turn.id, 0.01, NEVER),
     { code: 'unavailable' },
     'it is away at the end, too',
   )
   good = 1
   away = 1
-  const over = one.wait(CALLER, turn.id, 30, never)
+  const over = one.wait(CALLER, turn.id, 30, NEVER)
   await eventually(() => away < 1)
   say()
   t.match(await over, { state: 'completed' })

@@ -1,7 +1,6 @@
 /** Engines side by side over one registry that the test changes: what a change of tools does to a turn. */
 import { pino } from 'pino'
 import t from 'tap'
-import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import type { Connector, RegistryRow, RegistryTool } from '../../src/store/store.ts'
 import type { ExecutorCall } from '../../src/tools/execute.ts'
@@ -12,7 +11,9 @@ import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
+  calling,
   follow,
+  NEVER,
   pieces,
   type Seen,
   session,
@@ -22,11 +23,7 @@ import {
   world,
 } from './engines.ts'
 
-const NEVER = new AbortController().signal
-const CALLS: ModelEvent[] = [
-  { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
-  { type: 'finish', reason: 'tool_calls' },
-]
+const CALLS = calling('call_1')
 
 /** A connector `a` whose one tool is `a.b`. */
 async function server(name = 'a') {

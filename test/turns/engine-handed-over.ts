@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
-import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
+import { isTerminal } from '../../src/chat/event.ts'
 import { NO_USAGE } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
@@ -23,9 +23,11 @@ import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
+  calling,
   follow,
   heldCommit,
   looked,
+  NEVER,
   pieces,
   session,
   settled,
@@ -148,7 +150,7 @@ t.test('a lost turn that has to wait for a slot of its next owner is not taken f
   await bus.publish('control', JSON.stringify({ op: 'handed_over', session_id: turn.session_id }))
   await eventually(async () => (await store.turns.get(CALLER, turn.id))?.recoveries === 1)
   say()
-  t.match(await next.wait(CALLER, turn.id, 30, new AbortController().signal), {
+  t.match(await next.wait(CALLER, turn.id, 30, NEVER), {
     state: 'completed',
     steps: [{ discarded: true }, { finish_reason: 'stop' }],
   })
@@ -221,7 +223,7 @@ t.test('another replica begins at once a turn that is queued behind one that end
   const left = leaving.drain(60_000)
   say()
   await left
-  t.match(await other.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.match(await other.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
   t.strictSame(begun, [], 'the leaving replica takes no queued turn, though it hears of one, too')
 })
 
@@ -263,14 +265,7 @@ t.test('a turn whose last step is being committed at the drain’s deadline is n
 t.test(
   'a call that returns late in a drain keeps its result although a parallel call was cut off',
   async (t) => {
-    const part = (index: number, call_id: string): ModelEvent => {
-      return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
-    }
-    const { say, replica, begin } = world(t, {}, [
-      part(0, 'cut'),
-      part(1, 'home'),
-      { type: 'finish', reason: 'tool_calls' },
-    ])
+    const { say, replica, begin } = world(t, {}, calling('cut', 'home'))
     const { opened: isCut, open: cut } = gate()
     const { policy, executor } = toolsThat(() => null)
     const run = async ({ call, exec_id, signal }: ExecutorCall) => {
@@ -330,7 +325,7 @@ t.test('a turn whose owner waits in vain for the store is recovered, not failed'
   }
   const one = replica({ store: withTurns({ commit }) })
   const { turn } = await one.start(CALLER, (await session()).id, asked())
-  const over = await one.wait(CALLER, turn.id, null, new AbortController().signal)
+  const over = await one.wait(CALLER, turn.id, null, NEVER)
   t.match(over, { state: 'completed', recoveries: 1 })
 })
 
@@ -353,11 +348,7 @@ t.test('a turn that no owner can load is given up when it loses the fourth', asy
 })
 
 t.test('a turn that is handed over between two steps discards neither step', async (t) => {
-  const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
-  const { say, replica, begin } = world(t, {}, [
-    { type: 'part', index: 0, part: call },
-    { type: 'finish', reason: 'tool_calls' },
-  ])
+  const { say, replica, begin } = world(t, {}, calling('call_1'))
   const { opened: answered, open: answer } = gate()
   const tools = toolsThat(() => answered)
   const leaving = replica(tools)
@@ -392,11 +383,7 @@ t.test('a turn that is handed over before its model goes on discards no step', a
 })
 
 t.test('a turn that waited for a person is given away in a drain once its calls have ended', async (t) => {
-  const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
-  const answer: ModelEvent[] = [
-    { type: 'part', index: 0, part: call },
-    { type: 'finish', reason: 'tool_calls' },
-  ]
+  const answer = calling('call_1')
   const { say, replica, begin } = world(t, {}, answer)
   const { opened: worked, open: work } = gate()
   const { executor, policy } = toolsThat(() => worked)

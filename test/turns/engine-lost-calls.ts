@@ -9,7 +9,7 @@ import { createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { id, LAPSED, message, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
-import { asked, CALLER, pieces, type Seen, settled, store, toolsThat, world } from './engines.ts'
+import { asked, CALLER, NEVER, pieces, type Seen, settled, store, toolsThat, world } from './engines.ts'
 
 const call = (name: string, rest: Partial<ToolCallPart> = {}): ToolCallPart => ({
   type: 'tool_call',
@@ -149,7 +149,7 @@ t.test('a store that is away once at each verb fails neither the turn nor a call
   say()
   const one = replica({ tools: awayOnce(pieces(Promise.resolve(), []).tools, 'bringUpToDate', 'current') })
   const { turn: plain } = await one.start(CALLER, turn.session, asked())
-  const over = await one.wait(CALLER, plain.id, 30, new AbortController().signal)
+  const over = await one.wait(CALLER, plain.id, 30, NEVER)
   t.match(over, { state: 'completed' }, 'a turn completes if the store is away when its tools are read')
 })
 
@@ -183,9 +183,9 @@ t.test('the replica that takes a turn over announces a call that was settled bef
   await store.executions.settle(lostTurn.fence, settled(call(name, { call_id }), id, 'ok'))
   const { made, bus } = await takenOver(t, lostTurn)
   t.notOk(made.includes(call_id), 'the settled call is not made again')
-  const { signal } = new AbortController()
   const told = []
-  for await (const item of bus.read(lostTurn.session, { turn: lostTurn.turn, after: 'start', signal })) {
+  const place = { turn: lostTurn.turn, after: 'start', signal: NEVER }
+  for await (const item of bus.read(lostTurn.session, place)) {
     if ('events' in item) told.push(...item.events.map(({ data }) => JSON.parse(data)))
   }
   const completed = told.filter(({ type, exec_id }) => type === 'tool_execution.completed' && exec_id === id)

@@ -5,7 +5,7 @@ import { BatonError } from '../../src/errors.ts'
 import type { StartTurn } from '../../src/ports.ts'
 import type { Commit, Store } from '../../src/store/store.ts'
 import { runningTurn } from '../contracts/store-rows.ts'
-import { asked, CALLER, settled, store, withTurns, world } from './engines.ts'
+import { asked, CALLER, NEVER, settled, store, withTurns, world } from './engines.ts'
 
 t.test('a turn’s edits are checked against the history on which the turn is accepted', async (t) => {
   const { session: opened, turn, fence } = await runningTurn(store, CALLER)
@@ -42,7 +42,7 @@ t.test('a queued turn that names only a model or a provider takes the other from
   await t.rejects(queued({ provider: 'other' }), { code: 'invalid_request', param: 'model' })
   await store.sessions.update(CALLER, opened.id, { provider: 'other', model: 'other-1' })
   say()
-  const over = turns.map((id) => one.wait(CALLER, id, 30, new AbortController().signal))
+  const over = turns.map((id) => one.wait(CALLER, id, 30, NEVER))
   t.match(await Promise.all(over), [
     { state: 'completed', steps: [{ provider: 'acme', model: 'acme-2' }] },
     { state: 'completed', steps: [{ provider: 'acme', model: 'acme-1' }] },
@@ -59,7 +59,7 @@ t.test('an interrupting turn that is stored is accepted, though the store is awa
   const { session: opened, turn: former } = await begin(one)
   const { turn, outcome } = await one.start(CALLER, opened.id, asked({ on_busy: 'interrupt' }))
   t.equal(outcome, 'queued')
-  const over = (id: string) => one.wait(CALLER, id, 30, new AbortController().signal)
+  const over = (id: string) => one.wait(CALLER, id, 30, NEVER)
   t.match(await over(former.id), { state: 'cancelled' })
   say()
   t.match(await over(turn.id), { state: 'completed' })

@@ -6,15 +6,22 @@ import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import { endTurn, id as newId, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
-import { asked, CALLER, HELLO, session, settled, store, toolsThat, withTurns, world } from './engines.ts'
-
-const NEVER = new AbortController().signal
+import {
+  asked,
+  CALLER,
+  calling,
+  HELLO,
+  NEVER,
+  session,
+  settled,
+  store,
+  toolsThat,
+  withTurns,
+  world,
+} from './engines.ts'
 
 t.test('any replica can restart a turn during its model call, and not during its tool calls', async (t) => {
-  const { say, replica, begin } = world(t, {}, [
-    { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
-    { type: 'finish', reason: 'tool_calls' },
-  ])
+  const { say, replica, begin } = world(t, {}, calling('call_1'))
   const { opened: worked, open: work } = gate()
   const tools = toolsThat(() => worked)
   const [owner, other] = [replica(tools), replica(tools)]

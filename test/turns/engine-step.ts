@@ -8,7 +8,19 @@ import type { Finish } from '../../src/chat/fold.ts'
 import { NO_USAGE } from '../../src/chat/message.ts'
 import { StaleOwner, type Store } from '../../src/store/store.ts'
 import { eventually, gate } from '../waiting.ts'
-import { asked, CALLER, HELLO, pieces, session, store, toolsThat, withTurns, world } from './engines.ts'
+import {
+  asked,
+  CALLER,
+  calling,
+  HELLO,
+  NEVER,
+  pieces,
+  session,
+  store,
+  toolsThat,
+  withTurns,
+  world,
+} from './engines.ts'
 
 t.test('a refusal takes back the calls that were made before it', async (t) => {
   const { say, replica } = world(t, {}, [
@@ -20,7 +32,7 @@ t.test('a refusal takes back the calls that were made before it', async (t) => {
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
   say()
-  const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  const over = await one.wait(CALLER, turn.id, 30, NEVER)
   t.match(over, { state: 'completed', finish_reason: 'refusal', steps: [{ finish_reason: 'refusal' }] })
   const [, answer] = await store.messages.after(id, 0)
   t.match(answer?.parts, [{ type: 'text', text: 'Let me see.' }])
@@ -35,7 +47,7 @@ t.test('a model that is not done is asked again within the step limit', async (t
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked({ max_steps: 2 }))
   say()
-  const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  const over = await one.wait(CALLER, turn.id, 30, NEVER)
   t.match(over, { state: 'completed', finish_reason: 'max_steps' })
   t.strictSame(
     over.steps.map((step) => step.finish_reason),
@@ -51,10 +63,7 @@ t.test('a silent answer is asked for once more, unless it is an empty one after 
     reason: 'stop',
     silent: how,
   })
-  const calls: ModelEvent[] = [
-    { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
-    { type: 'finish', reason: 'tool_calls' },
-  ]
+  const calls = calling('call_1')
   const paid: ModelEvent = { type: 'usage', usage: { ...NO_USAGE, input_tokens: 5 } }
   const called = { index: 0, finish_reason: 'tool_calls' }
   const again = (index: number) => [
@@ -79,11 +88,10 @@ t.test('a silent answer is asked for once more, unless it is an empty one after 
     )
     const { turn } = await one.start(CALLER, (await session()).id, asked())
     say()
-    const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+    const over = await one.wait(CALLER, turn.id, 30, NEVER)
     t.match(over, { state: 'completed', restarts: 0, steps, usage: { input_tokens } })
     const told: unknown[] = []
-    const { signal } = new AbortController()
-    for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal }))
+    for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal: NEVER }))
       if ('events' in item) told.push(...item.events.map(({ data }) => JSON.parse(data).usage))
     t.match(told.at(-1), { input_tokens }, 'the turn’s end tells what all its attempts used')
   }
@@ -99,7 +107,7 @@ t.test('a call of a name that is too long for an index is told as unknown, as an
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
   say()
-  const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  const over = await one.wait(CALLER, turn.id, 30, NEVER)
   t.match(over, { state: 'completed', finish_reason: 'max_steps', error: null })
   const roles = (await store.messages.after(id, 0)).map(({ role }) => role)
   t.strictSame(roles, ['user', 'assistant', 'tool'])
@@ -117,7 +125,7 @@ t.test('a turn does not wait for a tools revision that the store does not have',
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
   say()
-  t.match(await one.wait(CALLER, turn.id, 5, new AbortController().signal), { state: 'completed' })
+  t.match(await one.wait(CALLER, turn.id, 5, NEVER), { state: 'completed' })
 })
 
 t.test('a step is committed after its deltas are in the stream', async (t) => {
@@ -141,7 +149,7 @@ t.test('a step is committed after its deltas are in the stream', async (t) => {
   say()
   await new Promise((resolve) => setTimeout(resolve, 50))
   arrive()
-  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
   t.strictSame(order, ['streamed', 'committed'])
 })
 

@@ -21,7 +21,7 @@ import {
 } from '../contracts/store-rows.ts'
 import { storeOn } from '../store/fresh.ts'
 import { eventually } from '../waiting.ts'
-import { asked, CALLER, database, follow, toolsThat, world } from './engines.ts'
+import { asked, CALLER, database, follow, NEVER, toolsThat, world } from './engines.ts'
 
 /** A store that loses its key while `isLost`: parts with the word `broken` cannot be opened then. */
 async function keyedStore() {
@@ -167,13 +167,12 @@ t.test('with an unreadable conversation a lost turn waits for its key, and a new
   t.same(lines.map((line) => line.turn_id).sort(), all.sort(), 'the log names each turn once')
   for (const line of lines)
     t.match(line, { msg: /waits for its encryption key/, reason: 'it cannot be opened' })
-  const never = new AbortController().signal
   for (const { id, session_id } of given) {
-    t.match(await one.cancel(CALLER, id, never), { state: 'cancelled' }, 'a cancel needs no key')
+    t.match(await one.cancel(CALLER, id, NEVER), { state: 'cancelled' }, 'a cancel needs no key')
     t.equal(await own.sessions.delete(CALLER, session_id), 'deleted')
   }
   const { turn } = await one.start(CALLER, fresh, asked())
-  const failed = await one.wait(CALLER, turn.id, 30, never)
+  const failed = await one.wait(CALLER, turn.id, 30, NEVER)
   t.match(failed, { state: 'failed', error: { code: 'internal', message: 'it cannot be opened' } })
 
   const types = follow(t, bus, within.fence.session_id, turn_id)
@@ -229,9 +228,8 @@ t.test('a call result that cannot be read hinders neither decisions nor cancels 
   t.match(await ledger(decided.id), [{ approval: { decision: 'approve' } }, { approval: null }])
   await t.rejects(one.restart(CALLER, running.id), { code: 'not_restartable' })
 
-  const never = new AbortController().signal
   for (const { id, session } of cancelled) {
-    t.match(await one.cancel(CALLER, id, never), { state: 'cancelled' })
+    t.match(await one.cancel(CALLER, id, NEVER), { state: 'cancelled' })
     t.match((await own.messages.after(session.id, 0, 'told')).at(-1)?.parts, [
       { call_id: 'call_a.b', outcome: 'ok', content: [{ text: /cannot be read any more/ }] },
       { call_id: 'call_a.c', outcome: 'cancelled' },
@@ -256,9 +254,8 @@ t.test('a cancelled turn ends without the key to its own input, whether it ran o
   const { replica } = world(t, { leaseSeconds: 1.5 })
   const one = replica({ store: scanned, log: createLog('silent') })
   await eventually(() => key.scans > 1)
-  const never = new AbortController().signal
   for (const { id, session_id } of [lost, waiting]) {
-    t.match(await one.cancel(CALLER, id, never), { state: 'cancelled' })
+    t.match(await one.cancel(CALLER, id, NEVER), { state: 'cancelled' })
     t.equal(await own.sessions.delete(CALLER, session_id), 'deleted')
   }
 })

@@ -13,6 +13,7 @@ import {
   asked,
   CALLER,
   follow,
+  NEVER,
   pieces,
   type Seen,
   session,
@@ -103,7 +104,7 @@ t.test('a turn that waited goes on although its next owner cannot send those eve
   const { bus, replica, turn } = await waiting(t, mute)
   const next = replica({ ...tools(), bus: { ...bus, append: mute(bus) } })
   await next.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
-  t.match(await next.wait(CALLER, turn, 30, new AbortController().signal), { state: 'completed' })
+  t.match(await next.wait(CALLER, turn, 30, NEVER), { state: 'completed' })
 })
 
 t.test('the next owner of a turn that waited repeats no event that is in the stream', async (t) => {
@@ -217,7 +218,7 @@ t.test('a turn waits once all that it said is in the stream', async (t) => {
   await isHeld
   await new Promise((resolve) => setTimeout(resolve, 50))
   arrive()
-  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'awaiting_input' })
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input' })
   t.strictSame(order, ['streamed', 'committed'])
 })
 

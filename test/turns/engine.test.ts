@@ -19,7 +19,9 @@ import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
+  calling,
   follow,
+  NEVER,
   pieces,
   type Seen,
   session,
@@ -50,7 +52,7 @@ t.test('a queued turn ends once it is cancelled, and begins once the turn before
   await one.cancel(CALLER, third.id, null)
   await eventually(() => types.includes('turn.cancelled'))
   say()
-  const over = await one.wait(CALLER, second.id, 30, new AbortController().signal)
+  const over = await one.wait(CALLER, second.id, 30, NEVER)
   t.match(over, { state: 'completed' })
 })
 
@@ -113,7 +115,7 @@ t.test(
     say()
     await eventually(() => types.includes('turn.completed'))
     await change(8)
-    for await (const item of bus.read(opened.id, { after: 'start', signal: new AbortController().signal })) {
+    for await (const item of bus.read(opened.id, { after: 'start', signal: NEVER })) {
       const last = 'events' in item ? item.events.at(-1) : undefined
       t.match(
         last,
@@ -127,11 +129,8 @@ t.test(
 )
 
 t.test('the first 128 calls of one step are run, and the others get an error that says so', async (t) => {
-  const calls = Array.from({ length: 130 }, (_, index): ModelEvent => {
-    const call_id = `call_${index}`
-    return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
-  })
-  const { say, replica } = world(t, {}, [...calls, { type: 'finish', reason: 'tool_calls' }])
+  const ids = Array.from({ length: 130 }, (_, i) => `call_${i}`)
+  const { say, replica } = world(t, {}, calling(...ids))
   const ran: string[] = []
   const { policy, executor } = toolsThat((call) => {
     ran.push(call)
@@ -154,7 +153,7 @@ t.test('the first 128 calls of one step are run, and the others get an error tha
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
   say()
-  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { finish_reason: 'max_steps' })
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { finish_reason: 'max_steps' })
   t.equal(ran.length, 128)
   const [, , answer] = await store.messages.after(id, 0)
   t.equal(answer?.parts.length, 130, 'every call has its result')
@@ -168,11 +167,7 @@ t.test('the first 128 calls of one step are run, and the others get an error tha
 })
 
 t.test('media are passed on up to 32 MiB in a step, and further ones in words', async (t) => {
-  const calls = [0, 1, 2].map((index): ModelEvent => {
-    const call_id = `call_${index}`
-    return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
-  })
-  const { say, replica } = world(t, {}, [...calls, { type: 'finish', reason: 'tool_calls' }])
+  const { say, replica } = world(t, {}, calling('call_0', 'call_1', 'call_2'))
   const { policy, executor } = toolsThat(() => null)
   const run = async ({ call, exec_id }: ExecutorCall): Promise<Settlement> => {
     const data = 'A'.repeat((call.call_id === 'call_2' ? 15 : 17) << 20)
@@ -185,7 +180,7 @@ t.test('media are passed on up to 32 MiB in a step, and further ones in words', 
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
   say()
-  t.match(await one.wait(CALLER, turn.id, 60, new AbortController().signal), { finish_reason: 'max_steps' })
+  t.match(await one.wait(CALLER, turn.id, 60, NEVER), { finish_reason: 'max_steps' })
   const results = (await store.messages.after(id, 2)).flatMap(({ parts }) => parts)
   const shown = results.map((part) => part.type === 'tool_result' && part.content[0])
   t.strictSame(
@@ -233,7 +228,7 @@ t.test('commits keep only the newest of the events that a bus refuses for long',
   const seen = { policy, executor: { ...executor, run }, llm, store: withTurns({ commit }) }
   const one = replica({ ...(seen as unknown as Pick<EngineDeps, Seen>), bus: { ...bus, append } })
   const { turn } = await one.start(CALLER, (await session()).id, asked({ max_steps: 4 }))
-  t.match(await one.wait(CALLER, turn.id, 60, new AbortController().signal), { finish_reason: 'max_steps' })
+  t.match(await one.wait(CALLER, turn.id, 60, NEVER), { finish_reason: 'max_steps' })
   const last = kept.at(-1)
   t.ok(last && last.size > 20 << 20 && last.size < 53 << 20, 'its own and 32 MiB of those before')
   t.ok(last?.isMarked, 'whoever says them tells readers that there were others')
@@ -254,7 +249,7 @@ t.test('the log line of a failed turn names the code of its error and its creden
   const { id } = await session()
   for (const state of ['failed', 'completed']) {
     const { turn } = await one.start(CALLER, id, asked())
-    t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state })
+    t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state })
     isBroken = false
   }
   await eventually(() => lines.filter(({ msg }) => msg === 'turn ended').length === 2)
@@ -272,7 +267,7 @@ t.test('the log line of a turn that ends within a step counts the step', async (
   const one = replica({ log })
   const { turn, types } = await begin(one)
   await eventually(() => types.includes('step.started'))
-  const over = await one.cancel(CALLER, turn.id, new AbortController().signal)
+  const over = await one.cancel(CALLER, turn.id, NEVER)
   const ended = await eventually(() => lines.find(({ msg }) => msg === 'turn ended'))
   t.match([ended.steps, over.steps.length], [1, 1])
 })
@@ -292,7 +287,7 @@ t.test('a store that is away right after a turn costs one warning, and the next 
   await one.start(CALLER, id, asked())
   const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
   say()
-  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
   t.strictSame(
     lines.filter(({ level }) => level > 30).map(({ level, msg }) => [level, msg]),
     [[40, 'what comes after a turn is left to the scan']],
@@ -301,10 +296,7 @@ t.test('a store that is away right after a turn costs one warning, and the next 
 
 t.test('calls whose executor throws are given up, and their events name the step of the calls', async (t) => {
   for (const waits of [false, true]) {
-    const { bus, say, replica } = world(t, {}, [
-      { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
-      { type: 'finish', reason: 'tool_calls' },
-    ])
+    const { bus, say, replica } = world(t, {}, calling('call_1'))
     const tool = { canonical_name: 'a.b', enabled: true }
     const registry = { session_id: '', revision: 0, updated_at: '', tools: [tool] }
     const overlay = { tools: [], byExposed: new Map([['a__b', { tool, rename: null }]]), revision: 0 }
@@ -334,16 +326,16 @@ t.test('calls whose executor throws are given up, and their events name the step
     const { turn } = await one.start(CALLER, id, asked())
     say()
     if (waits) {
-      await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+      await one.wait(CALLER, turn.id, 30, NEVER)
       await one.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
     }
-    const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+    const over = await one.wait(CALLER, turn.id, 30, NEVER)
     t.match(over, { state: 'failed', steps: [{ index: 0, finish_reason: 'tool_calls' }] })
     const said: { type: string; step: number | null; message?: { role: string } }[] = []
     for await (const item of bus.read(id, {
       turn: turn.id,
       after: 'start',
-      signal: new AbortController().signal,
+      signal: NEVER,
     }))
       if ('events' in item) said.push(...item.events.map(({ data }) => JSON.parse(data)))
     const [completed, results] = said.filter(
@@ -360,10 +352,7 @@ t.test('calls whose executor throws are given up, and their events name the step
 })
 
 t.test('the completion of a call is counted and said once the ledger has it', async (t) => {
-  const calls = ['call_1', 'call_2'].map((call_id, index): ModelEvent => {
-    return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
-  })
-  const { say, replica, begin } = world(t, {}, [...calls, { type: 'finish', reason: 'tool_calls' }])
+  const { say, replica, begin } = world(t, {}, calling('call_1', 'call_2'))
   const [isSettled, isAsked, isLast] = [gate(), gate(), gate()]
   const settle: Store['executions']['settle'] = async (...given) => {
     isAsked.open()
@@ -403,10 +392,7 @@ t.test('the metrics tell that a turn runs, its wait for a slot, its steps and it
 })
 
 t.test('nothing listens any more to what would have stopped a call once the call has ended', async (t) => {
-  const { say, replica } = world(t, {}, [
-    { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
-    { type: 'finish', reason: 'tool_calls' },
-  ])
+  const { say, replica } = world(t, {}, calling('call_1'))
   const { policy, executor } = toolsThat(() => null)
   const signals: AbortSignal[] = []
   const run: typeof executor.run = (call) => {
@@ -416,7 +402,7 @@ t.test('nothing listens any more to what would have stopped a call once the call
   const one = replica({ policy, executor: { ...executor, run } })
   const { turn } = await one.start(CALLER, (await session()).id, asked({ max_steps: 1 }))
   say()
-  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
   t.strictSame(
     signals.map((signal) => getEventListeners(signal, 'abort')),
     [[]],
@@ -425,10 +411,7 @@ t.test('nothing listens any more to what would have stopped a call once the call
 })
 
 t.test('a call whose executor throws leaves a parallel call its result', async (t) => {
-  const calls = ['call_1', 'call_2'].map((call_id, index): ModelEvent => {
-    return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
-  })
-  const { say, replica } = world(t, {}, [...calls, { type: 'finish', reason: 'tool_calls' }])
+  const { say, replica } = world(t, {}, calling('call_1', 'call_2'))
   const tools = toolsThat(async (call) => {
     if (call === 'call_1') throw new Error('it throws after all')
     await new Promise((resolve) => setTimeout(resolve, 50))
@@ -437,7 +420,7 @@ t.test('a call whose executor throws leaves a parallel call its result', async (
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
   say()
-  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'failed' })
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'failed' })
   const [, , results] = await store.messages.after(id, 0)
   t.match(results?.parts, [{ outcome: 'error' }, { outcome: 'ok' }])
 })
@@ -445,16 +428,7 @@ t.test('a call whose executor throws leaves a parallel call its result', async (
 t.test(
   'the completion of a parallel call that the bus refused is said with the step’s results',
   async (t) => {
-    const call = (id: string): ModelEvent => ({
-      type: 'part',
-      index: Number(id),
-      part: { type: 'tool_call', call_id: `call_${id}`, name: 'a.b', arguments: {} },
-    })
-    const { bus, say, replica, begin } = world(t, {}, [
-      call('1'),
-      call('2'),
-      { type: 'finish', reason: 'tool_calls' },
-    ])
+    const { bus, say, replica, begin } = world(t, {}, calling('call_1', 'call_2'))
     const { opened: refused, open: refuse } = gate()
     let isAway = true
     const append = (id: string, events: BusEvent[]) => {
@@ -505,11 +479,7 @@ t.test('a turn that waits for a slot has turn.created as the first event of its 
 })
 
 t.test('the signal of a tool call is collected once the call has returned', async (t) => {
-  const call: ToolCallPart = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} }
-  const { say, replica } = world(t, {}, [
-    { type: 'part', index: 1, part: call },
-    { type: 'finish', reason: 'tool_calls' },
-  ])
+  const { say, replica } = world(t, {}, calling('call_1'))
   say()
   const signals: WeakRef<AbortSignal>[] = []
   const { policy, executor } = toolsThat(() => null)
@@ -520,7 +490,7 @@ t.test('the signal of a tool call is collected once the call has returned', asyn
   const one = replica({ policy, executor: { ...executor, run } })
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked({ max_steps: 3 }))
-  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { finish_reason: 'max_steps' })
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { finish_reason: 'max_steps' })
   await collect()
   t.strictSame(
     signals.map((signal) => signal.deref()),

@@ -20,6 +20,7 @@ import { freshDatabase, storeOn } from '../store/fresh.ts'
 import { gate } from '../waiting.ts'
 
 export const CALLER = { owner: 'local', admin: true, key_id: null }
+export const NEVER = new AbortController().signal
 
 /** Of `store`; a part may have another store on it. */
 export const database = await freshDatabase(t)
@@ -30,6 +31,13 @@ const deployment = { capabilities: () => ({}) } as unknown as Deployment
 export const HELLO: ModelEvent[] = [
   { type: 'text.delta', index: 0, text: 'hello' },
   { type: 'finish', reason: 'stop' },
+]
+/** An answer that calls the tool `a.b`, once with each of these ids. */
+export const calling = (...ids: string[]): ModelEvent[] => [
+  ...ids.map((call_id, index): ModelEvent => {
+    return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
+  }),
+  { type: 'finish', reason: 'tool_calls' },
 ]
 
 /** What an engine needs beside its store and bus. Its model answers once `said` is fulfilled. */
