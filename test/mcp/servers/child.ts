@@ -39,9 +39,13 @@ const text = (value: unknown): object => ({
 /** A program that sleeps for ever, also through SIGTERM and the end of its stdin. */
 const SLEEPER = "process.on('SIGTERM', () => {}); setInterval(() => {}, 1000)"
 
+/** The methods of the requests until now */
+const heard: string[] = []
+
 const TOOLS: Record<string, (args: Record<string, unknown>, progressToken?: unknown) => object | null> = {
   env: () => text(process.env),
   pid: () => text(process.pid),
+  heard: () => text(heard),
   /** What the process can read, write (files are left as they are) and reach, and how many processes it sees */
   probe: ({ read, write, port }) => {
     const dial = `require('net').connect(${Number(port)}, '127.0.0.1', () => process.exit(0)).on('error', () => process.exit(1))`
@@ -155,6 +159,7 @@ if (mode === 'noisy') process.stdout.write('Server starting...\n{"not": "json-rp
 createInterface({ input: process.stdin }).on('line', (line) => {
   const rpc = JSON.parse(line) as Rpc
   if (rpc.id === undefined) return
+  heard.push(rpc.method)
   // A modern server knows no `initialize`; a legacy one no `server/discover`.
   const isModern = mode === 'modern' || mode === 'undecided'
   const isForeign = isModern === (rpc.method === 'initialize')
