@@ -81,9 +81,7 @@ function visitor(gate: Gate, order: string[]) {
 }
 
 /** Waits until the calls are in line: only then is their order of arrival known. */
-const arrived = async (gate: CountedGate, count: number) => {
-  while (gate.waiting() < count) await sleep(1)
-}
+const arrived = (gate: CountedGate, count: number) => eventually(() => gate.waiting() >= count)
 
 async function contract(t: Test, pair: (t: Test, total: number) => Promise<[Slots, Slots]>) {
   await t.test('each tool and all tools together have a limit, and calls come in by arrival', async (t) => {

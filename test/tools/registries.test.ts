@@ -8,13 +8,13 @@ import { createRegistries, type Make, type RegistriesDeps } from '../../src/tool
 import { eventually, gate } from '../waiting.ts'
 import { createMemory } from './session-tools-doubles.ts'
 
+const log = pino({ level: 'silent' })
+/** The registries of a process whose events nobody hears. */
+const alone = (store: RegistriesDeps['store']) =>
+  createRegistries({ store, sayToolsChanged: async () => {}, log })
+
 t.test('kept registries are bounded by their size, however few their tools', (t) => {
-  const store = {} as RegistriesDeps['store']
-  const registries = createRegistries({
-    store,
-    sayToolsChanged: async () => {},
-    log: pino({ level: 'silent' }),
-  })
+  const registries = alone({} as RegistriesDeps['store'])
   const words = 'x'.repeat(4 << 20)
   const large = [
     { description: '', parameters: {}, input_schema: { description: words } },
@@ -63,7 +63,6 @@ function replicas() {
     const age_ms = performance.now() + clockMovedMs - writtenAt
     return { sessions: sessions.map((one) => ({ ...one, age_ms })), pins }
   }
-  const log = pino({ level: 'silent' })
   return {
     rows,
     moveClock(ms: number) {
@@ -76,16 +75,13 @@ function replicas() {
 
 t.test('a revision has one date at every replica: the date that the store gave it', async (t) => {
   const { store } = createMemory()
-  const create = () =>
-    createRegistries({ store, sayToolsChanged: async () => {}, log: pino({ level: 'silent' }) })
-  const { row } = await create().change('ses_1', OTHER)
-  t.strictSame(row, await create().current('ses_1'))
+  const { row } = await alone(store).change('ses_1', OTHER)
+  t.strictSame(row, await alone(store).current('ses_1'))
 })
 
 t.test('a registry and its bindings are of one moment, though a newer one comes meanwhile', async (t) => {
   const { store } = createMemory()
-  const log = pino({ level: 'silent' })
-  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  const registries = alone(store)
   const { row } = await registries.change('ses_1', OTHER)
   const { grounds } = store.registry
   store.registry.grounds = async (known) => {
@@ -98,8 +94,7 @@ t.test('a registry and its bindings are of one moment, though a newer one comes 
 
 t.test('what a registry is made of brings the accepted definitions of each server', async (t) => {
   const { store } = createMemory()
-  const log = pino({ level: 'silent' })
-  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  const registries = alone(store)
   for (const [server, tool] of [
     ['con_s', 'a'],
     ['con_s', 'b'],
@@ -117,9 +112,7 @@ t.test('what a registry is made of brings the accepted definitions of each serve
 })
 
 t.test('kept registries are bounded by the number of their tools, however small', (t) => {
-  const log = pino({ level: 'silent' })
-  const store = {} as RegistriesDeps['store']
-  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  const registries = alone({} as RegistriesDeps['store'])
   const tools = Array<RegistryTool>(20_000).fill({ description: '', parameters: {} } as RegistryTool)
   for (const i of Array(8).keys())
     registries.keep({ session_id: `ses_${i}`, revision: 1, updated_at: '', tools })
@@ -133,8 +126,7 @@ t.test('a kept registry is read again only once a newer one is known of', async 
   let reads = 0
   const { get } = store.registry
   const counted = { ...store.registry, get: (session: string) => get(session).finally(() => reads++) }
-  const log = pino({ level: 'silent' })
-  const registries = createRegistries({ store: { registry: counted }, sayToolsChanged: async () => {}, log })
+  const registries = alone({ registry: counted })
   for (const _ of [1, 2]) await registries.current('ses_1')
   t.equal(reads, 1)
   registries.noteRevision('ses_1', 1)
@@ -146,8 +138,7 @@ t.test('sessions that are changed together are written once, and those that were
   const { store, written } = createMemory()
   const { put } = store.registry
   store.registry.put = (changes) => put(changes.filter(({ session_id }) => session_id !== 'ses_2'))
-  const log = pino({ level: 'silent' })
-  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  const registries = alone(store)
   t.strictSame(await registries.changeTogether(['ses_1', 'ses_2', 'ses_3'], OTHER), ['ses_2'])
   t.strictSame(
     written.map(({ session_id }) => session_id),
@@ -157,8 +148,7 @@ t.test('sessions that are changed together are written once, and those that were
 
 t.test('the tools of a session that is gone are not found, and nothing is written', async (t) => {
   const { store, written } = createMemory()
-  const log = pino({ level: 'silent' })
-  const registries = createRegistries({ store, sayToolsChanged: async () => {}, log })
+  const registries = alone(store)
   store.registry.grounds = async () => ({ sessions: [], pins: [] })
   const gone = { code: 'session_not_found' }
   await t.rejects(registries.newest('ses_1'), gone)
