@@ -9,7 +9,6 @@ import {
   KEY,
   mark,
   OAUTH,
-  png,
   type Refused,
   refuses,
   TOKEN,
@@ -36,6 +35,7 @@ const REFUSALS: Refused[] = [
   ['no model', { max_tokens: 5, messages: [user('a')] }, /model: Field required/],
   ['no max_tokens', { model: 'claude-opus-5', messages: [user('a')] }, /max_tokens: Field required/],
   ['max_tokens of 0', base({ max_tokens: 0 }), /max_tokens/],
+  ['a text block without a text', base({ messages: [user([{ type: 'text' }])] }), /text: Field required/],
   ['max_tokens beyond the model', base({ max_tokens: 200_000 }), /128000, which is the maximum/],
   ['an unknown field', base({ stream_options: {} }), /stream_options: Extra inputs are not permitted/],
   ['a gated field without its beta', base({ context_management: {} }), /context_management: Extra inputs/],
@@ -79,8 +79,8 @@ const REFUSALS: Refused[] = [
   ],
   [
     'a system block of another kind',
-    base({ system: [{ type: 'image', source: png }] }),
-    /system\.0\.source: Extra/,
+    base({ system: [{ type: 'document', text: 'a' }] }),
+    /system\.0\.type: Input should be 'text'/,
   ],
   [
     'a tool name with a dot',

@@ -110,6 +110,32 @@ const REFUSED: readonly Refused[] = [
     /function call turn comes immediately after/,
   ],
   [
+    'a call in a user turn',
+    {
+      contents: [
+        { role: 'user', parts: [call('f', SIGNED)] },
+        { role: 'user', parts: [response('f')] },
+      ],
+    },
+    /call turn comes immediately/,
+  ],
+  [
+    'a call that is the last',
+    { contents: [user('hi'), { role: 'model', parts: [call('f', SIGNED)] }] },
+    /number of function response parts/,
+  ],
+  [
+    'a response in a model turn',
+    {
+      contents: [
+        user('hi'),
+        { role: 'model', parts: [call('f', SIGNED)] },
+        { role: 'model', parts: [response('f')] },
+      ],
+    },
+    /call turn comes immediately/,
+  ],
+  [
     'a response to nothing',
     { contents: [{ role: 'user', parts: [response('f')] }] },
     /response turn comes immediately/,

@@ -152,9 +152,7 @@ function checkTurns(contents: readonly Content[], { newest }: Traits): void {
     if (roleOf(content) === 'model') {
       if (!before) throw invalid('Please ensure that multiturn requests start with a user turn.')
       if (hasFunctions(content) && repeated) throw invalid(CALL_ORDER)
-    } else if (repeated && hasFunctions(content)) throw invalid(RESPONSE_ORDER)
-    if (callsOf(content).length > 0 && roleOf(content) === 'user') throw invalid(CALL_ORDER)
-    if (responsesOf(content).length > 0 && roleOf(content) === 'model') throw invalid(RESPONSE_ORDER)
+    } else if (callsOf(content).length > 0) throw invalid(CALL_ORDER)
     // Models from 3.6 on say this (agentgateway/agentgateway#2811, vellum-ai/vellum-assistant#39495). Older models take
     // the request and answer something else (langchain-ai/langchainjs#11477).
     if (responsesOf(content).length > 0 && !content.parts?.every(isResponse)) throw invalid(ENDS_WITH_MODEL)
@@ -241,7 +239,6 @@ function checkSignatures(contents: readonly Content[], model: string, signatures
     for (const part of content.parts ?? []) {
       const signature = part.thoughtSignature
       if (signature === undefined || DUMMIES.includes(signature)) continue
-      if (part.functionResponse) throw invalid('Thought signature is not valid.')
       if (!signatures.accepts(model, signedPart(part), signature)) {
         throw invalid('Thought signature is not valid.')
       }
