@@ -79,6 +79,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     log,
     sleep,
     granted: (login, grant) => redeem(vendors.get(login.provider), login, () => ({ state: '', ...grant })),
+    refused: (login, why) => pending.use(login, () => Promise.reject(why)).catch(() => {}),
   })
   const begin = createLoginBegin({ pending, loopback, http, ownUrl, watch: devices.watch, callback })
 

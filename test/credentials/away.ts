@@ -4,7 +4,7 @@ import { sha256 } from '../../src/chat/json.ts'
 import { createBreaker } from '../../src/credentials/breaker.ts'
 import { insist, shared } from '../../src/credentials/renew-once.ts'
 import { BatonError } from '../../src/errors.ts'
-import { eventually } from '../waiting.ts'
+import { eventually, gate } from '../waiting.ts'
 import { world } from './shared-world.ts'
 import { begun, ME, sealedOf } from './world.ts'
 
@@ -131,17 +131,36 @@ t.test('a login is stored once, even if the store is away for a moment at every 
   for (const { id } of data) await store.credentials.delete(ME, id)
 })
 
-t.test('a device login is stored once, even if the store is away for a moment at every step', async (t) => {
-  const replica = world.replica({ store: shaky() })
-  const { state, user_code = '' } = await replica.logins.authorize(ME, 'openai', 'device')
-  openai.grantDevice(user_code)
-  // The store is asked: a call for the status would have another replica look for the grant.
-  const hash = sha256(state)
-  const done = await eventually(
-    () => store.logins.get(hash),
-    (login) => login?.state !== 'pending' && login?.state !== 'taken',
-  )
-  t.match(done, { state: 'done' })
+t.test('a device login ends once, even if the store is away for a moment at every step', async (t) => {
+  const outcome = async (answer: (userCode: string) => void) => {
+    const replica = world.replica({ store: shaky() })
+    const { state, user_code = '' } = await replica.logins.authorize(ME, 'openai', 'device')
+    answer(user_code)
+    // The store is asked: a call for the status would have another replica look for the grant.
+    const hash = sha256(state)
+    return eventually(
+      () => store.logins.get(hash),
+      (login) => login?.state !== 'pending' && login?.state !== 'taken',
+    )
+  }
+  const elsewhere = async () => {
+    const { opened: isPolled, open } = gate()
+    const poll: typeof store.logins.poll = async (hash, seconds) => {
+      const login = await store.logins.poll(hash, seconds)
+      await store.logins.take(hash, 'openai')
+      open()
+      return login
+    }
+    const replica = world.replica({ store: { ...store, logins: { ...store.logins, poll } } })
+    const { state, user_code = '' } = await replica.logins.authorize(ME, 'openai', 'device')
+    openai.denyDevice(user_code)
+    await isPolled
+    await replica.logins.close()
+    return store.logins.get(sha256(state))
+  }
+  const { grantDevice, denyDevice } = openai
+  const outcomes = await Promise.all([outcome(grantDevice), outcome(denyDevice), elsewhere()])
+  t.match(outcomes, [{ state: 'done' }, { state: 'failed', error: /access_denied/ }, { state: 'taken' }])
   t.equal((await store.credentials.list(ME, { limit: 10 })).data.length, 1)
 })
 

@@ -15,6 +15,7 @@ import {
 export interface OpenAiLogins extends LoginEmulator {
   /** A person enters the code at the device page. */
   grantDevice(userCode: string): void
+  denyDevice(userCode: string): void
   /** Whether the service offers device logins */
   offerDevices(offered: boolean): void
 }
@@ -27,7 +28,8 @@ const REDIRECT = /^http:\/\/localhost:\d+\/auth\/callback$/
 const DEVICE_REDIRECT = '/deviceauth/callback'
 
 export async function createOpenAiLogins(): Promise<OpenAiLogins> {
-  const devices = new Map<string, { user_code: string; granted: boolean }>()
+  let begun = 0
+  const devices = new Map<string, { user_code: string; granted: boolean; denied?: true }>()
   let offersDevices = true
   let root = ''
   const issuer = createIssuer({
@@ -78,8 +80,8 @@ export async function createOpenAiLogins(): Promise<OpenAiLogins> {
 
   function begin(request: Recorded): JsonReply {
     if (!offersDevices || jsonOf(request)?.client_id !== CLIENT) return { status: 404, body: 'Not Found' }
-    const device_auth_id = `device-${devices.size + 1}`
-    const user_code = `ABCD-1234${devices.size}`
+    const device_auth_id = `device-${++begun}`
+    const user_code = `ABCD-1234${begun}`
     devices.set(device_auth_id, { user_code, granted: false })
     return { status: 200, body: { device_auth_id, user_code, interval: '1' } }
   }
@@ -89,6 +91,7 @@ export async function createOpenAiLogins(): Promise<OpenAiLogins> {
     const device = devices.get(String(device_auth_id))
     if (!device || device.user_code !== user_code)
       return { status: 404, body: { error: { code: 'not_found' } } }
+    if (device.denied) return { status: 400, body: { error: { code: 'access_denied', message: 'Denied' } } }
     if (!device.granted) {
       return {
         status: 403,
@@ -120,6 +123,9 @@ export async function createOpenAiLogins(): Promise<OpenAiLogins> {
     ...emulator,
     grantDevice(userCode) {
       for (const device of devices.values()) if (device.user_code === userCode) device.granted = true
+    },
+    denyDevice(userCode) {
+      for (const device of devices.values()) if (device.user_code === userCode) device.denied = true
     },
     offerDevices(offered) {
       offersDevices = offered

@@ -23,6 +23,8 @@ export interface DevicesDeps {
   /** Rejects when the signal is aborted */
   sleep(ms: number, signal: AbortSignal): Promise<unknown>
   granted(login: OAuthLogin, answer: { code: string; verifier: string }): Promise<unknown>
+  /** If the poll was slow, another replica may have been granted the login meanwhile: then its end counts. */
+  refused(login: OAuthLogin, why: BatonError): Promise<unknown>
 }
 
 type Outcome = 'pending' | 'too_fast' | 'over'
@@ -30,7 +32,7 @@ type Outcome = 'pending' | 'too_fast' | 'over'
 /** How much slower polls become after one that was too fast (RFC 8628 section 3.5). */
 const SLOWER_SECONDS = 5
 
-export function createDevices({ rows, vendors, http, log, sleep, granted }: DevicesDeps): Devices {
+export function createDevices({ rows, vendors, http, log, sleep, granted, refused }: DevicesDeps): Devices {
   const watched = new Map<string, Promise<void>>()
   const closing = new AbortController()
 
@@ -66,9 +68,7 @@ export function createDevices({ rows, vendors, http, log, sleep, granted }: Devi
       await granted(login, poll)
     } catch (thrown) {
       if (!(thrown instanceof BatonError)) throw thrown
-      // If this poll was slow, another replica may have been granted the login meanwhile: then its end counts.
-      if (await rows.take(login.state_hash, login.provider))
-        await rows.finish(login.state_hash, { error: thrown.message })
+      await refused(login, thrown)
     }
     return 'over'
   }
