@@ -132,6 +132,8 @@ t.test('in memory all logs together are bounded, and the least recently used go 
       session,
       Array.from({ length: 12 }, () => delta(large)),
     )
+  // The first to begin is the last to be used.
+  await bus.append('ses_5', [delta('begun')])
   const reading = start(t, bus, {}, 'ses_1')
   const cursors: string[] = []
   for (let i = 0; i < 6; i++) {

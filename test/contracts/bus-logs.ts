@@ -348,6 +348,7 @@ export function logContract(t: Test, bed: BusBed): void {
     // Cursors are ordered by milliseconds, and no real loss is over within one.
     await sleep(2)
     const after = await bed.lose(t, bus)
+    t.equal(await after.pastEnd(SESSION, TURN, cursors[4] ?? '', true), false, 'before another log has begun')
     const empty = start(t, after, { after: cursors[1] ?? '' })
     t.match(await empty.item(0), { gap: true })
     const [again] = await appended(after, SESSION, [{ ...delta('once'), once: 'key' }])
