@@ -128,8 +128,9 @@ t.test('a settled call keeps the result and the duration that the ledger has', a
   }
 })
 
-t.test('a repeatable call is not repeated in a turn that is being cancelled', async (t) => {
+t.test('no call begins in a turn that is being cancelled', async (t) => {
   const cancelled = { ...goesOn, isCancelled: true }
+  t.match(fateOf(job(), decided('approve'), 0, cancelled), { outcome: 'cancelled', text: /was not run/ })
   t.equal(wordOf(job(), row('started', { repeatable: true }), 0, cancelled), 'outcome_unknown')
   t.equal(
     wordOf(broken, row('started'), 0, cancelled),
