@@ -25,6 +25,8 @@ export interface Slots {
 interface MemorySlots extends Slots {
   /** Takes a slot unasked, for a call that another authority let in. */
   hold(ticket: Ticket): void
+  /** Whether the call of this id has a slot */
+  holds(id: string): boolean
   /** The calls that have a slot */
   held(): Ticket[]
 }
@@ -62,6 +64,7 @@ export function createMemorySlots(total: number): MemorySlots {
 
   return {
     hold,
+    holds: (id) => inside.has(id),
     held: () => [...inside.values()],
     async enter(ticket, lineLimit) {
       const before = line.filter(({ tool }) => tool === ticket.tool).length

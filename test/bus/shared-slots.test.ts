@@ -87,6 +87,22 @@ t.test('a renewal does not put a call in line that has no answer yet', async (t)
   t.same(granted, ['1'], 'a renewal tells a grant whose message was lost')
 })
 
+t.test('a slot that a renewal takes again after its release is given back', async (t) => {
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  const { slots, asked } = served(t)
+  const entering = slots.enter(ticket('1'), 9)
+  asked[0]?.resolve(['in', '7'])
+  await entering
+  mock.timers.tick(2_000)
+  void slots.leave(ticket('1'))
+  await new Promise(setImmediate)
+  t.equal(asked.length, 3, 'the renewal has no answer yet: Redis does not know its script')
+  asked[1]?.resolve(['r1.1/1/read'])
+  await new Promise(setImmediate)
+  t.same(asked[3]?.args.slice(3), ['r1.1/1/read'])
+})
+
 t.test('the log has one line while a full Redis refuses some operations and takes others', async (t) => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())

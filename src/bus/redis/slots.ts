@@ -194,7 +194,11 @@ export function createSharedSlots(deps: SharedSlotsDeps): SharedSlots {
     if (!name.startsWith(prefix)) return
     const id = name.slice(prefix.length, name.indexOf('/'))
     const found = waiting.get(id)
-    if (!found) return
+    if (!found) {
+      // A renewal that Redis had to be sent again, in full, may come after the slot was given back: it takes it anew.
+      if (!own.holds(id)) void run(LEAVE, [name]).catch(() => {})
+      return
+    }
     own.hold(found.ticket)
     // The grant may be heard before the answer of ENTER: then `enter` reports it.
     if (found.arrival === null) found.isIn = true
