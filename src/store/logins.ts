@@ -8,6 +8,9 @@ interface StoredLogin extends Omit<OAuthLogin, 'sealed'> {
   sealed: string
 }
 
+/** At least so long is a login under way once its answer has come: Google's set-up of an account takes two minutes. */
+const FINISH_SECONDS = 300
+
 export function createLogins(db: Db): OAuthLogins {
   const one = async (text: string, params: Param[]): Promise<OAuthLogin | null> => {
     const found = await value<StoredLogin>(db, text, params)
@@ -26,10 +29,10 @@ export function createLogins(db: Db): OAuthLogins {
     get: (hash) => one('select oauth_login_json(l) from oauth_login l where state_hash = $1', [hash]),
     take: (hash, provider) =>
       one(
-        `update oauth_login l set state = 'taken'
+        `update oauth_login l set state = 'taken', expires_at = greatest(expires_at, seconds_from_now($3))
           where state_hash = $1 and provider = $2 and state = 'pending' and expires_at > clock_timestamp()
          returning oauth_login_json(l)`,
-        [hash, provider],
+        [hash, provider, FINISH_SECONDS],
       ),
     async finish(hash, result) {
       const [credential, error] = 'error' in result ? [null, result.error] : [result.credential_id, null]

@@ -35,13 +35,16 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
   })
 
   await t.test('a login is used once, by its provider, in its time', async (t) => {
-    const [given, beside] = [login(), login()]
-    await logins.create(given, 9)
+    const [given, beside] = [login({ seconds: 60 }), login()]
+    const made = await logins.create(given, 9)
     await logins.create(beside, 9)
     t.equal(await logins.take(given.state_hash, 'other'), null)
     const taken = await Promise.all([1, 2, 3].map(() => logins.take(given.state_hash, 'acme')))
     t.equal(taken.filter((one) => one !== null).length, 1)
-    t.match(await logins.get(given.state_hash), { state: 'taken' })
+    const found = await logins.get(given.state_hash)
+    t.match(found, { state: 'taken' })
+    const [before = '', after = ''] = [made?.expires_at, found?.expires_at]
+    t.ok(after > before, 'one that is answered just before its end has time to be finished')
     await logins.finish(given.state_hash, { credential_id: 'cred_1' })
     t.match(await logins.get(given.state_hash), { state: 'done', credential_id: 'cred_1', error: null })
     await logins.finish(given.state_hash, { error: 'too late' })

@@ -89,7 +89,10 @@ export interface OAuthLogins {
   /** Null if the owner has `most` pending logins already. */
   create(login: NewOAuthLogin, most: number): Promise<OAuthLogin | null>
   get(stateHash: string): Promise<OAuthLogin | null>
-  /** Single use: the first caller gets it; null for everybody else, another provider, or after its time. */
+  /**
+   * Single use: the first caller gets it, and time to finish it; null for everybody else, another provider, or after its
+   * time.
+   */
   take(stateHash: string, provider: string): Promise<OAuthLogin | null>
   finish(stateHash: string, result: { credential_id: string } | { error: string }): Promise<void>
   /**
