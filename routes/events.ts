@@ -1,8 +1,15 @@
 /** The events of a turn and of a session, from the beginning or after a cursor. */
 import { Type } from 'typebox'
+import {
+  FROM_START,
+  hasBegun,
+  isOver,
+  resumeAt,
+  sessionEvents,
+  turnEvents,
+} from '../src/http/event-source.ts'
 import { findStanding } from '../src/turns/wait.ts'
 import type { App, RouteDeps } from './app.ts'
-import { FROM_START, hasBegun, isOver, resumeAt, sessionEvents, turnEvents } from './event-source.ts'
 import { closed, IdParam } from './schemas.ts'
 import { EventStream } from './turn-event.ts'
 

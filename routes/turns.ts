@@ -3,11 +3,11 @@ import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { canonicalJson, sha256 } from '../src/chat/json.ts'
 import { BatonError, invalid, noSession, UPSTREAM_CODES } from '../src/errors.ts'
+import { FROM_START, hasBegun, turnEvents } from '../src/http/event-source.ts'
 import { logLine } from '../src/log.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
-import { FROM_START, hasBegun, turnEvents } from './event-source.ts'
 import { givenEdits, givenInput, reading } from './message-input.ts'
 import {
   ContextEdits,

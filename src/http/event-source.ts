@@ -3,13 +3,13 @@
  * events that are no longer kept.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { gapId, positionOf, type ResumePoint, readId, type SnapshotExtent } from '../src/bus/cursor.ts'
-import type { Message } from '../src/chat/message.ts'
-import { BatonError, refuseAt } from '../src/errors.ts'
-import type { StreamSource } from '../src/http/sse.ts'
-import type { Scope, Standing, Turn } from '../src/store/store.ts'
-import type { RouteDeps } from './app.ts'
-import { turnView } from './turn-view.ts'
+import type { RouteDeps } from '../../routes/app.ts'
+import { turnView } from '../../routes/turn-view.ts'
+import { gapId, positionOf, type ResumePoint, readId, type SnapshotExtent } from '../bus/cursor.ts'
+import type { Message } from '../chat/message.ts'
+import { BatonError, refuseAt } from '../errors.ts'
+import type { Scope, Standing, Turn } from '../store/store.ts'
+import type { StreamSource } from './sse.ts'
 
 /** A turn that was cancelled in the queue has ended without having started. */
 export const hasBegun = (turn: Standing): boolean => turn.started_at !== null || turn.ended_at !== null
