@@ -1,5 +1,6 @@
 /** The events of a turn and of a session, from the beginning or after a cursor. */
 import { Type } from 'typebox'
+import type { ResumePoint } from '../src/bus/cursor.ts'
 import {
   FROM_START,
   hasBegun,
@@ -73,11 +74,14 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       const find = () => sessions.get(request.caller, request.params.id)
       const session = await find()
       const given = resumeAt(session.id, request.headers['last-event-id'], request.query.after)
+      const send = (place: ResumePoint) =>
+        streams.send(reply, sessionEvents(deps, request.caller, session.id, place))
+      if (given && given.after !== 'start') return send(given)
       // Known before the headers leave: from then on the client expects to hear what is said.
-      const place = given ?? { after: await bus.present(session.id) }
-      // The present of a session that was deleted meanwhile is that of an empty log, whose reader would wait for ever.
-      if (!given) await find()
-      return streams.send(reply, sessionEvents(deps, request.caller, session.id, place))
+      const after = await (given ? bus.oldest(session.id) : bus.present(session.id))
+      // A place of a session that was deleted meanwhile is that of an empty log, whose reader would wait for ever.
+      await find()
+      return send({ after })
     },
   )
 }

@@ -83,6 +83,11 @@ export interface Bus {
    */
   present(session: string): Promise<string>
   /**
+   * The cursor before the oldest event kept, of a log that has begun by then: if it is dropped before the reader comes,
+   * that gets a gap. If the bus is away, `start`. Never rejects.
+   */
+  oldest(session: string): Promise<string>
+  /**
    * Whether the cursor is at or after the turn's terminal event; false if the log no longer knows, and while the bus is
    * away: then the reader waits in `read`. `hasEnded`: the store says that the turn is over. If the log keeps the
    * cursor's place and knows nothing of the turn any more, its end was forgotten before that place: the answer is

@@ -80,6 +80,11 @@ export class Log {
     return this.#cursorAt(this.last)
   }
 
+  /** The cursor before the oldest event kept. */
+  get oldest(): string {
+    return this.#cursorAt(this.base - 1)
+  }
+
   append(given: BusEvent): void {
     const event = this.#placed(given)
     const isKnown = event.once !== undefined && this.#once.has(event.once)

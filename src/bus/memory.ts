@@ -189,6 +189,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       return { [Symbol.asyncIterator]: () => new Following(() => logOf(session), from, options) }
     },
     present: async (session) => logOf(session).present,
+    oldest: async (session) => logOf(session).oldest,
     async pastEnd(session, turn, cursor, hasEnded) {
       const position = parseCursor(cursor, session)
       return logs.get(session)?.pastEnd(turn, position, hasEnded) ?? false

@@ -59,6 +59,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     await link.persist(() => scripts.drop(session))
     undropped.delete(session)
   }
+  const present = (session: string) => link.persist(() => scripts.read(session, 'now', {})).catch(() => null)
   const logs = scripts.channel('')
   const controls = `baton:${link.database}:topic:`
   await link.open()
@@ -67,8 +68,12 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     append: appends.append,
     read: (session, options) => read(session, positionOf(session, options.after), options),
     async present(session) {
-      const newest = await link.persist(() => scripts.read(session, 'now', {})).catch(() => null)
-      return formatCursor(sessionTag(session), newest?.position ?? NOWHERE)
+      const page = await present(session)
+      return formatCursor(sessionTag(session), page?.position ?? NOWHERE)
+    },
+    async oldest(session) {
+      const page = await present(session)
+      return page ? formatCursor(sessionTag(session), page.oldest) : 'start'
     },
     pastEnd: async (session, turn, cursor, hasEnded) => {
       const position = parseCursor(cursor, session)

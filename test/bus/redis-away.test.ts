@@ -287,7 +287,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     const [cursor = ''] = await appended(bus, SESSION, [delta('before')])
     proxy.cut()
     await t.rejects(bus.append('ses_lost', [delta('lost')]), { code: 'unavailable' })
-    const whole = start(t, bus)
+    const whole = start(t, bus, { after: await bus.oldest(SESSION) })
     const resumed = start(t, bus, { after: cursor })
     const live = start(t, bus, { after: await bus.present(SESSION) })
     const unheard = start(t, bus, { after: await bus.present('ses_lost') }, 'ses_lost')

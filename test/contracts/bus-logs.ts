@@ -122,6 +122,19 @@ export function logContract(t: Test, bed: BusBed): void {
     t.same(textsOf(await reading.events(1)), ['first'], 'also where nothing was said yet')
   })
 
+  t.test('a reader from the oldest event on hears all that is kept, or of the loss of it', async (t) => {
+    const bus = await bed.open(t, { maxEvents: 4 })
+    const places = [await bus.oldest(SESSION)]
+    await bus.append(SESSION, [delta(1), delta(2)])
+    places.push(await bus.oldest(SESSION))
+    for (const after of places) t.same(textsOf(await start(t, bus, { after }).events(2)), [1, 2])
+    await bus.append(SESSION, [delta(3), delta(4), delta(5)])
+    const trimmed = await bus.oldest(SESSION)
+    t.same(textsOf(await start(t, bus, { after: trimmed }).events(3)), [3, 4, 5])
+    await bus.drop(SESSION)
+    t.match(await start(t, bus, { after: trimmed }).item(0), { gap: true })
+  })
+
   t.test('events of a former owner are dropped, and all events of a turn after its end', async (t) => {
     const bus = await bed.open(t)
     const said = (epoch: number, one: BusEvent): BusEvent => ({ ...one, epoch })

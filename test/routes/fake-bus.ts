@@ -51,6 +51,7 @@ export function fakeBus() {
       return follow(session, options, options.after === 'start' ? 0 : place(session, options.after))
     },
     present: async (session) => cursorAt(session, logOf(session).length),
+    oldest: async (session) => cursorAt(session, 0),
     async pastEnd(session, turn, cursor) {
       const at = place(session, cursor)
       const end = logOf(session).findIndex(

@@ -153,14 +153,19 @@ t.test("a session's stream knows its place before its head leaves", async (t) =>
 })
 
 t.test('a session that is deleted while its stream is opened has none', async (t) => {
-  let find = async () => ({ id: 'ses_1' }) as Session
+  const is = async () => ({ id: 'ses_1' }) as Session
+  let find = is
   const { open, bus } = await serve(t, turnRow(), { sessions: { get: () => find() } })
-  const { present } = bus.bus
-  bus.bus.present = (session) => {
+  const { present, oldest } = bus.bus
+  const deleted = (place: (session: string) => Promise<string>) => (session: string) => {
     find = async () => Promise.reject(new BatonError('session_not_found', 'It is deleted.'))
-    return present(session)
+    return place(session)
   }
-  t.equal((await open('/v1/sessions/ses_1/events')).statusCode, 404)
+  Object.assign(bus.bus, { present: deleted(present), oldest: deleted(oldest) })
+  for (const from of ['', '?after=start']) {
+    find = is
+    t.equal((await open(`/v1/sessions/ses_1/events${from}`)).statusCode, 404, from)
+  }
 })
 
 t.test('a new turn is answered with its stream', async (t) => {

@@ -226,7 +226,7 @@ return answers
 /**
  * ARGV: idle ms, `at` | `start` | `now`, generation and id to continue after, turn, begun (1 or 0), most events, most
  * bytes. Returns generation, whether there is a gap, the id reached, whether that is the newest, whether the turn's end is
- * reached (each 1 or 0), and id, type, turn, data of each event.
+ * reached (each 1 or 0), the id before the oldest event kept, and id, type, turn, data of each event.
  */
 const READ = script(`${COMMON}
 local s = open(KEYS[1], KEYS[2], 'w:')
@@ -244,7 +244,7 @@ else
   if first == '?' then first = nil
   elseif not first and ARGV[6] == '0' then from = s.last end
 end
-local out, reached = { s.gen, '0', '', '1', '0' }, from or s.last
+local out, reached = { s.gen, '0', '', '1', '0', s.floor }, from or s.last
 if from or first then
   if not first then
     local ms, n = split(from)
@@ -291,6 +291,8 @@ export interface Page {
   /** What was asked for is lost; the reader goes on at `position` */
   isGap: boolean
   position: Position
+  /** Before the oldest event kept */
+  oldest: Position
   /** The page reaches up to the newest event */
   isComplete: boolean
   /** The page reaches the end of the turn that was asked for */
@@ -338,13 +340,14 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
       const at = typeof from === 'string' ? [from, '', ''] : ['at', from.generation, from.id]
       const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, PAGE, PAGE_BYTES, era]
       const answer = (await link.run(READ, keysOf(session), args)) as string[]
-      const [generation = '', gap, id = '', complete, over] = answer
+      const [generation = '', gap, id = '', complete, over, floor = ''] = answer
       return {
         isGap: gap === '1',
         isComplete: complete === '1',
         isOver: over === '1',
         position: { generation, id },
-        events: eventsIn(answer, 5, sessionTag(session), generation),
+        oldest: { generation, id: floor },
+        events: eventsIn(answer, 6, sessionTag(session), generation),
       }
     },
     async pastEnd(
