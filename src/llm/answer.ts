@@ -26,7 +26,9 @@ export interface Answer {
  * stream or of its rest.
  */
 const STRAY_TEXT = 64 << 10
-const ERROR = /^[[{].*"error"/s
+
+/** Whether a body says that it is an error, whatever its status is. */
+export const isError = (body: string): boolean => /^\s*[[{].*"error"/s.test(body)
 
 /**
  * Passes the answer's events on as they come and resolves after the last. Throws the adapter's BatonError,
@@ -83,7 +85,7 @@ export async function readAnswer(
     } catch (thrown) {
       // A bare JSON error may be sent as if it were a stream, or in place of its rest (wire/gemini.md 6.1).
       const body = stray.trim()
-      const isFailure = sawFrame ? ERROR.test(body) : body !== ''
+      const isFailure = sawFrame ? isError(body) : body !== ''
       throw isFailure ? classify(body) : thrown
     }
   })

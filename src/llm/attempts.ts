@@ -4,7 +4,7 @@ import { BatonError } from '../errors.ts'
 import type { ModelCall } from '../llm.ts'
 import type { ModelRequest, ReportedModel, UpstreamFailure } from '../provider.ts'
 import { unlessAborted } from '../within.ts'
-import { type Answer, readAnswer } from './answer.ts'
+import { type Answer, isError, readAnswer } from './answer.ts'
 import { bodyBytes } from './body.ts'
 import type { ResponseHead } from './exchange.ts'
 import type { Requests } from './requests.ts'
@@ -124,8 +124,7 @@ export class Attempts {
   async #recover(thrown: unknown): Promise<void> {
     const refused = thrown instanceof Refused ? thrown : null
     if (refused && (await this.#renew(refused))) return
-    const failure =
-      refused && refused.failure.status < 500 ? refused.failure : refusalIn(refused?.error ?? thrown)
+    const failure = refused ? refusalOf(refused) : refusalIn(thrown)
     if (failure && this.#amend(failure)) return
     await this.#wait(refused?.error ?? thrown)
   }
@@ -141,7 +140,7 @@ export class Attempts {
 
   /** Replaces the refused request if the deployment has another one to send instead. Returns whether it has. */
   #amend(failure: UpstreamFailure): boolean {
-    if (failure.status < 400 || this.#amendments === MOST_AMENDMENTS) return false
+    if (this.#amendments === MOST_AMENDMENTS) return false
     const { settings } = this.request
     const amended = this.#call.deployment.amend(failure, this.request)
     if (!amended) return false
@@ -168,9 +167,15 @@ export class Attempts {
 }
 
 /**
- * A refusal at a stream's beginning, or under a status of the server's own faults, in the form that it should have;
- * OpenAI reports bad images the first way, llama.cpp images that its model does not take the second.
+ * The refusal under the status that it should have: llama.cpp reports images that its model does not take as a fault of
+ * the server's, and relays hand a vendor's refusal on as an answer with status 200.
  */
+function refusalOf({ failure, error }: Refused): UpstreamFailure | null {
+  if (failure.status >= 400 && failure.status < 500) return failure
+  return error.code === 'upstream_rejected' && isError(failure.body) ? { ...failure, status: 400 } : null
+}
+
+/** A refusal at a stream's beginning in the form that it should have; OpenAI reports bad images so. */
 function refusalIn(thrown: unknown): UpstreamFailure | null {
   if (!(thrown instanceof BatonError) || thrown.code !== 'upstream_rejected') return null
   return { status: 400, headers: {}, body: JSON.stringify({ error: thrown.details?.upstream }) }

@@ -26,6 +26,8 @@ import {
   whole,
 } from './made-up-vendor.ts'
 
+const JSON_TYPE = { 'content-type': 'Application/JSON' }
+
 t.test('retries', async (t) => {
   t.test('an overload is tried again twice, with a growing wait, then given up', async (t) => {
     const server = await upstreamServer(t, status(503, 'busy'))
@@ -244,9 +246,8 @@ t.test(
       'a refusal at the beginning of a stream is amended for, too',
     )
 
-    const misnamed = await upstreamServer(t, status(500), whole)
-    const details = { upstream: { message: 'no images' } }
-    const classify = () => new BatonError('upstream_rejected', 'It takes no images.', { details })
+    const misnamed = await upstreamServer(t, status(500, '{"error": "no images"}'), whole)
+    const classify = () => new BatonError('upstream_rejected', 'It takes no images.')
     t.equal(
       textOf(
         (await collect(bench(t, misnamed.url).call({ deployment: { ...deployment, classify } }))).batches,
@@ -254,6 +255,13 @@ t.test(
       'hello',
     )
     t.match(instructions(misnamed).at(-1), /brief\. .*no images/, '… and so is one under a wrong status')
+    const relayed = await upstreamServer(t, status(200, '{"error": {"param": "x"}}', JSON_TYPE), whole)
+    t.equal(textOf((await collect(bench(t, relayed.url).call({ deployment }))).batches), 'hello')
+    t.equal(
+      instructions(relayed).at(-1),
+      'Be brief. {"error": {"param": "x"}}',
+      '… or a good one, word for word',
+    )
 
     const endless = await upstreamServer(t, status(400, 'c'))
     t.equal((await failure(bench(t, endless.url).call({ deployment }))).code, 'upstream_rejected')
@@ -264,7 +272,7 @@ t.test(
     t.equal(hopeless.requests.length, 1)
 
     const page = status(200, '<title>Blocked</title>', { 'content-type': 'text/html' })
-    const json = status(200, '{"answer": "whole"}', { 'content-type': 'Application/JSON' })
+    const json = status(200, '{"answer": "whole"}', JSON_TYPE)
     for (const [answer, code] of [
       [status(500), 'upstream_overloaded'],
       [page, 'upstream_rejected'],
