@@ -19,8 +19,8 @@ export function readFrame({ event: name, data }: SseFrame, vendor: string): { ty
 }
 
 /**
- * The HTTP status of an error in a stream if its code is one: OpenRouter and SGLang give it as the code
- * (BerriAI/litellm#25492), LiteLLM as a text (BerriAI/litellm#40243). Other servers have numbers of their own.
+ * The HTTP status of an error in a stream, or in place of one, if its code is one: OpenRouter and SGLang give it as the
+ * code (BerriAI/litellm#25492), LiteLLM as a text (BerriAI/litellm#40243). Other servers have numbers of their own.
  */
 export function statusIn(code: unknown): number | null {
   const told = Number(number(code) ?? string(code))

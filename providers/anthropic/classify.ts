@@ -28,24 +28,25 @@ export function classify(failure: UpstreamFailure, vendor: string): BatonError {
   return errorOf(reportOf(failure), vendor)
 }
 
-/** An `error` event in place of the rest of a stream. */
-export const streamError = (event: Json, vendor: string): BatonError =>
-  errorOf({ status: statusIn(object(event.error).code), headers: {}, ...wordsOf(event) }, vendor)
+/** An `error` event in place of the rest of a stream, under the response's headers. */
+export const streamError = (event: Json, vendor: string, headers: Report['headers']): BatonError =>
+  errorOf({ status: statusOf(event), headers, ...wordsOf(event, headers) }, vendor)
 
 /** What a failed response says. */
 export function reportOf({ status, headers, body }: UpstreamFailure): Report {
-  const sent = parseRecord(body)
-  const words = wordsOf(sent ?? {})
+  const sent = parseRecord(body) ?? {}
+  const words = wordsOf(sent, headers)
   return {
-    status,
+    status: status < 300 ? (statusOf(sent) ?? status) : status,
     headers,
     ...words,
     message: words.message || plainText(body),
-    request_id: words.request_id ?? headers['request-id'] ?? null,
   }
 }
 
-function wordsOf(sent: Json): Omit<Report, 'status' | 'headers'> {
+const statusOf = ({ error }: Json): number | null => statusIn(object(error).code)
+
+function wordsOf(sent: Json, headers: Report['headers']): Omit<Report, 'status' | 'headers'> {
   // Relays write the error's fields flat, or only its words.
   const error = vendorsError(
     typeof sent.error === 'string' ? { message: sent.error } : object(sent.error ?? sent),
@@ -54,7 +55,7 @@ function wordsOf(sent: Json): Omit<Report, 'status' | 'headers'> {
     type: string(error.type) ?? '',
     code: string(object(error.details).error_code) ?? null,
     message: presentable(string(error.message) ?? ''),
-    request_id: string(sent.request_id) ?? null,
+    request_id: string(sent.request_id) ?? headers['request-id'] ?? null,
   }
 }
 

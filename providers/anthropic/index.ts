@@ -46,7 +46,7 @@ export const messagesApi = (provider: string, vendor: string): Deployment => ({
   capabilities: capabilitiesOf,
   declare: declareTools,
   render: (request) => renderRequest(request, false),
-  parser: (context) => createParser(context, vendor),
+  parser: (context, headers) => createParser(context, vendor, headers),
   classify: (failure) => classify(failure, vendor),
   amend: amendRequest,
   authorize: ({ api_key = '' }, facts) => ({ 'x-api-key': api_key, ...workspaceOf(facts) }),

@@ -7,7 +7,7 @@ import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import type { Finish } from '../../src/chat/fold.ts'
 import { type AssistantPart, isBlank, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { ModelParser, ParseContext } from '../../src/provider.ts'
+import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import { readFrame } from '../frames.ts'
 import { type Json, number, object, string } from '../json.ts'
 import { type Block, openBlock } from './blocks.ts'
@@ -19,6 +19,7 @@ type OpenBlock = Block & { index: number; type: string }
 interface State {
   context: ParseContext
   vendor: string
+  headers: UpstreamFailure['headers']
   /** The message's id */
   id: string | undefined
   /** Open blocks by the vendor's index */
@@ -62,20 +63,25 @@ const HANDLERS = new Map<string, Handler>([
   ['ping', (state) => (state.stopReason !== undefined && ++state.lastPings > 1 ? onMessageStop(state) : [])],
   [
     'error',
-    ({ vendor }, event) => {
-      throw streamError(event, vendor)
+    ({ vendor, headers }, event) => {
+      throw streamError(event, vendor, headers)
     },
   ],
 ])
 
 /**
  * Throws the vendor's `error` event as a BatonError, and `upstream_disconnected` for a stream without its end. `vendor`
- * is the service behind the API, as errors name it.
+ * is the service behind the API, as errors name it; `headers` are the response's.
  */
-export function createParser(context: ParseContext, vendor: string): ModelParser {
+export function createParser(
+  context: ParseContext,
+  vendor: string,
+  headers: UpstreamFailure['headers'],
+): ModelParser {
   const state: State = {
     context,
     vendor,
+    headers,
     id: undefined,
     open: new Map(),
     blocks: 0,

@@ -13,9 +13,9 @@ import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 export const classify = (failure: UpstreamFailure): BatonError =>
   toError(readFailure(failure.body, failure.status), failure.headers)
 
-/** An error object that came as an event of a stream that had begun (6.1). */
-export const errorFromStream = (body: unknown): BatonError =>
-  toError(readFailure(asJson(body) ?? '', 200), {})
+/** An error object that came as an event of a stream that had begun (6.1), under the response's headers. */
+export const errorFromStream = (body: unknown, headers: UpstreamFailure['headers']): BatonError =>
+  toError(readFailure(asJson(body) ?? '', 200), headers)
 
 interface Failure {
   /** HTTP status; for an error inside a 200, the status that its body states */

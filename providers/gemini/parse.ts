@@ -15,13 +15,14 @@ import {
   type Usage,
 } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
-import type { ModelParser, ParseContext } from '../../src/provider.ts'
+import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
 import { argumentsJson, type Json, number, object, objects, string } from '../json.ts'
 import { errorFromStream } from './classify.ts'
 
 /** Throws an error in the stream or at its end as a BatonError, and `upstream_disconnected` if no finish reason came. */
-export const createParser = (context: ParseContext): ModelParser => new Answer(context)
+export const createParser = (context: ParseContext, headers: UpstreamFailure['headers']): ModelParser =>
+  new Answer(context, headers)
 
 type Growing = { kind: 'text' | 'reasoning'; index: number; text: string }
 interface Call {
@@ -42,6 +43,7 @@ interface Ending {
 /** The answer so far: the text part that is still growing, the calls held back, the latest finish reason. */
 class Answer implements ModelParser {
   readonly #context: ParseContext
+  readonly #headers: UpstreamFailure['headers']
   #events: ModelEvent[] = []
   #nextIndex = 0
   #growing: Growing | null = null
@@ -62,8 +64,9 @@ class Answer implements ModelParser {
   /** Why the vendor blocked the prompt */
   #blocked: string | null = null
 
-  constructor(context: ParseContext) {
+  constructor(context: ParseContext, headers: UpstreamFailure['headers']) {
     this.#context = context
+    this.#headers = headers
   }
 
   push(frame: SseFrame): ModelEvent[] {
@@ -102,7 +105,7 @@ class Answer implements ModelParser {
     const chunk = isRecord(outer.response) ? outer.response : outer
     // Relays write empty fields as null.
     const error = chunk.error ?? outer.error ?? undefined
-    if (error !== undefined) throw errorFromStream({ error })
+    if (error !== undefined) throw errorFromStream({ error }, this.#headers)
     this.#measure(object(chunk.usageMetadata))
     const { blockReason, blockReasonMessage } = object(chunk.promptFeedback)
     const blocked = specified(blockReason)

@@ -268,9 +268,10 @@ export function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   const { error = json.detail ?? json } = json
   const words = wordsOf(Array.isArray(error) ? listed(error) : error, json)
   const isApi = json.error !== undefined || json.detail !== undefined
+  const stated = status < 300 ? statusIn(object(error).code) : null
   // Gateways have shapes of their own (Cloudflare's `errors`: anomalyco/opencode#23773).
   const message = words.message || (isApi ? '' : presentable(body))
-  return { ...words, message, status, headers, html, isApi }
+  return { ...words, message, status: stated ?? status, headers, html, isApi }
 }
 
 /** Validation errors, one per field: `{loc: ["body", "model"], msg: "field required"}`. */

@@ -152,6 +152,10 @@ t.test('failures become errors of the catalogue', async (t) => {
     const read = (error: Record<string, unknown>) =>
       thrownBy(() => framed({ error }).flatMap((frame) => parserOf(anthropic, origin).push(frame)))
     const words = { message: 'litellm.RateLimitError: slow', type: 'None' }
+    const usedUp = {
+      'anthropic-ratelimit-tokens-remaining': '0',
+      'anthropic-ratelimit-tokens-reset': '2026-12-01T06:00:30Z',
+    }
     const tooLong = { message: 'Prompt exceeds max length', code: '1261' }
     t.match(
       read(tooLong),
@@ -165,6 +169,19 @@ t.test('failures become errors of the catalogue', async (t) => {
       [null, 'upstream_overloaded', null],
     ] as const)
       t.match(read({ ...words, code }), { code: meant, details: { upstream: { status } } })
+    const plain = JSON.stringify({ error: { ...words, code: 429 } })
+    t.match(
+      anthropic.classify({ status: 200, headers: {}, body: plain }),
+      { code: 'upstream_rate_limited', details: { upstream: { status: 429 } } },
+      '… and so has one in place of a stream',
+    )
+    const headers = { 'request-id': 'req_3', date: 'Tue, 01 Dec 2026 06:00:00 GMT', ...usedUp }
+    const parser = parserOf(anthropic, origin, headers)
+    t.match(
+      thrownBy(() => framed({ error: { type: 'rate_limit_error' } }).flatMap((frame) => parser.push(frame))),
+      { retryAfter: 30, details: { upstream: { request_id: 'req_3' } } },
+      '… and whatever else the response said before',
+    )
   })
 
   await t.test('where the answer counts as part of the window, less of an answer is asked for', async (t) => {

@@ -6,7 +6,7 @@ import type { ModelEvent } from '../../../src/chat/event.ts'
 import type { SseFrame } from '../../../src/sse.ts'
 import { EMPTY, NONE } from '../../patterns.ts'
 import { eventsOf, parserOf } from '../exchange.ts'
-import { fold, framesOf, thrownBy } from '../streams.ts'
+import { fold, framed, framesOf, thrownBy } from '../streams.ts'
 import { FIXTURES, fixture, origin } from './exchange.ts'
 
 const newParser = () => parserOf(gemini, origin)
@@ -138,6 +138,19 @@ t.test('an error within a stream is read like an error instead of a stream', asy
   t.match(wrapped, { code: 'upstream_rate_limited', retryAfter: 5 })
   const beside = thrownBy(() => parseChunks({ response: {}, error: { code: 503, message: 'Full.' } }))
   t.match(beside, { code: 'upstream_overloaded' })
+  const headers = { date: 'Tue, 01 Dec 2026 06:00:00 GMT' }
+  const details = [
+    {
+      '@type': 'type.googleapis.com/google.rpc.ErrorInfo',
+      metadata: { quotaResetTimeStamp: '2026-12-01T06:00:40Z' },
+    },
+  ]
+  const [limited] = framed({ error: { code: 429, details } })
+  t.match(
+    thrownBy(() => parserOf(gemini, origin, headers).push(limited as SseFrame)),
+    { retryAfter: 40 },
+    "a time is counted from the response's own",
+  )
   const broken = [JSON.stringify(done()), '{"candidates":'].map((data) => ({
     event: undefined,
     id: undefined,

@@ -398,6 +398,11 @@ t.test('failures become codes of the catalogue', async (t) => {
       { code: 'upstream_rejected', details: { upstream: { status: 402 } } },
       'OpenRouter gives the status as the code',
     )
+    t.match(
+      openai.classify({ status: 200, headers: {}, body: JSON.stringify(numbered) }),
+      { code: 'upstream_rejected', details: { upstream: { status: 402 } } },
+      '… also in place of a stream',
+    )
     const inText = { error: { message: 'litellm.AuthenticationError: no', type: 'None', code: '401' } }
     t.match(
       thrownBy(() => framed(inText).flatMap((frame) => parserOf(openai, origin).push(frame))),
