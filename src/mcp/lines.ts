@@ -59,6 +59,9 @@ const tailOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).sub
 /** Some programs begin their output, or each line, with it (typescript-sdk#2775). */
 const BYTE_ORDER_MARK = Buffer.from('\ufeff')
 
+/** How a notification begins, or a question of the server: neither answers a request. */
+const UNASKED = /^\s*\{[^{]*"method"/
+
 function readLine(whole: Buffer, reader: LineReader): void {
   const isMarked = whole.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK)
   const line = isMarked ? whole.subarray(BYTE_ORDER_MARK.length) : whole
@@ -75,7 +78,7 @@ function readLine(whole: Buffer, reader: LineReader): void {
   } catch {
     // This is an answer, though a broken one: its request would wait for a better one that never comes. Python writes
     // NaN, which JSON has not. A question has an id of the server's own, and a log of requests has theirs.
-    const hasMethod = isRecord(json) ? 'method' in json : /^\s*\{[^{]*"method"/.test(text.slice(0, ENDS))
+    const hasMethod = isRecord(json) ? 'method' in json : UNASKED.test(text.slice(0, ENDS))
     const isAnswer = !hasMethod && text.includes('"jsonrpc"')
     const id = isRecord(json) ? json.id : idIn(text, text)
     if (isAnswer && typeof id === 'number')
@@ -88,17 +91,21 @@ function readLine(whole: Buffer, reader: LineReader): void {
 /** Only the request behind an oversized answer fails, so that a stateful server keeps its state. */
 function dropLine(parts: Buffer[], reader: LineReader, maxBytes: number): void {
   const [head = '', tail = ''] = parts.map((part) => part.toString('latin1'))
+  if (UNASKED.test(head)) return
   const id = idIn(head, tail)
   if (id === undefined) void reader.close()
   else reader.onrefused?.(id, 'too_large', `The server's answer is larger than ${maxBytes} bytes.`)
 }
 
-/** The id of the request that a line answers, by its start and its end; undefined if neither has one. */
+/**
+ * The id of the request that a line answers, by its start and its end; undefined if neither has one. Some servers give it
+ * back as text.
+ */
 function idIn(head: string, tail: string): number | undefined {
-  const atStart = /^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)/.exec(head)
+  const atStart = /^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*"?(\d+)/.exec(head)
   // At the end of the line one brace closes the message, so this id is the message's own. Servers made with the C# SDK
   // write the members of a base class last (its JsonRpcMessage.cs).
-  const atEnd = /"id"\s*:\s*(\d+)\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$/.exec(tail)
+  const atEnd = /"id"\s*:\s*"?(\d+)"?\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$/.exec(tail)
   const id = atStart?.[1] ?? atEnd?.[1]
   return id === undefined ? undefined : Number(id)
 }

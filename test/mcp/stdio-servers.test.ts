@@ -254,6 +254,14 @@ t.test('an answer larger than the size limit fails its call and no other', async
     const backwards = call(mcp, child('good'), 'big, with its members in order', { bytes: 3_000_000, order })
     await fails(t, backwards, { kind: 'too_large', sent: true }, `its id is behind its result: ${order}`)
   }
+  const quoted = { bytes: 3_000_000, order: ['jsonrpc', 'id', 'result'], isText: true }
+  await fails(t, call(mcp, child('good'), 'big, with its members in order', quoted), { kind: 'too_large' })
+  const line = `{"jsonrpc":"2.0","method":"notifications/message","params":"${'x'.repeat(300_000)}"}\n`
+  t.equal(
+    await told(call(mcp, child('good'), 'chatter', { line, times: 1 })),
+    'said',
+    'a notification answers nothing',
+  )
   t.equal((await told<string>(call(mcp, child('good'), 'big', { bytes: 200_000 }))).length, 200_000)
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })

@@ -178,8 +178,12 @@ createInterface({ input: process.stdin }).on('line', (line) => {
   // The call's arguments become the answer, which is neither a result nor an error by JSON-RPC
   if (rpc.params?.name === 'broken') return write({ id: rpc.id, ...rpc.params.arguments })
   if (rpc.params?.name === 'big, with its members in order') {
-    const { bytes, order } = rpc.params.arguments ?? {}
-    const members = { jsonrpc: '2.0', id: rpc.id, result: text('x'.repeat(Number(bytes))) }
+    const { bytes, order, isText } = rpc.params.arguments ?? {}
+    const members = {
+      jsonrpc: '2.0',
+      id: isText ? String(rpc.id) : rpc.id,
+      result: text('x'.repeat(Number(bytes))),
+    }
     const ordered = (order as (keyof typeof members)[]).map((name) => [name, members[name]])
     return void process.stdout.write(`${JSON.stringify(Object.fromEntries(ordered))}\n`)
   }
