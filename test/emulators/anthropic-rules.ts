@@ -6,7 +6,7 @@
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import type { EmulatedModel } from './anthropic-models.ts'
 import { hasLoneSurrogate } from './http.ts'
-import { type Json, list, number, object, string } from './json.ts'
+import { isObject, type Json, list, number, object, string } from './json.ts'
 
 /** Thrown for a request that the emulated API refuses. */
 export class Refusal extends Error {
@@ -105,6 +105,21 @@ export function onlyKeys(value: Json, allowed: readonly string[], path: string):
   if (extra !== undefined) invalid(`${path === '' ? '' : `${path}.`}${extra}: Extra inputs are not permitted`)
 }
 
+/** By field, what each value must be, in the vendor's words (those of Pydantic). */
+const TYPED: readonly [expected: string, fits: (value: unknown) => boolean, fields: readonly string[]][] = [
+  ['list', Array.isArray, ['tools', 'stop_sequences']],
+  ['dictionary', isObject, ['metadata']],
+  ['number', (value) => typeof value === 'number', SAMPLING],
+  ['boolean', (value) => typeof value === 'boolean', ['stream']],
+]
+
+function checkTypes(body: Json): void {
+  for (const [expected, fits, fields] of TYPED) {
+    const wrong = fields.find((field) => body[field] !== undefined && !fits(body[field]))
+    if (wrong) invalid(`${wrong}: Input should be a valid ${expected}`)
+  }
+}
+
 /** Refuses a value that is given and not among `values`. */
 function oneOf(value: unknown, values: readonly string[], path: string): void {
   if (value === undefined || value === null || values.some((one) => one === value)) return
@@ -118,6 +133,7 @@ export function checkFields(body: Json, head: Head, model: EmulatedModel): void 
   const gated = GATED.filter(([, beta]) => head.betas.has(beta)).map(([field]) => field)
   const sampling = head.version === '2023-06-01' ? SAMPLING : []
   onlyKeys(body, [...FIELDS, ...sampling, ...gated], '')
+  checkTypes(body)
   checkMaxTokens(body, model)
   checkSystem(body.system)
   checkTools(body.tools)
@@ -333,7 +349,7 @@ function checkSampling(body: Json, model: EmulatedModel): void {
   if (top_k !== undefined) invalid('`top_k` must be unset when thinking is enabled.')
 }
 
-function checkRest({ stop_sequences, metadata, service_tier, stream }: Json): void {
+function checkRest({ stop_sequences, metadata, service_tier }: Json): void {
   if (list(stop_sequences).some((text) => String(text).trim() === '')) {
     invalid('stop_sequences: each stop sequence must contain non-whitespace')
   }
@@ -341,7 +357,6 @@ function checkRest({ stop_sequences, metadata, service_tier, stream }: Json): vo
   if (typeof (object(metadata).user_id ?? '') !== 'string')
     invalid('metadata.user_id: Input should be a valid string')
   oneOf(service_tier, ['auto', 'standard_only'], 'service_tier')
-  if (stream !== undefined && typeof stream !== 'boolean') invalid('stream: Input should be a valid boolean')
 }
 
 function checkCacheControl(body: Json): void {

@@ -32,6 +32,7 @@ export function checkBody(body: unknown, asked: Asked): void {
   if (text(body.model) === '')
     refuse("Missing required parameter: 'model'.", 'model', 'missing_required_parameter')
   checkModel(text(body.model), asked)
+  checkTypes(body)
   checkSettings(body, asked)
   checkTools(body, asked)
   if (typeof body.input === 'string') return
@@ -82,6 +83,31 @@ function checkVision(model: string, input: unknown[]): void {
 
 /** `our-…` is an operator's own deployment, whose name does not tell its model. */
 const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5-chat|^our-/.test(model)
+
+/** In the words of the API's own checks; null counts as absent. */
+function checkType(value: unknown, expected: string, at: string): void {
+  if (value === undefined || value === null || KINDS[expected]?.(value)) return
+  const kind = Array.isArray(value) ? 'array' : typeof value
+  const got = Number.isInteger(value) ? 'integer' : kind === 'number' ? 'decimal' : kind
+  const a = /^[aeiou]/.test(got) ? 'an' : 'a'
+  refuse(`Invalid type for '${at}': expected ${expected}, but got ${a} ${got} instead.`, at, 'invalid_type')
+}
+const KINDS: Record<string, (value: unknown) => boolean> = {
+  'a decimal': (value) => typeof value === 'number',
+  'an integer': Number.isInteger,
+  'a string': (value) => typeof value === 'string',
+  'an object': isObject,
+}
+
+function checkTypes({ temperature, top_p, max_output_tokens, metadata, text: form }: Json): void {
+  checkType(temperature, 'a decimal', 'temperature')
+  checkType(top_p, 'a decimal', 'top_p')
+  checkType(max_output_tokens, 'an integer', 'max_output_tokens')
+  checkType(metadata, 'an object', 'metadata')
+  for (const [name, value] of Object.entries(metadata ?? {})) checkType(value, 'a string', `metadata.${name}`)
+  checkType(form, 'an object', 'text')
+  oneOf(isObject(form) ? form.verbosity : undefined, ['low', 'medium', 'high'], 'text.verbosity')
+}
 
 function checkSettings(body: Json, asked: Asked): void {
   const model = text(body.model)
