@@ -16,13 +16,13 @@ import type { Scrub } from './scrub.ts'
 export interface Answer {
   exchange: Exchange
   parser: ModelParser
-  /** The failure that a body tells under the answer's head */
-  classify(body: string): BatonError
+  /** What is thrown for a body that is no stream, or ends one, and tells of a failure */
+  refused(body: string): Error
   scrub: Scrub
 }
 
 /**
- * Characters of text outside of frames that are kept for `classify`: an error may come as such text, in place of a
+ * Characters of text outside of frames that are kept for `refused`: an error may come as such text, in place of a
  * stream or of its rest.
  */
 const STRAY_TEXT = 64 << 10
@@ -31,12 +31,12 @@ const STRAY_TEXT = 64 << 10
 export const isError = (body: string): boolean => /^\s*[[{].*"error"/s.test(body)
 
 /**
- * Passes the answer's events on as they come and resolves after the last. Throws the adapter's BatonError,
- * `upstream_disconnected` for an answer that is cut, or what ended the exchange; earlier events have been passed on by
- * then.
+ * Passes the answer's events on as they come and resolves after the last. Throws the adapter's BatonError, what `refused`
+ * makes, `upstream_disconnected` for an answer that is cut, or what ended the exchange; earlier events have been passed
+ * on by then.
  */
 export async function readAnswer(
-  { exchange, parser, classify, scrub }: Answer,
+  { exchange, parser, refused, scrub }: Answer,
   take: (event: ModelEvent) => void,
 ): Promise<void> {
   const utf8 = new StringDecoder('utf8')
@@ -86,7 +86,7 @@ export async function readAnswer(
       // A bare JSON error may be sent as if it were a stream, or in place of its rest (wire/gemini.md 6.1).
       const body = stray.trim()
       const isFailure = sawFrame ? isError(body) : body !== ''
-      throw isFailure ? classify(body) : thrown
+      throw isFailure ? refused(body) : thrown
     }
   })
   if (failure !== undefined) throw failure

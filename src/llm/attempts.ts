@@ -81,7 +81,7 @@ export class Attempts {
           if (event.type !== 'usage') release()
         })
       } catch (thrown) {
-        if (!held) throw thrown
+        if (!held) throw thrown instanceof Refused ? thrown.error : thrown
         await this.#recover(thrown).catch((end: unknown) => {
           // The call is over: what the vendor had counted by then, before its first word, it may charge for.
           release()
@@ -111,13 +111,11 @@ export class Attempts {
     })
     const scrub = scrubber(secret)
     const head = await exchange.head()
-    const classify = (body: string) => scrub.error(deployment.classify({ ...head, body: scrub.text(body) }))
-    if (!isStream(head)) {
-      const body = await exchange.text(MAX_ERROR)
-      throw new Refused({ ...head, body }, classify(body))
-    }
+    const refused = (body: string) =>
+      new Refused({ ...head, body }, scrub.error(deployment.classify({ ...head, body: scrub.text(body) })))
+    if (!mayBeStream(head)) throw refused(await exchange.text(MAX_ERROR))
     this.#isStreaming = true
-    return { exchange, parser: deployment.parser(context, head.headers), classify, scrub }
+    return { exchange, parser: deployment.parser(context, head.headers), refused, scrub }
   }
 
   /** Makes the next attempt ready. Throws the error to give up with. */
@@ -182,8 +180,8 @@ function refusalIn(thrown: unknown): UpstreamFailure | null {
 }
 
 /**
- * A 2xx is a stream unless it says outright that it is something else: the type may be missing
- * (wire/openai.md 3), and a page of the network's edge or a bare JSON error may come with a 200.
+ * A 2xx is read as a stream unless it is a page of the network's edge: the type may be missing (wire/openai.md 3), and
+ * relays call streams JSON (xiaoliu10/claude-code-router-next#41, Wei-Shaw/sub2api#2826).
  */
-const isStream = ({ status, headers }: ResponseHead): boolean =>
-  status < 300 && !/\b(?:html|json)\b/i.test(headers['content-type'] ?? '')
+const mayBeStream = ({ status, headers }: ResponseHead): boolean =>
+  status < 300 && !/\bhtml\b/i.test(headers['content-type'] ?? '')

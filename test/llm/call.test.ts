@@ -128,9 +128,14 @@ t.test('a frame of several megabytes is one event', async (t) => {
   t.equal(textOf(batches).length, text.length)
 })
 
-t.test('an answer without a content type is read as a stream', async (t) => {
-  const server = await upstreamServer(t, (response) => response.writeHead(200).end(WHOLE))
-  t.equal(textOf((await collect(bench(t, server.url).call())).batches), 'hello')
+t.test('an answer without a content type, or under JSON’s, is read as the stream that it is', async (t) => {
+  const server = await upstreamServer(
+    t,
+    (response) => response.writeHead(200).end(WHOLE),
+    status(200, WHOLE, { 'content-type': 'application/json' }),
+  )
+  const { call } = bench(t, server.url)
+  for (const type of ['none', 'JSON']) t.equal(textOf((await collect(call())).batches), 'hello', type)
 })
 
 t.test('a head that only announces the answer is passed over', async (t) => {
