@@ -15,7 +15,7 @@ for file in src/server demo/demo demo/emulators; do echo 'console.log("serving")
 `
 const COMMANDS = ['start', 'demo', 'emulators']
 const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
-/** What a command does before it runs what is compiled: each that builds as `start` does need not be seen to. */
+/** What a command does before it runs what is compiled. One that builds as `start` does needs no walk of its own. */
 const builds = Object.values<string>(scripts).flatMap(
   (script) => /^(.*?)node --enable-source-maps dist\//.exec(script)?.[1] ?? [],
 )
