@@ -5,15 +5,15 @@
 import { isDeepStrictEqual } from 'node:util'
 import { BoundedMap } from '../bounded-map.ts'
 import type { CredentialFacts, CredentialSecret, Deployment, ReportedModel } from '../provider.ts'
+import { timeLimit } from '../within.ts'
 import { MAX_ANSWER } from './exchange.ts'
 import type { Requests } from './requests.ts'
 
 const FRESH_MS = 3_600_000
 /** A vendor whose list fails is not asked again with every turn. */
 const FAILED_MS = 60_000
-const SILENCE_MS = 15_000
-/** Nobody waits for a list, so nobody aborts the request for it. */
-const NEVER = new AbortController().signal
+/** Longest time that a list may take: while one is under way, no other is asked for. */
+const LONGEST_MS = 15_000
 /** Credentials come and go in a long-lived process. */
 const MOST_LISTS = 500
 const MOST_LEARNED = 2000
@@ -92,8 +92,7 @@ async function fetchList(
     headers: { accept: 'application/json', ...headers },
     path,
     body: null,
-    signal: NEVER,
-    silenceMs: SILENCE_MS,
+    signal: timeLimit(LONGEST_MS),
   })
   const { status } = await exchange.head()
   const body = await exchange.text(MAX_ANSWER)

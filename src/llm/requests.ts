@@ -34,8 +34,6 @@ interface HeadersInput {
 interface Outgoing extends HeadersInput, Pick<ExchangeRequest, 'body' | 'signal' | 'beforeSend'> {
   /** Joined to the deployment's root */
   path: string
-  /** Longest silence in milliseconds, if it is to be shorter than the configured limits */
-  silenceMs?: number
 }
 
 export interface Requests {
@@ -62,14 +60,14 @@ export function createRequests(deps: RequestsDeps): Requests {
   return {
     url,
     headers: headersFor,
-    send: (deployment, { secret, facts, headers, path, silenceMs = Infinity, ...request }) =>
+    send: (deployment, { secret, facts, headers, path, ...request }) =>
       new Exchange({
         ...request,
         dispatcher: connections.awake(),
         url: url(deployment, path),
         headers: headersFor(deployment, { secret, facts, headers }),
-        firstByteMs: Math.min(silenceMs, firstByteTimeoutMs),
-        idleMs: Math.min(silenceMs, idleTimeoutMs),
+        firstByteMs: firstByteTimeoutMs,
+        idleMs: idleTimeoutMs,
       }),
     close: connections.close,
   }
