@@ -46,10 +46,9 @@ export function createHistories(most = MOST_KEPT): Histories {
  * a giant chat is measured at the end of each of its turns.
  */
 function sizeOf(messages: readonly Message[], before: KeptHistory | undefined, most: number): number {
-  const count = before?.messages.length ?? 0
-  const goesOn = before !== undefined && messages[count - 1] === before.messages[count - 1]
-  let size = goesOn ? before.size : 0
-  for (let at = goesOn ? count : 0; at < messages.length && size <= most; at++) {
+  const goesOn = before !== undefined && messages[before.messages.length - 1] === before.messages.at(-1)
+  let [at, size] = goesOn ? [before.messages.length, before.size] : [0, 0]
+  for (; at < messages.length && size <= most; at++) {
     size += JSON.stringify(messages[at]?.parts).length + OVERHEAD
   }
   return size

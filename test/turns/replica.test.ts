@@ -114,6 +114,15 @@ const message = (seq: number, words = 'x'.repeat(700)): Message => ({
 })
 const messages = (from: number, to: number) =>
   Array.from({ length: to - from + 1 }, (_, i) => message(from + i))
+/** Messages that tell when they are measured. */
+const counted = (list: Message[], count: () => void): Message[] =>
+  list.map(({ parts, ...rest }) => ({
+    ...rest,
+    get parts() {
+      count()
+      return parts
+    },
+  }))
 const start = (history: Message[], rewrites: number) => ({ history, rewrites })
 
 t.test('the kept history precedes the new messages unless the history was rewritten', async (t) => {
@@ -152,28 +161,30 @@ t.test('the least recently used history is dropped, and no history takes above a
 
 t.test('a history that is too long to be kept is not measured to its end', async (t) => {
   let measured = 0
-  const counted = messages(1, 1000).map(({ parts, ...rest }) => ({
-    ...rest,
-    get parts() {
-      measured++
-      return parts
-    },
-  }))
   const histories = createHistories(10_000)
-  histories.keep('a', 0, counted)
+  histories.keep(
+    'a',
+    0,
+    counted(messages(1, 1000), () => measured++),
+  )
   t.equal(histories.kept('a'), undefined)
   t.equal(measured, 3, 'about a thousand characters each, and a quarter of the room')
 })
 
 t.test('a history that grows is measured by its new messages', async (t) => {
+  let measured = 0
   const histories = createHistories(10_000)
-  const long = messages(1, 2)
+  const long = counted(messages(1, 2), () => measured++)
   histories.keep('a', 0, long)
   histories.keep('a', 0, [...long, message(3)])
   t.equal(histories.kept('a'), undefined, 'the messages that were kept before count, too')
   histories.keep('a', 0, long)
+  measured = 0
   histories.keep('a', 0, [...long, message(3, 'short')])
   t.equal(histories.kept('a')?.seq, 3)
+  t.equal(measured, 0, 'no message is measured twice')
   for (const session of ['b', 'c', 'd']) histories.keep(session, 0, messages(1, 2))
   t.ok(histories.kept('a'), 'the kept messages count once')
+  histories.keep('a', 1, messages(1, 3))
+  t.equal(histories.kept('a'), undefined, 'a history that was rewritten is measured anew')
 })
