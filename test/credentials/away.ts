@@ -47,6 +47,12 @@ t.test('work that failed is begun again once the time is over for which its fail
   await eventually(() => works.size === 0)
   await outcome()
   t.equal(begun, 2)
+  const unavailable = async () => {
+    begun++
+    throw away()
+  }
+  for (const _ of [1, 2]) await t.rejects(shared(works, 'other', unavailable, 60_000))
+  t.equal(begun, 4, 'a store that was away is asked again at once')
 })
 
 t.test('a write that fails for an unknown reason is tried four times', async (t) => {

@@ -1,10 +1,10 @@
 /** Which credential a turn gets: the rule, and its refusals. */
 import t from 'tap'
-import type { BatonError } from '../../src/errors.ts'
 import type { Credential } from '../../src/store/store.ts'
 import { credential } from '../contracts/store-credentials.ts'
 import { newSession, openRequest, owner } from '../contracts/store-rows.ts'
 import { world } from './shared-world.ts'
+import { refusal } from './world.ts'
 
 t.test('a turn takes the named credential, the default, the only active or the environment’s', async (t) => {
   const { credentials, choice } = world.replica({ env: { OPENAI_API_KEY: 'sk-env-1' } })
@@ -16,19 +16,18 @@ t.test('a turn takes the named credential, the default, the only active or the e
     const chosen = await choice.resolve({ owner, provider, credential_id: id }, provider)
     return { id: chosen.facts.id, secret: await chosen.secret() }
   }
-  const refusal = async (provider: string, id: string | null = null) =>
-    choice.resolve({ owner, provider, credential_id: id }, provider).then(
-      () => 'chosen',
-      (error: BatonError) => error.code,
-    )
+  const refused = (provider: string, id: string | null = null) =>
+    refusal(choice.resolve({ owner, provider, credential_id: id }, provider))
 
   t.same(await pick('openai'), { id: 'cred_env_openai', secret: { api_key: 'sk-env-1' } })
-  t.equal(await refusal('anthropic'), 'no_credential')
-  const none = choice.resolve({ owner, provider: 'anthropic', credential_id: null }, 'anthropic')
-  t.match(await none.catch((error) => error), { details: { provider: 'anthropic' } })
-  t.equal(
-    await refusal('anthropic', 'cred_env_anthropic'),
-    'no_credential',
+  t.match(await refused('anthropic'), {
+    code: 'no_credential',
+    message: /the default or the only one\. Add one with POST/,
+    details: { provider: 'anthropic' },
+  })
+  t.match(
+    await refused('anthropic', 'cred_env_anthropic'),
+    { code: 'no_credential' },
     'a key of the environment that is gone',
   )
   const a = await add('openai', 'sk-a')
@@ -49,12 +48,12 @@ t.test('a turn takes the named credential, the default, the only active or the e
     'a disabled default does not give way to one of several',
   )
   await credentials.delete(scope, third)
-  t.equal(
-    await refusal('openai', b),
-    'no_credential',
+  t.match(
+    await refused('openai', b),
+    { code: 'no_credential', message: /is disabled/ },
     'a disabled credential that is named does not give way',
   )
-  t.equal(await refusal('openai', 'cred_gone'), 'no_credential')
+  t.match(await refused('openai', 'cred_gone'), { code: 'no_credential', message: /does not exist any more/ })
   const env = { ANTHROPIC_API_KEY: 'sk-env-3', ANTHROPIC_WORKSPACE_ID: 'wrkspc_env' }
   const anthropic = { owner, provider: 'anthropic', credential_id: null }
   const placed = await world.replica({ env }).choice.resolve(anthropic, 'anthropic')
@@ -65,11 +64,15 @@ t.test('a turn takes the named credential, the default, the only active or the e
   t.equal((await pick('openai', other)).id, a, 'a named credential of another provider is passed over')
   const row = await world.store.credentials.get(scope, other)
   await world.store.credentials.fail(other, row?.version ?? 0, 'refresh_lost')
-  t.equal(await refusal('anthropic'), 'credential_needs_reauth')
-  t.equal(await refusal('anthropic', other), 'credential_needs_reauth')
+  t.match(await refused('anthropic'), { code: 'credential_needs_reauth' })
+  t.match(await refused('anthropic', other), { code: 'credential_needs_reauth' })
   const ended = await add('openai', 'sk-d', { default: true })
   await world.store.credentials.fail(ended, 1, 'refresh_lost')
-  t.equal(await refusal('openai'), 'credential_needs_reauth', 'a default is not passed over in silence')
+  t.match(
+    await refused('openai'),
+    { code: 'credential_needs_reauth' },
+    'a default is not passed over in silence',
+  )
   await credentials.delete(scope, ended)
   await credentials.delete(scope, b)
   await world.store.credentials.fail(a, 1, 'refresh_lost')
@@ -100,7 +103,7 @@ t.test('a turn takes the named credential, the default, the only active or the e
   })
   await credentials.delete(scope, open)
   const stranger = { owner: 'someone-else', provider: 'gemini', credential_id: login.id }
-  t.equal(await choice.resolve(stranger, 'gemini').catch((error) => error.code), 'no_credential')
+  t.match(await refusal(choice.resolve(stranger, 'gemini')), { code: 'no_credential' })
   const elsewhere = { owner, provider: 'openai', credential_id: 'cred_gone' }
   const switched = await choice.resolve(elsewhere, 'gemini')
   t.equal(

@@ -238,7 +238,7 @@ t.test(
       response.end(WHOLE)
     }
     const server = await upstreamServer(t, whole, whole, long, whole)
-    const { call } = bench(t, server.url)
+    const { call } = bench(t, server.url, { limits: { upstreamConnections: 1 } })
     await collect(call())
     let clock = Date.now()
     mock.method(Date, 'now', () => clock)
@@ -252,6 +252,7 @@ t.test(
     t.equal((await collect(call())).thrown, undefined)
     end()
     t.equal((await collect(inUse)).thrown, undefined)
+    t.equal(server.connections(), 3, 'one before, and one after each sleep')
   },
 )
 
