@@ -64,20 +64,19 @@ t.test('a turn that leaves the line for a slot takes no slot, and the next one g
 
 t.test('ids that are added within a moment are written together, each once', async (t) => {
   const writes: string[][] = []
-  const gathered = gathering(async (ids) => void writes.push(ids), 5)
+  const { opened: again, open } = gate()
+  const write = async (ids: string[]) => {
+    await new Promise(setImmediate)
+    if (writes.push(ids) === 2) open()
+  }
+  const gathered = gathering(write, 5)
   for (const id of ['a', 'b', 'a']) gathered.add(id)
   await gathered.flush()
   t.strictSame(writes, [['a', 'b']])
   await gathered.flush()
   t.equal(writes.length, 1, 'nothing is written while nothing waits')
-  const written = new Promise<void>((resolve) => {
-    const later = gathering(async (ids) => {
-      writes.push(ids)
-      resolve()
-    }, 5)
-    later.add('c')
-  })
-  await written
+  gathered.add('c')
+  await again
   t.strictSame(writes[1], ['c'])
 })
 
