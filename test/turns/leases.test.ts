@@ -64,6 +64,7 @@ async function watching(
 t.test('a look for work prolongs the process’s own leases before it takes over lost turns', async (t) => {
   const asked: string[] = []
   const heartbeat = async () => {
+    await new Promise(setImmediate)
     asked.push('heartbeat')
     return [{ session_id: 'ses_1', cancelled_turn: null }]
   }
@@ -119,7 +120,9 @@ t.test('leases are prolonged while a look for work goes on', async (t) => {
   }
   const { own } = await watching(t, { heartbeat, recover: () => new Promise(() => {}) })
   own('ses_1')
-  mock.timers.tick(200_000)
+  mock.timers.tick(199_999)
+  t.equal(beats, 0)
+  mock.timers.tick(1)
   t.equal(beats, 1)
 })
 
