@@ -4,7 +4,6 @@
  */
 import type { Readable } from 'node:stream'
 import { type JSONRPCMessage, parseJSONRPCMessage, type Transport } from '@modelcontextprotocol/client'
-import { isRecord } from '../chat/json.ts'
 import { repairMessage } from './answer.ts'
 import type { McpErrorKind } from './contract.ts'
 
@@ -22,11 +21,9 @@ export function readLines(stdout: Readable, reader: LineReader, maxBytes: number
   let parts: Buffer[] = []
   let size = 0
   const add = (part: Buffer): void => {
-    const wasAbove = size > maxBytes
     size += part.length
     parts.push(part)
-    if (size > maxBytes)
-      parts = wasAbove ? [parts[0] ?? part, tailOf(parts.slice(1))] : [headOf(parts), tailOf(parts)]
+    if (size > maxBytes) parts = [headOf(parts), tailOf(parts)]
     else if (parts.length === MOST_PARTS) parts = [Buffer.concat(parts)]
   }
   stdout.on('data', (chunk: Buffer) => {
@@ -45,7 +42,7 @@ export function readLines(stdout: Readable, reader: LineReader, maxBytes: number
       parts = []
       size = 0
     }
-    if (from < chunk.length) add(chunk.subarray(from))
+    add(chunk.subarray(from))
   })
   // The stream closes after it.
   stdout.on('error', () => {})
@@ -68,19 +65,19 @@ function readLine(whole: Buffer, reader: LineReader): void {
   // A line that does not begin with `{` is chatter: letting a parser find that out costs many times as much.
   if (line.find((byte) => byte > 32) !== 123) return
   const text = line.toString('utf8')
-  let json: unknown
+  let json: Record<string, unknown> | undefined
   let message: JSONRPCMessage
   try {
     json = JSON.parse(text)
     // So is any other JSON, such as a log's: the SDK takes fifty times as long to refuse it, two seconds for a pipe full.
-    if (!isRecord(json) || json.jsonrpc !== '2.0') return
+    if (json?.jsonrpc !== '2.0') return
     message = parseJSONRPCMessage(repairMessage(json))
   } catch {
     // This is an answer, though a broken one: its request would wait for a better one that never comes. Python writes
     // NaN, which JSON has not. A question has an id of the server's own, and a log of requests has theirs.
-    const hasMethod = isRecord(json) ? 'method' in json : UNASKED.test(text.slice(0, ENDS))
+    const hasMethod = json ? 'method' in json : UNASKED.test(text.slice(0, ENDS))
     const isAnswer = !hasMethod && text.includes('"jsonrpc"')
-    const id = isRecord(json) ? json.id : idIn(text, text)
+    const id = json ? json.id : idIn(text, text)
     if (isAnswer && typeof id === 'number')
       reader.onrefused?.(id, 'protocol', "The server's answer is not valid JSON-RPC.")
     return
@@ -90,7 +87,7 @@ function readLine(whole: Buffer, reader: LineReader): void {
 
 /** Only the request behind an oversized answer fails, so that a stateful server keeps its state. */
 function dropLine(parts: Buffer[], reader: LineReader, maxBytes: number): void {
-  const [head = '', tail = ''] = parts.map((part) => part.toString('latin1'))
+  const [head = '', tail = ''] = parts.map(String)
   if (UNASKED.test(head)) return
   const id = idIn(head, tail)
   if (id === undefined) void reader.close()
