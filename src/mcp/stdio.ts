@@ -45,8 +45,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
   const env = childEnv(spec.env ?? {})
   const plain = { command: spec.command ?? '', args: spec.args ?? [] }
   const { command, args } = options.sandbox?.around(plain.command, plain.args) ?? plain
-  let child: Child | null = null
-  let ended: Promise<void> | null = null
+  let running: { child: Child; group: number; ended: Promise<void> } | null = null
   let ending = ''
   /** The process reads no more: nobody runs what is sent now, though its last output is still being read */
   let isLeaving = false
@@ -55,50 +54,51 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
   const transport: StdioTransport = {
     stderr: null,
     async start() {
-      const started = spawn(command, args, { env, detached: true, stdio: 'pipe', shell: false })
-      const running = spawned(started, spec)
+      const child = spawn(command, args, { env, detached: true, stdio: 'pipe', shell: false })
+      const started = spawned(child, spec)
+      const group = child.pid
       // A process that did not start may have no pipes either, as with too many open files.
-      if (started.pid === undefined) return running
-      child = started
-      started.stderr.on('data', (chunk: Buffer) => {
+      if (group === undefined) return started
+      child.stderr.on('data', (chunk: Buffer) => {
         stderr = Buffer.concat([stderr, chunk]).subarray(-STDERR_BYTES)
       })
       // Without its pipes the process is of no use, however long it lives on: a call would wait for its whole timeout.
-      started.stdout.once('close', () => void transport.close())
-      started.stdin.on('error', () => void transport.close())
+      child.stdout.once('close', () => void transport.close())
+      child.stdin.on('error', () => void transport.close())
       // Before the wait, in which the process may be closed already: then it must not be left running.
-      const group = started.pid
       options.watchdog.add(group)
-      const closed = new Promise((resolve) => started.once('close', resolve))
-      ended = exit(started).then(async (how) => {
+      const closed = new Promise((resolve) => child.once('close', resolve))
+      const ended = exit(child).then(async (how) => {
         isLeaving = true
         // The leader is gone, its group may not be. A group's id is not given out again before the group is empty.
         killGroup(group, 'SIGKILL')
         options.watchdog.remove(group)
-        await drained(started, closed)
+        await drained(child, closed)
         ending = how
         transport.onclose?.()
       })
-      readLines(started.stdout, transport, options.maxBytes)
-      return running
+      running = { child, group, ended }
+      readLines(child.stdout, transport, options.maxBytes)
+      return started
     },
     send(message) {
       return new Promise((resolve, reject) => {
-        if (!child || isLeaving)
+        if (!running || isLeaving)
           return reject(
             new McpError('disconnected', `${spec.name} ${ending || 'is not running'}`, { sent: false }),
           )
+        const { child, ended } = running
         child.stdin.write(`${JSON.stringify(message)}\n`, (error) => {
           if (!error) return resolve()
           // The process closed its end, as a rule because it ends: how it ended says more than the pipe's error, and is
           // heard first.
-          void settles(ended ?? Promise.resolve(), GRACE_MS).then(() => reject(error))
+          void settles(ended, GRACE_MS).then(() => reject(error))
         })
       })
     },
     async close() {
-      if (!child || !ended) return transport.onclose?.()
-      const group = child.pid as number
+      if (!running) return transport.onclose?.()
+      const { child, group, ended } = running
       isLeaving = true
       child.stdin.end()
       if (await settles(ended, GRACE_MS)) return
@@ -122,8 +122,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
 function spawned(child: Child, { name, command = '', isConfigured }: McpServerSpec): Promise<void> {
   return new Promise((resolve, reject) => {
     child.once('spawn', resolve)
-    // Stays on: a later failure to signal the process must not be an uncaught error.
-    child.on('error', (error: NodeJS.ErrnoException) => {
+    child.once('error', (error: NodeJS.ErrnoException) => {
       // The error's words name the program, which is not for all owners.
       const said = isConfigured ? ` (${error.code})` : `: ${error.message}`
       const why = error.code === 'ENOENT' ? said + whyMissing(command) : said
@@ -153,7 +152,7 @@ const exit = (child: Child): Promise<string> =>
  */
 async function drained(child: Child, closed: Promise<unknown>): Promise<void> {
   await settles(closed, DRAIN_MS)
-  for (const stream of [child.stdin, child.stdout, child.stderr]) stream.destroy()
+  for (const stream of [child.stdout, child.stderr]) stream.destroy()
 }
 
 function killGroup(group: number, signal: NodeJS.Signals): void {
