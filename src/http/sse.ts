@@ -188,7 +188,6 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => void): P
   }, pingMs).unref()
   raw.on('drain', hurry)
   onceClosed(raw, () => {
-    clearTimeout(greeting)
     clearInterval(ping)
     hurry()
   })
