@@ -1,13 +1,14 @@
-/** A server's process and its variables, without a protocol. */
+/** A server's process, what it says, and its variables, without a protocol. */
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { Readable } from 'node:stream'
 import { mock } from 'node:test'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { childEnv } from '../../src/mcp/child-env.ts'
+import { type LineReader, readLines } from '../../src/mcp/lines.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
 import { held } from '../memory.ts'
-import { eventually } from '../waiting.ts'
 import { fails } from './door.ts'
 
 t.test('a process that has ended is no longer watched, since its id may be used again', async (t) => {
@@ -101,24 +102,99 @@ t.test('a message to a process that has ended, or is being ended, is refused as 
   await fails(t, stubborn.send(ping), unsent, 'it is being ended')
 })
 
-t.test('a line that comes byte by byte takes little more room than its bytes', async (t) => {
-  const write = `for (let i = 0; i < 300_000; i++) fs.writeSync(1, ' '); fs.writeSync(2, 'all'); process.stdin.resume()`
-  const spec = {
-    key: 'k',
-    name: 's',
-    transport: 'stdio',
-    command: process.execPath,
-    allowPrivate: false,
-  } as const
-  const watchdog = { add() {}, remove() {}, stop() {} }
-  const options = { maxBytes: 1_000_000, watchdog, sandbox: null }
-  const transport = createStdioTransport({ ...spec, args: ['-e', write] }, options)
-  t.teardown(() => transport.close())
+/** What is read of pieces of output: methods and ids, refusals, and the end that a lost answer asks for. */
+async function read(pieces: (string | Buffer)[], maxBytes = 1_000): Promise<string[]> {
+  const heard: string[] = []
+  const stdout = new Readable({ read() {} })
+  const reader: LineReader = {
+    onmessage: (message) => void heard.push('method' in message ? message.method : `answer ${message.id}`),
+    onrefused: (id, kind) => void heard.push(`${id} ${kind}`),
+    close: async () => void heard.push('closed'),
+  }
+  readLines(stdout, reader, maxBytes)
+  for (const piece of pieces) stdout.push(typeof piece === 'string' ? Buffer.from(piece) : piece)
+  stdout.push(null)
+  await once(stdout, 'end')
+  return heard
+}
+
+const bytewise = (text: string): Buffer[] => [...Buffer.from(text)].map((byte) => Buffer.of(byte))
+
+t.test('what a process says is read line by line, wherever it is cut', async (t) => {
+  const answer = (text = '') => `{"jsonrpc":"2.0","id":0,"result":{"text":"${text}"}}`
+  const plain = answer('ä€🙂')
+  const x = (count: number) => 'x'.repeat(count)
+  for (const [output, expected, why] of [
+    [`${plain}\r\n\n${plain}\n`, ['answer 0', 'answer 0'], 'CR LF, and an empty line'],
+    [`\ufeff${plain}\n\ufeff${plain}\n`, ['answer 0', 'answer 0'], 'byte order marks'],
+    [
+      ` \t${plain}\n[${plain}]\n0\n\u0000${plain}\n${plain}`,
+      ['answer 0'],
+      'what does not begin with {, or is cut',
+    ],
+    [`${answer(x(9_000))}\n${plain}\n`, ['0 too_large', 'answer 0'], 'a line above the cap'],
+    [`\t{ "id" : 12, "jsonrpc" : "2.0", "result": "${x(9_000)}" }\n`, ['12 too_large'], 'its id comes first'],
+    [
+      `{"jsonrpc": "2.0", "result": "${x(9_000)}", "id": 7 }\r\n`,
+      ['7 too_large'],
+      'its id comes last, as from Go',
+    ],
+    [
+      `{"result": "${x(9_000)}", "id" : 7 , "jsonrpc" : "2.0" }\n`,
+      ['7 too_large'],
+      'last but one, as from C#',
+    ],
+    [
+      `{"jsonrpc":"2.0","id":"a","result":{"text":"${x(9_000)}","id":7}}\n`,
+      ['closed'],
+      'an inner id at the end',
+    ],
+    [`{"jsonrpc":"2.0","method":"m","params":{"id":7,"text":"${x(9_000)}"}}\n`, [], 'it answers nothing'],
+    [`{"jsonrpc":"2.0","id":"7","result":{"text":"${x(9_000)}"}}\n`, ['7 too_large'], 'its id as text'],
+    [`{"result":{"text":"${x(9_000)}"},"id":"7"}\n`, ['7 too_large'], 'and at the end'],
+    [`${x(9_000)}{"jsonrpc":"2.0","id":7}, ${x(300)}\n${plain}\n`, ['closed', 'answer 0'], 'no id at an end'],
+    ['{"jsonrpc":"2.0","id":7,"result":{"method":NaN}}\n', ['7 protocol'], 'no JSON, as Python writes it'],
+    ['{"jsonrpc":"2.0","result":NaN,"id":7}\n', ['7 protocol'], 'its id comes last'],
+    [' {"jsonrpc":"2.0","id":7,"method":"m",NaN}\n{"id":7,"result":NaN}\n', [], 'a question, and a log'],
+    ['{"jsonrpc":"2.0","result":{},"id":7,"more":1}\n', ['7 protocol'], 'no JSON-RPC'],
+    [
+      '{"jsonrpc":"2.0","id":"7"}\n{"jsonrpc":"2.0","id":7,"method":1}\n{"id":7}\n',
+      [],
+      'neither, nor an answer',
+    ],
+  ] as const) {
+    t.same(await read([output]), expected, why)
+    t.same(await read(bytewise(output)), expected, `${why}, byte by byte`)
+  }
+  const { length } = Buffer.from(plain)
+  t.same(await read([plain, '\n'], length), ['answer 0'], 'a line as large as the cap')
+  t.same(await read([plain, '\n'], length - 1), ['0 too_large'], 'a line one byte above it')
+})
+
+t.test('a line takes little more room than its bytes, and hardly any above the cap', async (t) => {
+  const stdout = new Readable({ read() {} })
+  readLines(stdout, { close: async () => {} }, 1_000_000)
   const before = await held('heapUsed')
-  await transport.start()
-  await eventually(() => transport.obituary().words === 'all')
+  for (let i = 0; i < 300_000; i++) stdout.emit('data', Buffer.of(32))
   const kept = (await held('heapUsed')) - before
-  t.ok(kept < 4_000_000, `${kept} bytes`)
+  t.ok(kept < 4_000_000, `${kept} bytes of single ones`)
+  const outside = await held('arrayBuffers')
+  for (let i = 0; i < 3; i++) stdout.emit('data', Buffer.alloc(2_000_000, 32))
+  const left = (await held('arrayBuffers')) - outside
+  t.ok(left < 100_000, `${left} bytes above the cap`)
+  stdout.destroy(new Error('EIO'))
+  await new Promise((resolve) => stdout.once('close', resolve))
+})
+
+t.test('lines of a flood are read piece by piece, and other work goes on in between', async (t) => {
+  const stdout = new Readable({ read() {} })
+  const done: string[] = []
+  readLines(stdout, { close: async () => {}, onmessage: () => void done.push('line') }, 1_000)
+  for (let i = 0; i < 2; i++) stdout.push('{"jsonrpc":"2.0","method":"m"}\n')
+  setImmediate(() => done.push('other work'))
+  stdout.push(null)
+  await once(stdout, 'end')
+  t.same(done, ['line', 'other work', 'line'])
 })
 
 t.test('a process that cannot start because too many files are open fails alone', async (t) => {

@@ -1,6 +1,6 @@
 /**
  * A raw MCP server over stdio. Its tools show the process and misbehave on demand. The first argument names how the
- * server itself misbehaves: `silent`, `stubborn`, `noisy`, `marked`, `modern`, `undecided` (refuses `initialize`, and is
+ * server itself misbehaves: `silent`, `stubborn`, `noisy`, `modern`, `undecided` (refuses `initialize`, and is
  * silent in the newer revision), `unlicensed` (refuses `initialize` for a reason of its own), `ancient`, `dead`,
  * `listless` (refuses `tools/list`), `torn` (refuses its second page once), or anything else for a healthy server.
  */
@@ -152,8 +152,6 @@ if (mode === 'stubborn') {
   process.on('SIGTERM', () => {})
   setInterval(() => {}, 1_000)
 }
-// As .NET and PowerShell begin a stream
-if (mode === 'marked') process.stdout.write('\ufeff')
 if (mode === 'noisy') process.stdout.write('Server starting...\n{"not": "json-rpc"}\n\n\u0000\u0001\n')
 
 createInterface({ input: process.stdin }).on('line', (line) => {
@@ -172,21 +170,8 @@ createInterface({ input: process.stdin }).on('line', (line) => {
     // A log that has the beginning of each message
     process.stdout.write(`{"jsonrpc":"2.0","id":${rpc.id},"method":"${rpc.method}","par...\n`)
   }
-  // As Python writes it
-  if (rpc.params?.name === 'no JSON')
-    return void process.stdout.write(`{"jsonrpc":"2.0","id":${rpc.id},"result":{"content":[],"rows":NaN}}\n`)
   // The call's arguments become the answer, which is neither a result nor an error by JSON-RPC
   if (rpc.params?.name === 'broken') return write({ id: rpc.id, ...rpc.params.arguments })
-  if (rpc.params?.name === 'big, with its members in order') {
-    const { bytes, order, isText } = rpc.params.arguments ?? {}
-    const members = {
-      jsonrpc: '2.0',
-      id: isText ? String(rpc.id) : rpc.id,
-      result: text('x'.repeat(Number(bytes))),
-    }
-    const ordered = (order as (keyof typeof members)[]).map((name) => [name, members[name]])
-    return void process.stdout.write(`${JSON.stringify(Object.fromEntries(ordered))}\n`)
-  }
   const isTearing = mode === 'torn' && rpc.params?.cursor !== undefined
   isTorn ||= isTearing
   if (isTearing || (mode === 'listless' && rpc.method === 'tools/list'))
