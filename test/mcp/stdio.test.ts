@@ -10,16 +10,25 @@ import { type LineReader, readLines } from '../../src/mcp/lines.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
 import { held } from '../memory.ts'
 import { fails } from './door.ts'
+import { ended } from './processes.ts'
 
-t.test('a process that has ended is no longer watched, since its id may be used again', async (t) => {
+t.test('a process that has ended takes its descendants along, and its id is watched no more', async (t) => {
   const told: string[] = []
   const watchdog = {
     add: (group: number) => told.push(`add ${group}`),
     remove: (group: number) => told.push(`remove ${group}`),
     stop() {},
   }
+  const script = "trap '' TERM; sleep 600 >&- 2>&- & echo $! >&2"
   const transport = createStdioTransport(
-    { key: 'k', name: 's', transport: 'stdio', command: '/bin/sh', args: ['-c', ':'], allowPrivate: false },
+    {
+      key: 'k',
+      name: 's',
+      transport: 'stdio',
+      command: '/bin/sh',
+      args: ['-c', script],
+      allowPrivate: false,
+    },
     { maxBytes: 1_000, watchdog, sandbox: null },
   )
   const closed = new Promise<void>((resolve) => {
@@ -29,9 +38,15 @@ t.test('a process that has ended is no longer watched, since its id may be used 
   await closed
   const group = /\d+/.exec(told[0] ?? '')?.[0]
   t.same(told, [`add ${group}`, `remove ${group}`])
+  const { words } = transport.obituary()
+  t.match(words, /^\d+$/)
+  await ended(Number(words))
 })
 
-t.test('a process that is closed while it starts is ended, and so is the wait', async (t) => {
+t.test('a process that is closed while it starts ends as its stdin does, and so does the wait', async (t) => {
+  // No wait ends by its time.
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
   const groups = new Set<number>()
   const watchdog = {
     add: (group: number) => void groups.add(group),
@@ -46,7 +61,7 @@ t.test('a process that is closed while it starts is ended, and so is the wait', 
   const starting = transport.start()
   await transport.close()
   await starting
-  t.match(transport.obituary(), { ending: /^(?:exited|was ended)/ })
+  t.match(transport.obituary(), { ending: 'exited with code 0' })
   t.equal(groups.size, 0)
 })
 
@@ -74,7 +89,7 @@ t.test('the output of a process that closes its pipes before it exits is not wai
 })
 
 t.test('a message to a process that has ended, or is being ended, is refused as never sent', async (t) => {
-  const unsent = { kind: 'disconnected', sent: false }
+  const unsent = { kind: 'disconnected', sent: false, message: 's is not running' }
   const ping = { jsonrpc: '2.0', id: 1, method: 'ping' } as const
   const started = async (script: string, remove = () => {}) => {
     const transport = createStdioTransport(
@@ -92,11 +107,11 @@ t.test('a message to a process that has ended, or is being ended, is refused as 
     await transport.start()
     return transport
   }
-  const ended = new Promise((resolve) => {
+  const dead = new Promise((resolve) => {
     // A descendant that left the group holds the pipes: the end is known before all of the output is read.
     const dying = started('setsid sleep 5 & exit 0', () => resolve(dying.then(({ send }) => send(ping))))
   })
-  await fails(t, ended, unsent, 'it has ended')
+  await fails(t, dead, unsent, 'it has ended')
   const stubborn = await started("trap '' TERM; sleep 1; exit 0")
   void stubborn.close()
   await fails(t, stubborn.send(ping), unsent, 'it is being ended')
