@@ -228,30 +228,32 @@ t.test('a process that cannot start because too many files are open fails alone'
 })
 
 t.test('a gateway that is killed takes along the groups that are watched then, and no others', async (t) => {
-  const started = ['let go', 'ended', 'watched'].map(() => {
+  const started = ['let go', 'ended', 'ended', 'watched', 'watched'].map(() => {
     const child = spawn('/bin/sleep', ['600'], { detached: true, stdio: 'ignore' })
     t.teardown(() => child.kill('SIGKILL'))
     return child
   })
-  const [letGo, ended, watched] = started
+  const [letGo, ...groups] = started
   const script = `
     import { setTimeout as sleep } from 'node:timers/promises'
     import { createWatchdog } from '${new URL('../../src/mcp/watchdog.js', import.meta.url)}'
-    const [letGo, ended, watched] = ${JSON.stringify(started.map(({ pid }) => pid))}
+    const [letGo, ...groups] = ${JSON.stringify(started.map(({ pid }) => pid))}
     const stopped = createWatchdog()
     stopped.add(letGo)
     stopped.stop()
     await sleep(200)
     const watchdog = createWatchdog()
-    for (const group of [ended, watched]) watchdog.add(group)
-    watchdog.remove(ended)
+    for (const group of groups) watchdog.add(group)
+    for (const group of groups.slice(0, 2)) watchdog.remove(group)
     await sleep(200)
     process.kill(process.pid, 'SIGKILL')
   `
   const gateway = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' })
   t.teardown(() => gateway.kill('SIGKILL'))
-  t.same(await once(watched as typeof gateway, 'exit'), [null, 'SIGKILL'])
-  t.equal(ended?.signalCode, null, 'an id that is watched no more may be of another group by now')
+  const exits = groups.slice(2).map((watched) => once(watched, 'exit'))
+  for (const exit of await Promise.all(exits)) t.same(exit, [null, 'SIGKILL'])
+  for (const ended of groups.slice(0, 2))
+    t.equal(ended.signalCode, null, 'an id that is watched no more may be of another group by now')
   t.equal(letGo?.signalCode, null, 'a gateway that left in good order kills nothing')
 })
 
