@@ -14,7 +14,6 @@ export interface Watchdog {
 }
 
 const SCRIPT = `
-groups=
 while read -r verb group; do
   case $verb in
     add) groups="$groups $group" ;;
@@ -22,7 +21,7 @@ while read -r verb group; do
     stop) exit 0 ;;
   esac
 done
-for g in $groups; do kill -s KILL -- "-$g" 2>/dev/null; done
+for g in $groups; do kill -s KILL -- "-$g"; done
 `
 
 /** The shell is started with the first group. */
@@ -52,7 +51,6 @@ export function createWatchdog(): Watchdog {
     remove: (group) => tell(`remove ${group}`),
     stop() {
       tell('stop')
-      shell?.stdin?.end()
       shell = null
     },
   }
