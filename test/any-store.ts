@@ -3,11 +3,11 @@ import { randomBytes } from 'node:crypto'
 import type { Test } from 'tap'
 import { SERVERS } from './given-servers.ts'
 import { scratch } from './scratch.ts'
-import { newDatabase } from './servers.ts'
+import { migratedDatabase } from './store/migrated.ts'
 
 /** A database of the test's own on the server, dropped afterwards, in the settings of a gateway. */
 export const onServer = async (t: Test): Promise<Record<string, string>> => ({
-  DATABASE_URL: await newDatabase(t, SERVERS.DATABASE_URL),
+  DATABASE_URL: await migratedDatabase(t, SERVERS.DATABASE_URL),
   BATON_ENCRYPTION_KEYS: `test:${randomBytes(32).toString('base64')}`,
 })
 

@@ -83,19 +83,27 @@ function ownFolder(prefix: string): string {
   return dir
 }
 
-/** Makes a database of the test's own on that server, dropped afterwards, and gives its address. */
-export async function newDatabase(t: Test, server: string): Promise<string> {
+/** Makes a database of the test's own on that server, dropped afterwards, and gives its address. `how` is SQL. */
+export async function newDatabase(t: Test, server: string, how = ''): Promise<string> {
   const name = `baton_test_${randomBytes(6).toString('hex')}`
-  const admin = async (sql: string) => {
-    const client = new pg.Client({ connectionString: server })
-    await client.connect()
-    await client.query(sql).finally(() => client.end())
-  }
-  await admin(`create database ${name}`)
+  const admin = (sql: string) => onConnection(server, (client) => client.query(sql))
+  await admin(`create database ${name} ${how}`)
   t.teardown(() => admin(`drop database if exists ${name} with (force)`))
-  const own = new URL(server)
-  own.pathname = `/${name}`
-  return own.href
+  return databaseOn(server, name)
+}
+
+/** The address of a server's database. */
+export function databaseOn(server: string, name: string): string {
+  const url = new URL(server)
+  url.pathname = `/${name}`
+  return url.href
+}
+
+/** Works on a connection of its own. */
+export async function onConnection<T>(server: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
+  const client = new pg.Client({ connectionString: server })
+  await client.connect()
+  return work(client).finally(() => client.end())
 }
 
 /** Debian keeps the server programs out of the PATH, by version. */

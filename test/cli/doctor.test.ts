@@ -13,7 +13,7 @@ import { ON_SERVERS, SERVERS } from '../given-servers.ts'
 import { listening } from '../listening.ts'
 import { startRig } from '../mcp/servers/rig.ts'
 import { scratch } from '../scratch.ts'
-import { emptyDatabase } from '../store/fresh.ts'
+import { emptied, freshDatabase } from '../store/fresh.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { run } from './running.ts'
 
@@ -186,7 +186,8 @@ t.test('the command line leaves the schema of an older version to the start of a
   const own = await installation(t)
   const env = { ...own, BATON_DRAIN_SECONDS: '0' }
   const { DATABASE_URL, BATON_DATA_DIR } = own
-  const db = DATABASE_URL ? openPostgres(DATABASE_URL, 1) : await emptyDatabase(t, BATON_DATA_DIR)
+  const db = DATABASE_URL ? openPostgres(DATABASE_URL, 1) : await freshDatabase(t, BATON_DATA_DIR)
+  await emptied(db)
   await migrate(db, readMigrations().slice(0, -1))
   await db.query(`insert into setting (name, value) values ('of_the_older_version', '')`)
   await db.close()

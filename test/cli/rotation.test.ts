@@ -11,8 +11,8 @@ import type { Store } from '../../src/store/store.ts'
 import { startToolServer } from '../e2e/tool-server.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
 import { ON_SERVERS, SERVERS } from '../given-servers.ts'
-import { newDatabase } from '../servers.ts'
 import { freshStore } from '../store/fresh.ts'
+import { migratedDatabase } from '../store/migrated.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import { run } from './running.ts'
 
@@ -202,7 +202,7 @@ t.test('secrets are re-encrypted while a gateway serves with them', ON_SERVERS, 
   const [old, next] = ['old', 'new'].map((id) => `${id}:${randomBytes(32).toString('base64')}`)
   const env = {
     ...SERVERS,
-    DATABASE_URL: await newDatabase(t, SERVERS.DATABASE_URL),
+    DATABASE_URL: await migratedDatabase(t, SERVERS.DATABASE_URL),
     BATON_DRAIN_SECONDS: '0',
     BATON_OPENAI_BASE_URL: vendor.keyBaseUrl,
   }

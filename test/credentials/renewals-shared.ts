@@ -8,7 +8,7 @@ import type { ChosenCredential } from '../../src/credentials/choose.ts'
 import { createAnthropicEmulator } from '../emulators/anthropic.ts'
 import { CLIENT } from '../emulators/oauth-anthropic.ts'
 import { ON_POSTGRES, ON_SERVERS, SERVERS } from '../given-servers.ts'
-import { newDatabase } from '../servers.ts'
+import { migratedDatabase } from '../store/migrated.ts'
 import { gate } from '../waiting.ts'
 import { wholeGateway } from '../whole-gateway.ts'
 import {
@@ -183,7 +183,7 @@ t.test(
     const claude = await createAnthropicEmulator()
     t.teardown(() => claude.close())
     const env = {
-      DATABASE_URL: await newDatabase(t, SERVERS.DATABASE_URL),
+      DATABASE_URL: await migratedDatabase(t, SERVERS.DATABASE_URL),
       REDIS_URL: SERVERS.REDIS_URL,
       BATON_ENCRYPTION_KEYS: `k1:${randomBytes(32).toString('base64')}`,
       BATON_ENABLE_OAUTH: 'anthropic',
@@ -231,7 +231,7 @@ t.test(
   'a process that is killed in the middle of a renewal costs the login only if the vendor had renewed it',
   ON_POSTGRES,
   async (t) => {
-    const databaseUrl = await newDatabase(t, SERVERS.DATABASE_URL)
+    const databaseUrl = await migratedDatabase(t, SERVERS.DATABASE_URL)
     const key = randomBytes(32)
     const shared = await createWorld(t, { databaseUrl, key })
     const survivor = shared.replica({ claimSeconds: 2 })

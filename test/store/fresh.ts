@@ -11,7 +11,7 @@ import type { Store } from '../../src/store/store.ts'
 import { readTemplate } from '../../src/store/template.ts'
 import { SERVERS } from '../given-servers.ts'
 import { scratch } from '../scratch.ts'
-import { newDatabase } from '../servers.ts'
+import { migratedDatabase } from './migrated.ts'
 
 type StoreOptions = Parameters<typeof openStore>[0]
 
@@ -33,8 +33,10 @@ export const freshDatabase = async (t: Test, folder = scratch(t)): Promise<Db> =
   closedWith(t, await openEmbedded(folder, () => readTemplate(readMigrations())))
 
 /** A database without a schema: the template with its own taken out. */
-export async function emptyDatabase(t: Test, folder?: string): Promise<Db> {
-  const db = await freshDatabase(t, folder)
+export const emptyDatabase = async (t: Test, folder?: string): Promise<Db> =>
+  emptied(await freshDatabase(t, folder))
+
+export async function emptied(db: Db): Promise<Db> {
   await db.query('drop schema public cascade')
   await db.query('create schema public')
   return db
@@ -46,7 +48,7 @@ export async function emptyDatabase(t: Test, folder?: string): Promise<Db> {
  */
 export async function freshStore(t: Test, { dataDir, ...more }: Partial<StoreOptions> = {}): Promise<Store> {
   const isEmbedded = dataDir !== undefined || SERVERS.DATABASE_URL === ''
-  const own = isEmbedded ? null : (more.databaseUrl ?? (await newDatabase(t, SERVERS.DATABASE_URL)))
+  const own = isEmbedded ? null : (more.databaseUrl ?? (await migratedDatabase(t, SERVERS.DATABASE_URL)))
   return closedWith(
     t,
     await openStore({ poolSize: 1, ...more, databaseUrl: own, dataDir: dataDir ?? scratch(t) }),

@@ -7,8 +7,8 @@ import { EVERYONE, type Scope, type Store } from '../../src/store/store.ts'
 import { credential } from '../contracts/store-credentials.ts'
 import { COMPLETED, connector, execution, id, owner, runningTurn } from '../contracts/store-rows.ts'
 import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
-import { newDatabase } from '../servers.ts'
 import { closedWith, freshDatabase, storeOn } from './fresh.ts'
+import { migratedDatabase } from './migrated.ts'
 
 /** Rows of strangers in each table; the caller's own are a handful. */
 const STRANGERS = 400
@@ -184,5 +184,5 @@ t.test('the embedded database', async (t) => {
 })
 
 t.test('a PostgreSQL server', ON_POSTGRES, async (t) => {
-  await plansTest(t, closedWith(t, openPostgres(await newDatabase(t, SERVERS.DATABASE_URL), 2)))
+  await plansTest(t, closedWith(t, openPostgres(await migratedDatabase(t, SERVERS.DATABASE_URL), 2)))
 })
