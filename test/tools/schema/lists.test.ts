@@ -7,7 +7,7 @@ import { isRecord } from '../../../src/chat/json.ts'
 import type { JsonSchema } from '../../../src/provider.ts'
 import { ownNames } from '../../../src/tools/schema/adapt.ts'
 import { mapSubschemas } from '../../../src/tools/schema/keywords.ts'
-import { clean, faultsIn, fitted, PROFILES, sentForm, typesOf } from './targets.ts'
+import { adapted, clean, faultsIn, PROFILES, sentForm, typesOf } from './targets.ts'
 
 const FIXTURES = new URL('../../../../test/fixtures/mcp-tools/', import.meta.url)
 
@@ -16,9 +16,15 @@ interface Listed {
   inputSchema: unknown
 }
 const read = (file: string): unknown => JSON.parse(readFileSync(new URL(file, FIXTURES), 'utf8'))
-const allTools: Listed[] = readdirSync(FIXTURES).flatMap((file) => {
+const listed = readdirSync(FIXTURES).flatMap((file) => {
   const content = read(file) as Listed[] | { tools: Listed[] }
   return Array.isArray(content) ? content : content.tools
+})
+/** Each is normalised and adapted once, for all tests. */
+const allTools = listed.map((tool) => {
+  const canonical = clean(tool.inputSchema)
+  const forms = Object.entries(PROFILES).map(([name, profile]) => ({ name, ...adapted(canonical, profile) }))
+  return { ...tool, canonical, forms }
 })
 
 /** Arguments that a clean schema should allow, with every property or only the required properties. */
@@ -66,13 +72,12 @@ t.test('every tool of every known list can be declared to every provider', async
   t.ok(allTools.length > 450, 'the lists are there')
   const profiles = Object.values(PROFILES)
   for (const { deployment } of DEPLOYMENTS) t.ok(profiles.includes(deployment.schema), deployment.id)
-  for (const [name, profile] of Object.entries(PROFILES)) {
-    const faults = allTools.flatMap((tool) => {
-      const { schema } = fitted(tool.inputSchema, profile)
-      return faultsIn(schema, name).map((fault) => `${tool.name}: ${fault}`)
-    })
-    t.strictSame(faults, [], name)
-  }
+  const faults = allTools.flatMap((tool) =>
+    tool.forms.flatMap(({ name, schema }) =>
+      faultsIn(schema, name).map((fault) => `${name}: ${tool.name}: ${fault}`),
+    ),
+  )
+  t.strictSame(faults, [])
 })
 
 t.test('a clean schema and its adapted forms take what the server takes', async (t) => {
@@ -83,15 +88,13 @@ t.test('a clean schema and its adapted forms take what the server takes', async 
     validator.removeSchema(schema)
     return validate
   }
-  for (const tool of new Map(allTools.map((one) => [one.name, one])).values()) {
-    const canonical = clean(tool.inputSchema)
+  for (const { canonical, forms, ...tool } of new Map(allTools.map((one) => [one.name, one])).values()) {
     const own = allows(canonical)
     const known = new Map([[JSON.stringify(canonical), own]])
     const samples = [false, true]
       .map((isFull) => sample(canonical, canonical, isFull))
       .filter((one) => own(one))
-    for (const [name, profile] of Object.entries(PROFILES)) {
-      const { schema, rename } = fitted(tool.inputSchema, profile)
+    for (const { name, schema, rename } of forms) {
       const text = JSON.stringify(schema)
       const takes = known.get(text) ?? allows(schema)
       known.set(text, takes)
@@ -113,15 +116,14 @@ const turned = (schema: unknown): unknown =>
 
 t.test('the order of a schema’s keywords makes no difference to its clean bytes', async (t) => {
   const changed = allTools.filter(
-    ({ inputSchema }) => JSON.stringify(clean(turned(inputSchema))) !== JSON.stringify(clean(inputSchema)),
+    ({ inputSchema, canonical }) => JSON.stringify(clean(turned(inputSchema))) !== JSON.stringify(canonical),
   )
   t.strictSame(changed, [])
 })
 
 t.test('normalising a schema twice gives the bytes of normalising it once', async (t) => {
-  const changed = allTools.filter((tool) => {
-    const once = clean(tool.inputSchema)
-    return JSON.stringify(clean(once)) !== JSON.stringify(once)
-  })
+  const changed = allTools.filter(
+    ({ canonical }) => JSON.stringify(clean(canonical)) !== JSON.stringify(canonical),
+  )
   t.strictSame(changed, [])
 })

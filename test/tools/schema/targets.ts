@@ -155,14 +155,13 @@ export const clean = (raw: unknown): JsonSchema => {
   if ('undeclarable' in result) throw new Error(result.undeclarable)
   return result.schema
 }
-export const fitted = (
-  raw: unknown,
-  profile: SchemaProfile,
-): { schema: JsonSchema; rename: Rename | null } => {
-  const result = adapt(clean(raw), profile)
+type Adapted = { schema: JsonSchema; rename: Rename | null }
+export const adapted = (canonical: JsonSchema, profile: SchemaProfile): Adapted => {
+  const result = adapt(canonical, profile)
   if ('undeclarable' in result) throw new Error(result.undeclarable)
   return result
 }
+export const fitted = (raw: unknown, profile: SchemaProfile): Adapted => adapted(clean(raw), profile)
 export const profile = (name: string): SchemaProfile => {
   const found = PROFILES[name]
   if (!found) throw new Error(`no profile ${name}`)
