@@ -1,11 +1,11 @@
-// `npm test`: runs the compiled test files, each in its own process or a folder of quick ones in one, several
+// `npm test`: runs the compiled test files, each in its own process or a folder of short ones in one, several
 // processes at a time, and sums up the results. `npx tap` runs the same files and measures coverage; the code that it
 // loads into every process and thread for that costs a quarter of the time.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync } from 'node:fs'
+import { readdirSync, writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
-import { dirname } from 'node:path'
+import { basename, dirname } from 'node:path'
 import Summary from './tap-summary.mjs'
 
 const ROOT = 'dist/test'
@@ -32,6 +32,8 @@ const NO_HOOKS = `data:text/javascript,${encodeURIComponent(`
 
 /** Files of these folders take less time than the start of their process. */
 const isQuick = (name) => /^(chat|config|emulators|llm|providers|tools\/schema)\//.test(name)
+/** So do most files of these, though some wait. In each, no file awaits anything before its first test. */
+const isShort = (name) => /^(bus|tools)\//.test(name)
 /** Long files first, quick ones last: a long file that starts last costs its whole time. */
 const place = (name) => (/^e2e\//.test(name) ? 0 : isQuick(name) ? 2 : 1)
 // Found by their sources: the compiled file of a renamed test is still in dist/.
@@ -40,7 +42,7 @@ const files = readdirSync('test', { recursive: true })
   .map((file) => file.replace(/ts$/, 'js'))
 const named = new Map()
 for (const file of files) {
-  const name = isQuick(file) ? `${dirname(file)}/` : file
+  const name = isQuick(file) || isShort(file) ? `${dirname(file)}/` : file
   named.set(name, [...(named.get(name) ?? []), file])
 }
 const runs = [...named].sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b))
@@ -65,13 +67,20 @@ summary.end(() => {
   process.exitCode = summary.isSound() ? 0 : 1
 })
 
+/**
+ * A file that runs these of one folder. Static imports: between two dynamic ones tap knows of no test, and ends. A file,
+ * since a program in `--eval` leaves options that a thread of a test's own takes over, and does not start with.
+ */
+function together(files) {
+  const path = `${ROOT}/${dirname(files[0])}/together.mjs`
+  writeFileSync(path, files.map((file) => `import './${basename(file)}'\n`).join(''))
+  return path
+}
+
 async function run(files) {
   const from = performance.now()
-  const paths = files.map((file) => `./${ROOT}/${file}`)
-  // Static imports: between two dynamic ones tap knows of no test, and ends.
-  const all = ['--input-type=module', '-e', paths.map((path) => `import '${path}'`).join('\n')]
-  const program = files.length > 1 ? all : paths
-  const child = spawn(process.execPath, ['--enable-source-maps', '--import', NO_HOOKS, ...program], {
+  const program = files.length > 1 ? together(files) : `${ROOT}/${files[0]}`
+  const child = spawn(process.execPath, ['--enable-source-maps', '--import', NO_HOOKS, program], {
     env: { ...process.env, ...PATIENCE },
     stdio: ['ignore', 'pipe', 'inherit'],
     timeout: LONGEST_MS,
