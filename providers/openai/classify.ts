@@ -265,9 +265,10 @@ export function factsOf({ status, headers, body }: UpstreamFailure): Facts {
     const message = presentable(words)
     return { status, headers, html, isApi: false, error: {}, code: '', type: '', message }
   }
-  const { error = json.detail ?? json } = json
+  // Whole answers have `error`, too, which is null.
+  const error = json.error ?? json.detail ?? json
   const words = wordsOf(Array.isArray(error) ? listed(error) : error, json)
-  const isApi = json.error !== undefined || json.detail !== undefined
+  const isApi = error !== json
   const stated = status < 300 ? statusIn(object(error).code) : null
   // Gateways have shapes of their own (Cloudflare's `errors`: anomalyco/opencode#23773).
   const message = words.message || (isApi ? '' : presentable(body))

@@ -27,8 +27,8 @@ export interface Answer {
  */
 const STRAY_TEXT = 64 << 10
 
-/** Whether a body says that it is an error, whatever its status is. */
-export const isError = (body: string): boolean => /^\s*[[{].*"error"/s.test(body)
+/** Whether a body says that it is an error, whatever its status is. OpenAI's whole answers say that they are none. */
+export const isError = (body: string): boolean => /^\s*[[{].*"error"(?!\s*:\s*null)/s.test(body)
 
 /**
  * Passes the answer's events on as they come and resolves after the last. Throws the adapter's BatonError, what `refused`

@@ -273,10 +273,12 @@ t.test(
 
     const page = status(200, '<title>Blocked</title>', { 'content-type': 'text/html' })
     const json = status(200, '{"answer": "whole"}', JSON_TYPE)
+    const unasked = status(200, '{"error" : null, "answer": "whole"}', JSON_TYPE)
     for (const [answer, code] of [
       [status(500), 'upstream_overloaded'],
       [page, 'upstream_rejected'],
       [json, 'upstream_rejected'],
+      [unasked, 'upstream_rejected'],
     ] as const) {
       const server = await upstreamServer(t, answer)
       t.equal((await failure(bench(t, server.url).call({ deployment }))).code, code)

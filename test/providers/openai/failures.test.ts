@@ -403,6 +403,12 @@ t.test('failures become codes of the catalogue', async (t) => {
       { code: 'upstream_rejected', details: { upstream: { status: 402 } } },
       '… also in place of a stream',
     )
+    const whole = { object: 'response', status: 'completed', error: null, output: [] }
+    t.match(
+      openai.classify({ status: 200, headers: {}, body: JSON.stringify(whole) }),
+      { code: 'upstream_rejected' },
+      'a whole answer in place of a stream would be the same again',
+    )
     const inText = { error: { message: 'litellm.AuthenticationError: no', type: 'None', code: '401' } }
     t.match(
       thrownBy(() => framed(inText).flatMap((frame) => parserOf(openai, origin).push(frame))),
