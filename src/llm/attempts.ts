@@ -164,18 +164,21 @@ export class Attempts {
   }
 }
 
+const isRefusal = ({ code }: BatonError): boolean =>
+  code === 'upstream_rejected' || code === 'context_too_long'
+
 /**
  * The refusal under the status that it should have: llama.cpp reports images that its model does not take as a fault of
  * the server's, and relays hand a vendor's refusal on as an answer with status 200.
  */
 function refusalOf({ failure, error }: Refused): UpstreamFailure | null {
   if (failure.status >= 400 && failure.status < 500) return failure
-  return error.code === 'upstream_rejected' && isError(failure.body) ? { ...failure, status: 400 } : null
+  return isRefusal(error) && isError(failure.body) ? { ...failure, status: 400 } : null
 }
 
 /** A refusal at a stream's beginning in the form that it should have; OpenAI reports bad images so. */
 function refusalIn(thrown: unknown): UpstreamFailure | null {
-  if (!(thrown instanceof BatonError) || thrown.code !== 'upstream_rejected') return null
+  if (!(thrown instanceof BatonError && isRefusal(thrown))) return null
   return { status: 400, headers: {}, body: JSON.stringify({ error: thrown.details?.upstream }) }
 }
 

@@ -237,24 +237,26 @@ t.test(
       'a later call forces no choice, so a refusal of one is no refusal of what it holds',
     )
 
-    const streamed = stream(frame({ usage: USAGE }) + frame({ error: 'upstream_rejected' }))
-    const early = await upstreamServer(t, streamed, whole)
-    t.equal(textOf((await collect(bench(t, early.url).call({ deployment }))).batches), 'hello')
-    t.match(
-      instructions(early).at(-1),
-      /brief\. .*upstream_rejected/,
-      'a refusal at the beginning of a stream is amended for, too',
-    )
+    for (const code of ['upstream_rejected', 'context_too_long'] as const) {
+      const streamed = stream(frame({ usage: USAGE }) + frame({ error: code }))
+      const early = await upstreamServer(t, streamed, whole)
+      t.equal(textOf((await collect(bench(t, early.url).call({ deployment }))).batches), 'hello')
+      t.match(
+        instructions(early).at(-1),
+        new RegExp(`brief\\. .*${code}`),
+        'a refusal at the beginning of a stream is amended for, too',
+      )
 
-    const misnamed = await upstreamServer(t, status(500, '{"error": "no images"}'), whole)
-    const classify = () => new BatonError('upstream_rejected', 'It takes no images.')
-    t.equal(
-      textOf(
-        (await collect(bench(t, misnamed.url).call({ deployment: { ...deployment, classify } }))).batches,
-      ),
-      'hello',
-    )
-    t.match(instructions(misnamed).at(-1), /brief\. .*no images/, '… and so is one under a wrong status')
+      const misnamed = await upstreamServer(t, status(500, '{"error": "no images"}'), whole)
+      const classify = () => new BatonError(code, 'It takes no images.')
+      t.equal(
+        textOf(
+          (await collect(bench(t, misnamed.url).call({ deployment: { ...deployment, classify } }))).batches,
+        ),
+        'hello',
+      )
+      t.match(instructions(misnamed).at(-1), /brief\. .*no images/, '… and so is one under a wrong status')
+    }
     const relayed = await upstreamServer(t, status(200, '{"error": {"param": "x"}}', JSON_TYPE), whole)
     t.equal(textOf((await collect(bench(t, relayed.url).call({ deployment }))).batches), 'hello')
     t.equal(
