@@ -16,8 +16,8 @@ import type { Scrub } from './scrub.ts'
 export interface Answer {
   exchange: Exchange
   parser: ModelParser
-  /** What is thrown for a body that is no stream, or ends one, and tells of a failure */
-  refused(body: string): Error
+  /** What is thrown for a body that tells of a failure: it is no stream, or the end of one that had begun */
+  refused(body: string, begun: boolean): Error
   scrub: Scrub
 }
 
@@ -86,7 +86,7 @@ export async function readAnswer(
       // A bare JSON error may be sent as if it were a stream, or in place of its rest (wire/gemini.md 6.1).
       const body = stray.trim()
       const isFailure = sawFrame ? isError(body) : body !== ''
-      throw isFailure ? refused(body) : thrown
+      throw isFailure ? refused(body, sawFrame) : thrown
     }
   })
   if (failure !== undefined) throw failure

@@ -30,14 +30,17 @@ export interface AttemptsDeps {
   onLearned(model: ReportedModel): void
 }
 
-/** An answer that is not an event stream, with the adapter's reading of it. */
+/** An answer that is no event stream, or ends one with an error as JSON, with the adapter's reading of it. */
 class Refused extends Error {
   readonly failure: UpstreamFailure
   readonly error: BatonError
-  constructor(failure: UpstreamFailure, error: BatonError) {
+  /** A stream had begun before it */
+  readonly begun: boolean
+  constructor(failure: UpstreamFailure, error: BatonError, begun: boolean) {
     super(error.message)
     this.failure = failure
     this.error = error
+    this.begun = begun
   }
 }
 
@@ -50,7 +53,7 @@ export class Attempts {
   request: ModelRequest
   #amendments = 0
   #isRenewed = false
-  /** A stream has answered the last attempt */
+  /** What may be a stream has answered the last attempt */
   #isStreaming = false
   /** How many attempts were made */
   count = 0
@@ -111,9 +114,11 @@ export class Attempts {
     })
     const scrub = scrubber(secret)
     const head = await exchange.head()
-    const refused = (body: string) =>
-      new Refused({ ...head, body }, scrub.error(deployment.classify({ ...head, body: scrub.text(body) })))
-    if (!mayBeStream(head)) throw refused(await exchange.text(MAX_ERROR))
+    const refused = (body: string, begun: boolean) => {
+      const error = scrub.error(deployment.classify({ ...head, body: scrub.text(body) }))
+      return new Refused({ ...head, body }, error, begun)
+    }
+    if (!mayBeStream(head)) throw refused(await exchange.text(MAX_ERROR), false)
     this.#isStreaming = true
     return { exchange, parser: deployment.parser(context, head.headers), refused, scrub }
   }
@@ -124,7 +129,7 @@ export class Attempts {
     if (refused && (await this.#renew(refused))) return
     const failure = refused ? refusalOf(refused) : refusalIn(thrown)
     if (failure && this.#amend(failure)) return
-    await this.#wait(refused?.error ?? thrown)
+    await this.#wait(refused?.error ?? thrown, refused?.begun ?? this.#isStreaming)
   }
 
   /** Renews the credential, once. True: the same request may be accepted now. */
@@ -152,10 +157,10 @@ export class Attempts {
     return true
   }
 
-  /** Resolves when the same request may be sent again; throws the error if it may not. */
-  async #wait(error: unknown): Promise<void> {
+  /** Resolves when the same request may be sent again; throws the error if it may not. `begun`: as of `retryWait`. */
+  async #wait(error: unknown, begun: boolean): Promise<void> {
     if (!(error instanceof BatonError)) throw error
-    const ms = retryWait(this.#call.tries, error, this.#isStreaming, this.#deps.random())
+    const ms = retryWait(this.#call.tries, error, begun, this.#deps.random())
     if (ms === null) throw error
     this.#deps.onRetry(error, this.count, ms)
     const { signal } = this.#call

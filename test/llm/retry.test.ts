@@ -195,6 +195,16 @@ t.test('retries', async (t) => {
     t.equal(textOf(batches), 'a', 'the text before the error in the same read is delivered')
     t.match(thrown, { code: 'upstream_overloaded' })
     t.equal(later.requests.length, 1)
+
+    const classify = ({ body }: UpstreamFailure) => upstream('upstream_overloaded', body)
+    for (const [begun, hits, place] of [
+      ['', 3, 'a stream it is one as any other'],
+      [frame({ usage: USAGE }), 2, "a stream's rest it is such a one"],
+    ] as const) {
+      const bare = await upstreamServer(t, status(200, `${begun}{"error": "busy"}`, JSON_TYPE))
+      await failure(bench(t, bare.url).call({ deployment: { ...vendor, classify } }))
+      t.equal(bare.requests.length, hits, `as JSON in place of ${place}`)
+    }
   })
 })
 
