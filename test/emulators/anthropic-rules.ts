@@ -105,18 +105,19 @@ export function onlyKeys(value: Json, allowed: readonly string[], path: string):
   if (extra !== undefined) invalid(`${path === '' ? '' : `${path}.`}${extra}: Extra inputs are not permitted`)
 }
 
-/** By field, what each value must be, in the vendor's words (those of Pydantic). */
-const TYPED: readonly [expected: string, fits: (value: unknown) => boolean, fields: readonly string[]][] = [
-  ['list', Array.isArray, ['tools', 'stop_sequences']],
-  ['dictionary', isObject, ['metadata']],
-  ['number', (value) => typeof value === 'number', SAMPLING],
-  ['boolean', (value) => typeof value === 'boolean', ['stream']],
+/** By field, what each value must be, and the vendor's words if it is not. */
+const TYPED: readonly [says: string, fits: (value: unknown) => boolean, fields: readonly string[]][] = [
+  ['Input should be a valid array', Array.isArray, ['tools', 'stop_sequences']],
+  ['Input does not match the expected shape.', isObject, ['metadata']],
+  ['Input should be a valid number', (value) => typeof value === 'number', ['temperature', 'top_p']],
+  ['Input should be a valid integer', Number.isInteger, ['top_k']],
+  ['Input should be a valid boolean', (value) => typeof value === 'boolean', ['stream']],
 ]
 
 function checkTypes(body: Json): void {
-  for (const [expected, fits, fields] of TYPED) {
+  for (const [says, fits, fields] of TYPED) {
     const wrong = fields.find((field) => body[field] !== undefined && !fits(body[field]))
-    if (wrong) invalid(`${wrong}: Input should be a valid ${expected}`)
+    if (wrong) invalid(`${wrong}: ${says}`)
   }
 }
 
@@ -155,7 +156,7 @@ function checkMaxTokens(body: Json, { id, output }: EmulatedModel): void {
 
 function checkSystem(system: unknown): void {
   if (system === undefined || typeof system === 'string') return
-  if (!Array.isArray(system)) invalid('system: Input should be a valid list')
+  if (!Array.isArray(system)) invalid('system: Input should be a valid array')
   system.forEach((entry, i) => {
     const block = object(entry)
     onlyKeys(block, ['type', 'text', 'cache_control', 'citations'], `system.${i}`)

@@ -5,7 +5,16 @@
 import { hasLoneSurrogate } from './http.ts'
 import { isObject, type Json } from './json.ts'
 import { checkInput } from './openai-items.ts'
-import { type Asked, checkName, oneOf, onlyFields, refuse, refuseDetail, text } from './openai-refusal.ts'
+import {
+  type Asked,
+  checkName,
+  listed,
+  oneOf,
+  onlyFields,
+  refuse,
+  refuseDetail,
+  text,
+} from './openai-refusal.ts'
 
 const CHATGPT_FIELDS = new Set(
   'model instructions input tools tool_choice parallel_tool_calls reasoning store stream stream_options include prompt_cache_key text service_tier client_metadata'.split(
@@ -88,7 +97,7 @@ const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5-chat
 function checkType(value: unknown, expected: string, at: string): void {
   if (value === undefined || value === null || KINDS[expected]?.(value)) return
   const kind = Array.isArray(value) ? 'array' : typeof value
-  const got = Number.isInteger(value) ? 'integer' : kind === 'number' ? 'decimal' : kind
+  const got = Number.isInteger(value) ? 'integer' : kind === 'number' ? 'decimal number' : kind
   const a = /^[aeiou]/.test(got) ? 'an' : 'a'
   refuse(`Invalid type for '${at}': expected ${expected}, but got ${a} ${got} instead.`, at, 'invalid_type')
 }
@@ -97,13 +106,15 @@ const KINDS: Record<string, (value: unknown) => boolean> = {
   'an integer': Number.isInteger,
   'a string': (value) => typeof value === 'string',
   'an object': isObject,
+  'a metadata object': isObject,
+  'an array of tools': Array.isArray,
 }
 
 function checkTypes({ temperature, top_p, max_output_tokens, metadata, text: form }: Json): void {
   checkType(temperature, 'a decimal', 'temperature')
   checkType(top_p, 'a decimal', 'top_p')
   checkType(max_output_tokens, 'an integer', 'max_output_tokens')
-  checkType(metadata, 'an object', 'metadata')
+  checkType(metadata, 'a metadata object', 'metadata')
   for (const [name, value] of Object.entries(metadata ?? {})) checkType(value, 'a string', `metadata.${name}`)
   checkType(form, 'an object', 'text')
   oneOf(isObject(form) ? form.verbosity : undefined, ['low', 'medium', 'high'], 'text.verbosity')
@@ -200,9 +211,9 @@ function checkEffort(effort: unknown, model: string, { chatgpt }: Asked): void {
   if (/^gpt-5\.\d-chat/.test(model)) refused.push('none', 'low', 'high', 'xhigh')
   if (/^gpt-5\.[2-5]/.test(model)) refused.push('max')
   if (known.includes(text(effort)) && !refused.includes(text(effort))) return
-  const supported = known.filter((value) => !refused.includes(value)).map((value) => `'${value}'`)
+  const supported = known.filter((value) => !refused.includes(value))
   refuse(
-    `Unsupported value: '${String(effort)}' is not supported with the '${model}' model. Supported values are: ${supported.join(', ')}.`,
+    `Unsupported value: '${String(effort)}' is not supported with the '${model}' model. Supported values are: ${listed(supported)}.`,
     'reasoning.effort',
     'unsupported_value',
   )
@@ -220,8 +231,8 @@ const HOSTED = [
 const BOTH = ['custom', 'namespace', 'tool_search', 'web_search', 'image_generation']
 
 function checkTools(body: Json, asked: Asked): void {
-  const tools = body.tools ?? []
-  if (!Array.isArray(tools)) refuse("Invalid type for 'tools': expected an array.", 'tools', 'invalid_type')
+  checkType(body.tools, 'an array of tools', 'tools')
+  const tools = Array.isArray(body.tools) ? body.tools : []
   if (!asked.chatgpt && tools.length > 128) {
     refuse(
       `Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length ${tools.length} instead.`,

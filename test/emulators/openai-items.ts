@@ -1,7 +1,16 @@
 /** The input items as the real services accept them (wire/openai.md 4): fields, ids, content, pairs, tokens. */
 import { isDead, seenAs } from './bytes.ts'
 import { isObject, type Json, parseObject } from './json.ts'
-import { type Asked, checkName, oneOf, onlyFields, refuse, refuseDetail, text } from './openai-refusal.ts'
+import {
+  type Asked,
+  checkName,
+  listed,
+  oneOf,
+  onlyFields,
+  refuse,
+  refuseDetail,
+  text,
+} from './openai-refusal.ts'
 
 /** Throws a Refusal for the first item, or the first fault in their order, that the service would refuse. */
 export function checkInput(items: unknown[], asked: Asked): void {
@@ -133,7 +142,7 @@ function checkContent(content: unknown, at: string, types: readonly string[]): v
   content.forEach((part, i) => {
     if (!isObject(part) || !types.includes(text(part.type))) {
       refuse(
-        `Invalid value: '${isObject(part) ? text(part.type) : String(part)}'. Supported values are: ${types.map((type) => `'${type}'`).join(' and ')}.`,
+        `Invalid value: '${isObject(part) ? text(part.type) : String(part)}'. Supported values are: ${listed(types)}.`,
         `${at}[${i}]`,
         'invalid_value',
       )

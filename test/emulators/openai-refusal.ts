@@ -42,11 +42,16 @@ export function onlyFields(value: Json, allowed: readonly string[], at: string):
   if (unknown) refuse(`Unknown parameter: '${at}.${unknown}'.`, `${at}.${unknown}`, 'unknown_parameter')
 }
 
+/** `'a'`, `'a' and 'b'`, `'a', 'b', and 'c'` */
+export function listed(values: readonly string[]): string {
+  const quoted = values.map((one) => `'${one}'`)
+  return quoted.length < 3 ? quoted.join(' and ') : `${quoted.slice(0, -1).join(', ')}, and ${quoted.at(-1)}`
+}
+
 /** Refuses a value that is given and not among `values`. */
 export function oneOf(value: unknown, values: readonly string[], at: string): void {
   if (value === undefined || value === null || values.includes(text(value))) return
-  const supported = values.map((one) => `'${one}'`).join(', ')
-  refuse(`Invalid value: '${String(value)}'. Supported values are: ${supported}.`, at, 'invalid_value')
+  refuse(`Invalid value: '${String(value)}'. Supported values are: ${listed(values)}.`, at, 'invalid_value')
 }
 
 /** A function's name, declared or called. */

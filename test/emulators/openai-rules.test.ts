@@ -198,14 +198,20 @@ const REFUSED_WITH_KEY: typeof REFUSED = [
   ['no input', { input: undefined }, /'input'/],
   ['too many tools', { tools: many }, /maximum length 128/],
   ['parallel_tool_calls without tools', { parallel_tool_calls: false }, /only allowed when 'tools'/],
-  ['metadata that is no object', { metadata: 'x' }, /'metadata': expected an object, but got a string/],
+  [
+    'metadata that is no object',
+    { metadata: 'x' },
+    /'metadata': expected a metadata object, but got a string/,
+  ],
   [
     'metadata that is no text',
     { metadata: { a: 1 } },
     /'metadata\.a': expected a string, but got an integer/,
   ],
   ['a temperature that is no number', { temperature: '1' }, /'temperature': expected a decimal/],
-  ['an unknown verbosity', { text: { verbosity: 'chatty' } }, /'chatty'.*'low', 'medium', 'high'/],
+  ['half a token', { max_output_tokens: 16.5 }, /expected an integer, but got a decimal number/],
+  ['tools that are no list', { tools: {} }, /'tools': expected an array of tools, but got an object/],
+  ['an unknown verbosity', { text: { verbosity: 'chatty' } }, /'chatty'.*'low', 'medium', and 'high'/],
   ['max_output_tokens below the least', { max_output_tokens: 15 }, />= 16/],
   ['max_output_tokens above the most', { max_output_tokens: 128_001 }, /<= 128000/],
   [
