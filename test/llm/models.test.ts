@@ -1,9 +1,10 @@
 /** Lists of models, asked for seldom. */
+import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { ReportedModel } from '../../src/provider.ts'
-import { eventually } from '../waiting.ts'
-import { bench, KEY, status, upstreamServer, vendor } from './made-up-vendor.ts'
+import { eventually, gate } from '../waiting.ts'
+import { type Answer, bench, KEY, status, upstreamServer, vendor } from './made-up-vendor.ts'
 
 t.test('lists of models', async (t) => {
   const list = [{ id: 'one', max_output_tokens: 1000 }, { id: 'two' }]
@@ -61,6 +62,29 @@ t.test('lists of models', async (t) => {
     })
     t.same(known(), list[0])
     t.equal(server.requests.length, 3)
+  })
+
+  t.test('that do not end are given up, and asked for again', async (t) => {
+    mock.timers.enable({ apis: ['setTimeout'] })
+    t.teardown(() => mock.timers.reset())
+    const { opened: closed, open: gone } = gate()
+    const endless: Answer = (response) => response.once('close', gone).write(' ')
+    const server = await upstreamServer(t, endless, status(200, JSON.stringify(list)))
+    let time = 0
+    const { llm } = bench(t, server.url, { now: () => time })
+    const known = () => {
+      llm.models.ask(vendor, caller)
+      return llm.models.known(vendor, caller.facts, 'one')
+    }
+    t.equal(known(), undefined)
+    await eventually(() => server.requests.length > 0)
+    mock.timers.tick(15_000)
+    await closed
+    await eventually(() => {
+      time += 60_001
+      return known() !== undefined
+    })
+    t.equal(server.requests.length, 2)
   })
 
   t.test('are completed by what refusals tell, for an hour from the first', async (t) => {
