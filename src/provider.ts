@@ -195,7 +195,7 @@ export interface Deployment {
   /** Tool declarations in the vendor's shape, exactly as `render` sends them. */
   declare(tools: readonly ToolDeclaration[], options: DeploymentOptions): unknown[]
   render(request: ModelRequest): RenderedRequest
-  /** `headers` of the response, whose `date` an error in its stream may count from */
+  /** `headers` of the response, with which an error in its stream is read */
   parser(context: ParseContext, headers: UpstreamFailure['headers']): ModelParser
   /**
    * Maps a failed response to the catalogue; keeps the vendor's words in `details.upstream`, and in
