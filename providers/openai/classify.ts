@@ -238,10 +238,13 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
   const own = Object.entries(object(event.headers)).flatMap(([name, value]) =>
     typeof value === 'object' ? [] : [[name.toLowerCase(), String(value)]],
   )
-  const status = number(event.status) ?? number(event.status_code) ?? statusIn(object(event.error).code)
+  const status = statedStatus(event, event.error)
   const headers = { ...answered, ...Object.fromEntries(own) }
   return toError({ ...wordsOf(event.error, event), status, headers, html: false, isApi: true }, vendor)
 }
+
+const statedStatus = ({ status, status_code }: Json, error: unknown): number | null =>
+  number(status) ?? number(status_code) ?? statusIn(object(error).code)
 
 function toError(facts: Facts, vendor: string): BatonError {
   const rule = RULES.find(({ when }) => when(facts)) ?? LAST_RULE
@@ -269,7 +272,7 @@ export function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   const error = json.error ?? json.detail ?? json
   const words = wordsOf(Array.isArray(error) ? listed(error) : error, json)
   const isApi = error !== json
-  const stated = status < 300 ? statusIn(object(error).code) : null
+  const stated = status < 300 ? statedStatus(json, error) : null
   // Gateways have shapes of their own (Cloudflare's `errors`: anomalyco/opencode#23773).
   const message = words.message || (isApi ? '' : presentable(body))
   return { ...words, message, status: stated ?? status, headers, html, isApi }
