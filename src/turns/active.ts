@@ -2,7 +2,7 @@
  * A turn that this process owns and runs: the one place where a command from outside (cancel, restart, removal of a
  * tool) meets the loop. The loop says which phase it is in; commands act at once where they can.
  */
-import type { AnnouncedEvent, Fence, Session, Turn, TurnStart } from '../store/store.ts'
+import type { AnnouncedEvent, Fence, Turn, TurnStart } from '../store/store.ts'
 
 /** Why a signal was aborted; the loop tells them apart by identity. */
 export const CANCELLED = Symbol('cancelled')
@@ -27,7 +27,6 @@ export type Entry =
 export interface ActiveTurn {
   readonly turn: Turn
   readonly fence: Fence
-  readonly session: Session
   phase: Phase
   /** The id of the credential that serves the turn, once it is chosen */
   credentialId: string | null
@@ -49,11 +48,10 @@ export interface ActiveTurn {
   leaveAtBoundary: boolean
 }
 
-export function createActive(turn: Turn, fence: Fence, session: Session): ActiveTurn {
+export function createActive(turn: Turn, fence: Fence): ActiveTurn {
   return {
     turn,
     fence,
-    session,
     phase: 'waiting',
     credentialId: null,
     stop: new AbortController(),

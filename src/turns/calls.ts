@@ -84,7 +84,7 @@ export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Prom
   const [connectors, rows, registry] = await Promise.all([
     connectorsOf(run),
     ledgerOf(run),
-    deps.tools.newest(active.session.id),
+    deps.tools.newest(active.turn.session_id),
   ])
   const overlay = await overlayFor(run, registry)
   const turn = { asked_at: open.asked_at, isCancelled: active.stop.signal.reason === CANCELLED }
@@ -226,7 +226,7 @@ async function takeUpDecided(run: Run, jobs: readonly Job[]): Promise<boolean> {
 /** Nobody is asked about a call whose tool is gone. */
 async function withdraw(run: Run, waiting: readonly Job[]): Promise<void> {
   if (waiting.length === 0) return
-  const { tools } = await run.deps.tools.newest(run.active.session.id)
+  const { tools } = await run.deps.tools.newest(run.active.turn.session_id)
   for (const job of waiting) {
     const { declared } = job
     const isThere = tools.some(

@@ -117,7 +117,7 @@ export async function recordEnd(
   // Undeclared names count as one: those that models make up would leave no room for those of tools.
   deps.metrics.toolEnded(declared ? call.name : 'unknown', outcome, duration_ms || null)
   logLine(deps.log, 'tool call ended', {
-    session_id: active.session.id,
+    session_id: active.turn.session_id,
     turn_id: active.turn.id,
     call_id: call.call_id,
     exec_id,
@@ -149,7 +149,7 @@ export const isSameTool = (declared: RegistryTool, newest: RegistryTool | undefi
 async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settlement> {
   const { active, deps } = run
   const { call, exec_id, connector } = job
-  const registry = await deps.tools.current(active.session.id)
+  const registry = await deps.tools.current(active.turn.session_id)
   const newest = registry.tools.find((tool) => tool.canonical_name === call.name)
   if (job.declared && !(isDeclarable(newest) && isSameTool(job.declared.tool, newest))) {
     const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
@@ -158,7 +158,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
   const overlay = await overlayFor(run, registry)
   const settlement = await deps.executor.run({
     scope: { owner: active.turn.owner, admin: false },
-    session_id: active.session.id,
+    session_id: active.turn.session_id,
     exec_id,
     call: job.edited ? { ...call, arguments: job.edited } : call,
     declared: job.declared,

@@ -137,21 +137,25 @@ async function completed(credential: ChosenCredential, stop: AbortSignal): Promi
 }
 
 async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<Run> {
-  const { turn, session } = active
+  const { turn } = active
+  const start = entry.kind === 'fresh' ? entry.start : null
+  const session = start?.session ?? (await deps.store.sessions.ofTurn(turn.id))
+  // Deleted, and its turns with it.
+  if (!session) throw new StaleOwner()
   const provider = turn.provider ?? session.provider
   const model = turn.model ?? session.model
-  const start = entry.kind === 'fresh' ? entry.start : null
   const [credential, { history, ...tools }] = await Promise.all([
     deps.credentials
       .resolve(session, provider, start?.credentials)
       .then((credential) => completed(credential, active.stop.signal)),
-    start ? fromStart(deps, active, start) : fromStore(deps, active),
+    start ? fromStart(deps, start) : fromStore(deps, session.id),
   ])
   active.credentialId = credential.facts.id
   const run: Run = {
     deps,
     active,
     writer,
+    session,
     provider,
     model,
     credential,
@@ -178,22 +182,22 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
 type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'bound' | 'serverWaitMs'>
 
 /** A turn that begins where it was opened has everything; only its servers may have to be waited for. */
-async function fromStart({ tools }: LoopDeps, { session }: ActiveTurn, start: TurnStart): Promise<Loaded> {
-  const { history, bindings, bound } = start
+async function fromStart({ tools }: LoopDeps, start: TurnStart): Promise<Loaded> {
+  const { session, history, bindings, bound } = start
   if (start.registry) tools.keep(start.registry)
   const waited = await tools.bringUpToDate(session.id, SERVER_WAIT_MS, bindings)
   const registry = await tools.current(session.id)
   // If the registry has moved since the turn was opened, a new binding may be the cause. What is kept here may have moved
   // before the opening's answer came.
-  const isSame = registry.revision === start.session.tools_revision
+  const isSame = registry.revision === session.tools_revision
   const connectors = isSame ? connectorsIn(bindings, registry.revision, bound) : null
   return { history, registry, connectors, bound, serverWaitMs: SERVER_WAIT_MS - waited }
 }
 
-async function fromStore({ store, tools }: LoopDeps, { session }: ActiveTurn): Promise<Loaded> {
+async function fromStore({ store, tools }: LoopDeps, session: string): Promise<Loaded> {
   const [history, waited] = await Promise.all([
-    store.messages.after(session.id, 0),
-    tools.bringUpToDate(session.id, SERVER_WAIT_MS),
+    store.messages.after(session, 0),
+    tools.bringUpToDate(session, SERVER_WAIT_MS),
   ])
   return { history, registry: null, connectors: null, bound: '', serverWaitMs: SERVER_WAIT_MS - waited }
 }

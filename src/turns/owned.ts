@@ -74,11 +74,9 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
   }
 
   async function own(turn: Turn, fence: Fence, entry: Entry): Promise<void> {
-    const start = entry.kind === 'fresh' ? entry.start : null
-    const session = start?.session ?? (await loopDeps.store.sessions.ofTurn(turn.id))
-    if (!session) return
-    const mine = createActive(turn, fence, session)
-    active.set(session.id, mine)
+    const mine = createActive(turn, fence)
+    // Before anything is waited for: from here on the heartbeat keeps its lease, and the scan leaves it alone.
+    active.set(turn.session_id, mine)
     // It was being opened when the drain began, and has no boundary to wait for: another replica takes it at once.
     if (isDraining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
@@ -93,7 +91,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
   }
 
   async function runInSlot(mine: ActiveTurn, entry: Entry): Promise<void> {
-    const { turn, session } = mine
+    const { turn } = mine
     const isLate = entry.kind === 'fresh' && slots.isFull()
     // For a turn that has to wait for a slot, what was read when it was opened will be old.
     const begins: Entry = isLate ? { kind: 'fresh', start: null } : entry
@@ -109,7 +107,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     } finally {
       giveBack()
       // The session's next turn may have begun here already.
-      if (active.get(session.id) === mine) active.delete(session.id)
+      if (active.get(turn.session_id) === mine) active.delete(turn.session_id)
     }
   }
 

@@ -43,7 +43,7 @@ export interface Prepared {
  */
 export async function prepareStep(run: Run, registry: RegistryRow): Promise<Prepared> {
   const prepared = await prepare(run.deps, {
-    session: run.active.session,
+    session: run.session,
     provider: run.provider,
     model: run.model,
     credential: run.credential,

@@ -46,10 +46,14 @@ export function createRescue({ store, bus, settings, log, metrics }: RescueDeps,
   /** How often the announcements of a turn were refused */
   const refusals = new Map<string, number>()
 
+  /** Turns that go on here are not lost, even if the store was too slow to keep their leases. */
+  const held = () =>
+    [...owned.active.values()].flatMap(({ turn, stop }) => (stop.signal.aborted ? [] : turn.id))
+
   async function takeOver(): Promise<void> {
     let isMore = true
     const takeOne = async () => {
-      const lost = await store.turns.recover(settings.lease, [...running.unreadable])
+      const lost = await store.turns.recover(settings.lease, [...running.unreadable, ...held()])
       isMore = lost !== null
       if (!lost) return
       const { turn, fence, announce, was_handed_over } = lost

@@ -13,6 +13,7 @@ import type {
   Connector,
   NewMessage,
   RegistryRow,
+  Session,
   Step,
   Turn,
   TurnEnd,
@@ -26,6 +27,8 @@ export interface Run {
   readonly deps: LoopDeps
   readonly active: ActiveTurn
   readonly writer: Writer
+  /** As it was when the turn began */
+  readonly session: Session
   readonly provider: string
   readonly model: string
   readonly credential: ChosenCredential
@@ -74,9 +77,9 @@ export interface Attempt {
  * request has it, and changes that come together are one restart.
  */
 export async function catchUp(run: Run): Promise<void> {
-  const { id } = run.active.session
-  if (!run.deps.tools.isBehind(id)) return
-  run.serverWaitMs -= await run.deps.tools.bringUpToDate(id, Math.max(0, run.serverWaitMs))
+  const { session_id } = run.active.turn
+  if (!run.deps.tools.isBehind(session_id)) return
+  run.serverWaitMs -= await run.deps.tools.bringUpToDate(session_id, Math.max(0, run.serverWaitMs))
 }
 
 /** The record of a step that is over, with what its model call used so far. */
@@ -111,7 +114,7 @@ export async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connec
   const revision = run.registry?.revision ?? -1
   const { bound, connectors: known } = run
   if (known?.revision === revision && known.bound === bound) return known.byId
-  const bindings = await run.deps.store.connectors.bindings(run.active.session.id)
+  const bindings = await run.deps.store.connectors.bindings(run.active.turn.session_id)
   run.connectors = connectorsIn(bindings, revision, bound)
   return run.connectors.byId
 }
@@ -170,7 +173,7 @@ export async function commit(run: Committing, change: Change): Promise<void> {
   run.history.push(...stored)
   active.hasQueued = has_queued
   // The step's calls go by this revision: another replica's message about a newer registry may have been lost.
-  if (tools_revision !== undefined) deps.tools.noteRevision(active.session.id, tools_revision)
+  if (tools_revision !== undefined) deps.tools.noteRevision(active.turn.session_id, tools_revision)
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
   // Once all events are in the stream, that is noted, so that nobody says them again. If the bus is away, the scan
   // says them later.

@@ -47,10 +47,10 @@ async function prepareNewest(run: Run): Promise<Prepared> {
   if (run.isCurrent) run.isCurrent = false
   else {
     await catchUp(run)
-    run.heardRevision = deps.tools.latestRevision(active.session.id)
+    run.heardRevision = deps.tools.latestRevision(active.turn.session_id)
     await readNew(run)
   }
-  const registry = run.registry ?? (await deps.tools.current(active.session.id))
+  const registry = run.registry ?? (await deps.tools.current(active.turn.session_id))
   return prepareStep(run, registry)
 }
 
@@ -99,7 +99,7 @@ async function streamStep(
   const isRestart = active.restartPending
   const beforeSend = () => {
     const known = Math.max(prepared.overlay.revision, run.heardRevision)
-    if (deps.tools.latestRevision(active.session.id) > known) return false
+    if (deps.tools.latestRevision(active.turn.session_id) > known) return false
     if (run.inFlight === attempt) return true
     run.inFlight = attempt
     active.phase = 'model'
@@ -208,7 +208,7 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
   active.phase = 'preparing'
   if (reason !== 'tools_changed') return
   await catchUp(run)
-  const tools_revision = deps.tools.latestRevision(active.session.id)
+  const tools_revision = deps.tools.latestRevision(active.turn.session_id)
   say(run, { type: 'turn.restarted', attempt: turn.attempt, tools_revision })
 }
 
@@ -217,7 +217,7 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
  * last message: its record has the present tools, and no usage.
  */
 export async function discardLost(run: Run): Promise<void> {
-  const registry = await run.deps.tools.newest(run.active.session.id)
+  const registry = await run.deps.tools.newest(run.active.turn.session_id)
   const overlay = await overlayFor(run, registry)
   const started_at = run.history.at(-1)?.created_at ?? now()
   run.inFlight = { step: { ...newStep(run, overlay), started_at }, folding: createFold() }

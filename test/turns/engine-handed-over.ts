@@ -309,6 +309,25 @@ t.test('a turn is given up when it loses its owner for the fourth time, not for 
   }
 })
 
+t.test('a process takes none of its own turns for lost, however long its store takes', async (t) => {
+  const { turn } = await runningTurn(store, CALLER, LAPSED)
+  const { say, replica } = world(t, { leaseSeconds: 0 })
+  const { opened: hasLooked, open } = gate()
+  let looks = 0
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    if (++looks === 5) open()
+    return store.turns.unannounced(...given)
+  }
+  const ofTurn: Store['sessions']['ofTurn'] = async (id) => {
+    await hasLooked
+    return store.sessions.ofTurn(id)
+  }
+  const sessions = { ...store.sessions, ofTurn }
+  const one = replica({ store: { ...withTurns({ unannounced }), sessions } })
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed', recoveries: 1 })
+})
+
 t.test('a turn whose owner waits in vain for the store is recovered, not failed', async (t) => {
   const { say, replica } = world(t, { leaseSeconds: 1 })
   say()

@@ -135,7 +135,7 @@ const turn = {
 } as Turn
 const activeIn = (phase: ActiveTurn['phase']): ActiveTurn => {
   const fence = { session_id: 'ses_1', owner: 'r', epoch: 1 }
-  const active = createActive({ ...turn }, fence, {} as Session)
+  const active = createActive({ ...turn }, fence)
   active.phase = phase
   active.model = new AbortController()
   return active
