@@ -213,6 +213,8 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
  */
 async function takeUpDecided(run: Run, jobs: readonly Job[]): Promise<boolean> {
   const rows = await ledgerOf(run)
+  // Begun by now, a call would count as run, and not be sent.
+  run.active.stop.signal.throwIfAborted()
   const waiting = jobs.filter((job) => job.waits && !job.result)
   if (!waiting.every(({ call }) => rows.get(call.call_id)?.approval)) return false
   const turn = { asked_at: run.history.at(-1)?.created_at ?? '', isCancelled: false }

@@ -239,6 +239,34 @@ t.test('a call that is approved while another runs goes on at once, after that o
   t.notOk(types.includes('turn.awaiting_input'))
 })
 
+t.test(
+  'a call that is approved while another runs does not begin in a turn that is cancelled then',
+  async (t) => {
+    const { say, replica, begin } = world(t, {}, CALLS)
+    const { opened: isDecided, open: decided } = gate()
+    const { executor } = toolsThat((one) => (one === 'call_plain' ? isDecided : null))
+    let cancel: (() => Promise<unknown>) | null = null
+    const ofTurn: Store['executions']['ofTurn'] = async (...given) => {
+      await cancel?.()
+      return store.executions.ofTurn(...given)
+    }
+    const executions = { ...store.executions, ofTurn }
+    const one = replica({ ...tools(), executor, store: { ...store, executions } })
+    const { turn, types } = await begin(one, { max_steps: 1 })
+    say()
+    await eventually(() => types.includes('approval.required'))
+    await one.decide(CALLER, turn.id, 'call_asks', { decision: 'approve' })
+    cancel = () => one.cancel(CALLER, turn.id, null)
+    decided()
+    await eventually(() => types.includes('turn.cancelled'))
+    t.equal(types.filter((type) => type === 'tool_execution.started').length, 1)
+    t.match(await store.executions.ofTurn(turn.id), [
+      { outcome: 'ok' },
+      { outcome: 'cancelled', started_at: null },
+    ])
+  },
+)
+
 t.test('a call whose edit cannot be opened does not begin until a replica can open it', async (t) => {
   const { replica, turn, types } = await waiting(t)
   const { opened: isGiven, open: give } = gate()
