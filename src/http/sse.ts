@@ -12,6 +12,7 @@ import { isTerminal } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import { encodeComment, encodeEvent } from '../sse.ts'
 import type { Metrics } from '../telemetry.ts'
+import { within } from '../within.ts'
 import { createSnapshotFilter, type Snapshot, type SnapshotFilter } from './snapshot-filter.ts'
 
 /** Where a stream gets its events from. */
@@ -55,6 +56,8 @@ const GREETING_MS = 10
 const OVER = Symbol('the stream is over')
 /** How old the last look at a stream's key may be when an event goes out: revoking a key works within a second. */
 const KEY_CHECK_MS = 1000
+/** How long an event waits for such a look: a store that is away must not hold events up. */
+const KEY_WAIT_MS = 250
 /** How long a client may take to read the rest when the server closes. */
 const CLOSE_MS = 1000
 
@@ -94,7 +97,9 @@ export function createStreams({ log, metrics, authenticate, pingMs = PING_MS }: 
       const paced = openPaced(reply, pingMs, async () => {
         const refusal = await authenticate(reply.request.headers).catch((thrown: unknown) => thrown)
         // A store that is away for a moment ends nothing.
-        if (refusal instanceof BatonError && refusal.code === 'unauthenticated') over()
+        const isRefused = refusal instanceof BatonError && refusal.code === 'unauthenticated'
+        if (isRefused) over()
+        return !isRefused
       })
       const { raw } = reply
       const leave = () => {
@@ -157,7 +162,7 @@ interface Paced {
  * The reply as a stream written at its client's pace, with pings in between. It writes straight to the response: a
  * readable stream piped into that takes a buffer and a pass through two more queues for each delta.
  */
-function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => void): Paced {
+function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => Promise<boolean>): Paced {
   const { raw } = reply
   reply
     // Proxies that compress (Next.js, Express, webpack's) hold small frames back until they have a block full.
@@ -173,19 +178,33 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => void): P
   let checkedAt = performance.now()
   const check = () => {
     checkedAt = performance.now()
-    checkKey()
+    return checkKey()
   }
   const hurry = () => {
     drained?.()
     drained = null
   }
   const ping = setInterval(() => {
-    check()
+    void check()
     const isRead = drained === null && !raw.writableEnded
     stuck = isRead ? 0 : stuck + 1
     if (isRead) raw.write(encodeComment('ping'))
     else if (stuck >= STUCK_PINGS) raw.destroy()
   }, pingMs).unref()
+  const send = (text: string) => {
+    if (raw.destroyed || raw.writableEnded || raw.write(text)) return null
+    return new Promise<void>((resolve) => {
+      drained = resolve
+    })
+  }
+  const end = () => {
+    clearTimeout(greeting)
+    raw.end()
+  }
+  const sendUnlessRefused = async (text: string) => {
+    if ((await within(KEY_WAIT_MS, check())) === false) end()
+    else await send(text)
+  }
   raw.on('drain', hurry)
   onceClosed(raw, () => {
     clearInterval(ping)
@@ -196,18 +215,9 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => void): P
       // The reader may have all events of a batch already: the headers still wait.
       if (text === '') return null
       clearTimeout(greeting)
-      if (raw.destroyed) return null
-      // The event does not wait for the answer: a store that is away would hold it up.
-      if (performance.now() - checkedAt > KEY_CHECK_MS) check()
-      if (raw.write(text)) return null
-      return new Promise<void>((resolve) => {
-        drained = resolve
-      })
+      return performance.now() - checkedAt > KEY_CHECK_MS ? sendUnlessRefused(text) : send(text)
     },
-    end() {
-      clearTimeout(greeting)
-      raw.end()
-    },
+    end,
   }
 }
 

@@ -342,10 +342,12 @@ t.test(
   async (t) => {
     const asked: string[] = []
     let doing = 'opening'
+    let look = async () => {}
     const auth = {
       assertLocal() {},
       async authenticate() {
         asked.push(doing)
+        await look()
         return { owner: 'local', admin: true, key_id: 'key_1' }
       },
     }
@@ -366,6 +368,16 @@ t.test(
       await until(stream, `"${text}"`)
     }
     t.same(asked, ['opening', 'second'])
+    now += 1001
+    look = () => new Promise(() => {})
+    await s.say('content.delta', 'turn_1', { text: 'fourth' })
+    await until(stream, '"fourth"')
+    now += 1001
+    look = async () => {
+      throw new BatonError('unauthenticated', 'The key was revoked.')
+    }
+    await s.say('content.delta', 'turn_1', { text: 'fifth' })
+    t.notMatch(await all(stream), 'fifth', 'what comes after the end of the key does not reach its stream')
   },
 )
 
