@@ -19,6 +19,7 @@ WORKDIR /app
 # Also for a user that is not known beforehand, in group 0, as OpenShift has it.
 RUN mkdir /data && chown node:0 /data && chmod 770 /data
 COPY --from=build /app/package.json ./
+COPY --from=build /app/scripts/current.sh ./scripts/
 COPY --from=build /app/node_modules ./node_modules
 COPY --from=build /app/migrations ./migrations
 COPY --from=build /app/dist ./dist

@@ -26,7 +26,7 @@ const RUNNER = 'await import("../dist/src/server.js")'
 
 function checkout(t: Test): string {
   const folder = scratch(t)
-  for (const file of ['package.json', 'scripts/prepare.mjs']) {
+  for (const file of ['package.json', 'scripts/current.sh', 'scripts/prepare.mjs']) {
     mkdirSync(dirname(join(folder, file)), { recursive: true })
     copyFileSync(join(root, file), join(folder, file))
   }
