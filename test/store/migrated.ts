@@ -19,7 +19,9 @@ export async function migratedDatabase(t: Test, server: string): Promise<string>
 
 async function copyOfTemplate(server: string): Promise<string> {
   const hashes = readMigrations().map((migration) => migration.sha256)
-  const name = `baton_template_${sha256(hashes.join()).slice(0, 12)}`
+  // What another role's template holds could not be used, and a lock is known to one database alone.
+  const { username, pathname } = new URL(server)
+  const name = `baton_template_${sha256([username, pathname, ...hashes].join()).slice(0, 12)}`
   return onConnection(server, async (client) => {
     await client.query(`select pg_advisory_lock(${LOCK})`)
     const { rows } = await client.query(
@@ -35,7 +37,8 @@ async function copyOfTemplate(server: string): Promise<string> {
     await client.query(`create database ${name}`)
     const store = await openStore({ databaseUrl: databaseOn(server, name), dataDir: '', poolSize: 1 })
     await store.close()
-    await client.query(`alter database ${name} is_template true`)
+    // One that somebody is connected to, such as autovacuum, is not copied.
+    await client.query(`alter database ${name} is_template true allow_connections false`)
     return copy
   })
 }
