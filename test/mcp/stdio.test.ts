@@ -235,25 +235,31 @@ t.test('a gateway that is killed takes along the groups that are watched then, a
   })
   const [letGo, ...groups] = started
   const script = `
+    import { readFileSync } from 'node:fs'
     import { setTimeout as sleep } from 'node:timers/promises'
     import { createWatchdog } from '${new URL('../../src/mcp/watchdog.js', import.meta.url)}'
     const [letGo, ...groups] = ${JSON.stringify(started.map(({ pid }) => pid))}
     const stopped = createWatchdog()
     stopped.add(letGo)
     stopped.stop()
-    await sleep(200)
+    const shells = () => readFileSync('/proc/self/task/' + process.pid + '/children', 'utf8')
+    for (let tries = 500; shells() && tries > 0; tries--) await sleep(10)
+    const isLeft = shells() !== ''
     const watchdog = createWatchdog()
     for (const group of groups) watchdog.add(group)
     for (const group of groups.slice(0, 2)) watchdog.remove(group)
     await sleep(200)
-    process.kill(process.pid, 'SIGKILL')
+    if (!isLeft) process.kill(process.pid, 'SIGKILL')
+    process.exit()
   `
   const gateway = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' })
   t.teardown(() => gateway.kill('SIGKILL'))
+  const left = once(gateway, 'exit')
   const exits = groups.slice(2).map((watched) => once(watched, 'exit'))
   for (const exit of await Promise.all(exits)) t.same(exit, [null, 'SIGKILL'])
   for (const ended of groups.slice(0, 2))
     t.equal(ended.signalCode, null, 'an id that is watched no more may be of another group by now')
+  t.same(await left, [null, 'SIGKILL'], 'a watchdog that is stopped ends by itself')
   t.equal(letGo?.signalCode, null, 'a gateway that left in good order kills nothing')
 })
 
