@@ -1,11 +1,10 @@
-// `npm test`: runs the compiled test files, each in its own process or a folder of short ones in one, several
-// processes at a time, and sums up the results. `npx tap` runs the same files and measures coverage; the code that it
-// loads into every process and thread for that costs a quarter of the time.
+// `npm test`: runs the compiled test files in a few processes, several at a time, and sums up the results. `npx tap` runs
+// the same files, each in its own process, and measures coverage; the code that it loads into every process and thread for
+// that costs a quarter of the time.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync, writeFileSync } from 'node:fs'
+import { readdirSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
-import { basename, dirname } from 'node:path'
 import Summary from './tap-summary.mjs'
 
 const ROOT = 'dist/test'
@@ -30,57 +29,68 @@ const NO_HOOKS = `data:text/javascript,${encodeURIComponent(`
   hooks.createHook = () => ({ enable() {}, disable() {} })
   syncBuiltinESMExports()`)}`
 
-/** Files of these folders take less time than the start of their process. */
-const isQuick = (name) => /^(chat|config|emulators|llm|providers|tools\/schema)\//.test(name)
-/** So do most files of these, though some wait. In each, no file awaits anything before its first test. */
-const isShort = (name) => /^(bus|tools)\//.test(name)
-/** Long files first, quick ones last: a long file that starts last costs its whole time. */
-const place = (name) => (/^e2e\//.test(name) ? 0 : isQuick(name) ? 2 : 1)
+/**
+ * Files that run in one process, one after another: a process takes half a second before its first test, and two where it
+ * loads a gateway. A file belongs to the first line that fits. The longest ones start first: what starts last runs alone.
+ */
+const PROCESSES = [
+  /^e2e\/chaos/,
+  /^e2e\/session-tools/,
+  /^mcp\//,
+  /^e2e\/(access|failures|refused)/,
+  /^e2e\/readme/,
+  /^e2e\/toolbox/,
+  /^e2e\/(browser|connector|streams)/,
+  /^e2e\/recovery/,
+  /^store\/(embedded|full|old|store)/,
+  /^routes\//,
+  /^(cli|scripts)\b/,
+  /^[^/]+$/,
+  /^e2e\//,
+  /^store\//,
+  /^turns\//,
+  /^credentials\//,
+  /^bus\//,
+  /^tools\/[^/]+$/,
+  /^(chat|config|emulators|llm|providers)\//,
+  /^tools\/schema\//,
+  /^/,
+]
 // Found by their sources: the compiled file of a renamed test is still in dist/.
 const files = readdirSync('test', { recursive: true })
   .filter((file) => file.endsWith('.test.ts'))
-  .map((file) => file.replace(/ts$/, 'js'))
-const named = new Map()
-for (const file of files) {
-  const name = isQuick(file) || isShort(file) ? `${dirname(file)}/` : file
-  named.set(name, [...(named.get(name) ?? []), file])
-}
-const runs = [...named].sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b))
+  .sort()
+const runs = PROCESSES.map((pattern) =>
+  files
+    .filter((file) => PROCESSES.find((one) => one.test(file)) === pattern)
+    .map((file) => `${ROOT}/${file.replace(/ts$/, 'js')}`),
+).filter((together) => together.length > 0)
 
 const summary = new Summary()
 summary.pipe(process.stdout)
-summary.write(`TAP version 14\n1..${runs.length}\n`)
+summary.write('TAP version 14\n')
 let done = 0
 const work = async () => {
-  for (let next = runs.shift(); next; next = runs.shift()) {
-    const [name, files] = next
-    const path = `${ROOT}/${name}`
-    const { said, failure, ms } = await run(files)
-    const indented = said.replace(/^TAP version.*\n/, '').replace(/^(?=.)/gm, '    ')
-    const verdict = `${failure ? 'not ok' : 'ok'} ${++done} - ${path} # time=${ms}ms\n`
-    const reason = failure ? `  ---\n  ended: ${failure}\n  ...\n` : ''
-    summary.write(`# Subtest: ${path}\n${indented}${verdict}${reason}`)
+  for (let files = runs.shift(); files; files = runs.shift()) {
+    const { said, ended, untold } = await run(files)
+    // Each file is a test of one list, whichever process it ran in.
+    summary.write(
+      said
+        .replace(/^(TAP version|1\.\.).*\n/gm, '')
+        .replace(/^(not ok|ok) \d+/gm, (_, verdict) => `${verdict} ${++done}`),
+    )
+    for (const file of untold) summary.write(`not ok ${++done} - ${file}\n  ---\n  ended: ${ended}\n  ...\n`)
   }
 }
 await Promise.all(Array.from({ length: AT_ONCE }, work))
+summary.write(`1..${done}\n`)
 summary.end(() => {
   process.exitCode = summary.isSound() ? 0 : 1
 })
 
-/**
- * A file that runs these of one folder. Static imports: between two dynamic ones tap knows of no test, and ends. A file,
- * since a program in `--eval` leaves options that a thread of a test's own takes over, and does not start with.
- */
-function together(files) {
-  const path = `${ROOT}/${dirname(files[0])}/together.mjs`
-  writeFileSync(path, files.map((file) => `import './${basename(file)}'\n`).join(''))
-  return path
-}
-
 async function run(files) {
-  const from = performance.now()
-  const program = files.length > 1 ? together(files) : `${ROOT}/${files[0]}`
-  const child = spawn(process.execPath, ['--enable-source-maps', '--import', NO_HOOKS, program], {
+  const program = ['--enable-source-maps', '--import', NO_HOOKS, 'scripts/together.mjs', ...files]
+  const child = spawn(process.execPath, program, {
     env: { ...process.env, ...PATIENCE },
     stdio: ['ignore', 'pipe', 'inherit'],
     timeout: LONGEST_MS,
@@ -98,6 +108,10 @@ async function run(files) {
   const [code, signal] = await once(child, 'close')
   clearTimeout(leaving)
   const hasPlan = PLAN.test(said)
-  const failure = code === 0 && hasPlan ? null : `with ${signal ?? code}${hasPlan ? '' : ', without a plan'}`
-  return { said, failure, ms: performance.now() - from }
+  const ended = `with ${signal ?? code}${hasPlan ? '' : ', without a plan'}`
+  // Files that the process did not come to; else all of them, if it failed and no test of theirs did.
+  let untold = files.filter((file) => !said.includes(` - ${file} `))
+  if (untold.length === 0 && !(hasPlan && code === (/^not ok/m.test(said) ? 1 : 0)))
+    untold = [files.join(' ')]
+  return { said: `${said}\n`, ended, untold }
 }

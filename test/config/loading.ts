@@ -1,12 +1,12 @@
 /** Loads a configuration from an environment and the text of a file, in a folder that goes with the process. */
-import { mkdtempSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import t from 'tap'
 import { ConfigError, loadConfig } from '../../src/config/load.ts'
 import type { Problem } from '../../src/validation.ts'
-import { scratch } from '../scratch.ts'
 
-export const empty = scratch(t)
+export const empty = mkdtempSync(join(tmpdir(), 'baton-test-'))
+process.once('exit', () => rmSync(empty, { recursive: true, force: true }))
 
 /** A folder that holds this baton.yaml. */
 export function folder(yaml: string | Buffer): string {
