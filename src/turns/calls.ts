@@ -173,11 +173,12 @@ async function takeUp(run: Run, job: Job, row: Execution | undefined, fate: Fate
 
 /**
  * An approved edit is what runs, also when the call is repeated. It is decrypted first: after `begin` the call counts
- * as run.
+ * as run. So one that was approved does not begin in a turn that is told to stop, which would not send it.
  */
 async function begin({ deps, active }: Run, job: Job, { id, approval }: Execution): Promise<void> {
   const edit = approval?.sealed_arguments
   if (edit) job.edited = deps.sealed.open(edit, id)
+  if (approval) active.stop.signal.throwIfAborted()
   await deps.store.executions.begin(active.fence, id)
 }
 
@@ -213,8 +214,6 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
  */
 async function takeUpDecided(run: Run, jobs: readonly Job[]): Promise<boolean> {
   const rows = await ledgerOf(run)
-  // Begun by now, a call would count as run, and not be sent.
-  run.active.stop.signal.throwIfAborted()
   const waiting = jobs.filter((job) => job.waits && !job.result)
   if (!waiting.every(({ call }) => rows.get(call.call_id)?.approval)) return false
   const turn = { asked_at: run.history.at(-1)?.created_at ?? '', isCancelled: false }

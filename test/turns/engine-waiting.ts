@@ -17,6 +17,7 @@ import {
   pieces,
   type Seen,
   session,
+  settled,
   store,
   toolsThat,
   withTurns,
@@ -266,6 +267,27 @@ t.test(
     ])
   },
 )
+
+t.test('an approved call does not begin under an owner that leaves: the next one makes it', async (t) => {
+  const { replica, turn, types } = await waiting(t)
+  const { opened: hasLeft, open } = gate()
+  const seen = tools()
+  const newest: typeof seen.tools.newest = async (id) => {
+    void leaving.drain(0).then(open)
+    // Its timer comes first: the turn is told to stop by then.
+    await new Promise((resolve) => setTimeout(resolve, 5))
+    return seen.tools.newest(id)
+  }
+  const run: typeof seen.executor.run = async ({ call, exec_id, signal }) =>
+    settled(call, exec_id, signal.aborted ? 'cancelled' : 'ok')
+  const executor = { ...seen.executor, run }
+  const leaving = replica({ ...seen, executor, tools: { ...seen.tools, newest } })
+  await leaving.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+  await hasLeft
+  replica(tools())
+  await eventually(() => types.includes('turn.completed'))
+  t.match(await store.executions.ofTurn(turn), [{ outcome: 'ok' }, { outcome: 'ok' }])
+})
 
 t.test('a call whose edit cannot be opened does not begin until a replica can open it', async (t) => {
   const { replica, turn, types } = await waiting(t)
