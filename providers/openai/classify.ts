@@ -244,7 +244,7 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
 }
 
 const statedStatus = ({ status, status_code }: Json, error: unknown): number | null =>
-  number(status) ?? number(status_code) ?? statusIn(object(error).code)
+  statusIn(status) ?? statusIn(status_code) ?? statusIn(object(error).code)
 
 function toError(facts: Facts, vendor: string): BatonError {
   const rule = RULES.find(({ when }) => when(facts)) ?? LAST_RULE

@@ -398,10 +398,10 @@ t.test('failures become codes of the catalogue', async (t) => {
       { code: 'upstream_rejected', details: { upstream: { status: 402 } } },
       'OpenRouter gives the status as the code',
     )
-    for (const told of [numbered, { error: {}, status: 402 }])
+    for (const told of [numbered, { error: {}, status: 402 }, { ...numbered, status: 200 }])
       t.match(
         openai.classify({ status: 200, headers: {}, body: JSON.stringify(told) }),
-        { details: { upstream: { status: 402 } } },
+        { code: 'upstream_rejected', details: { upstream: { status: 402 } } },
         '… and so it is read in place of a stream',
       )
     const whole = { object: 'response', status: 'completed', error: null, output: [] }
