@@ -153,7 +153,7 @@ async function copy(items: AsyncIterable<ReadItem>, source: StreamSource, { writ
 }
 
 interface Paced {
-  /** Null while the client keeps up; else resolves when it can take more. */
+  /** Null while the client keeps up; else resolves when it can take more, or once its key has turned out to be over. */
   write(text: string): Promise<void> | null
   end(): void
 }
