@@ -34,7 +34,11 @@ for (const file of files) {
     await import(pathToFileURL(file))
   })
   mock.reset()
-  if (JSON.stringify(process.env) !== environment)
-    await test(`${file} leaves the environment as it was`, async (t) => t.fail())
+  const rules = {
+    'has a test': own.count > 0,
+    'leaves the environment as it was': JSON.stringify(process.env) === environment,
+  }
+  for (const [rule, isKept] of Object.entries(rules))
+    if (!isKept) await test(`${file} ${rule}`, async (t) => t.fail())
 }
 end()
