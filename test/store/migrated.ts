@@ -37,7 +37,7 @@ async function copyOfTemplate(server: string): Promise<string> {
     await client.query(`create database ${name}`)
     const store = await openStore({ databaseUrl: databaseOn(server, name), dataDir: '', poolSize: 1 })
     await store.close()
-    // One that somebody is connected to, such as autovacuum, is not copied.
+    // One that somebody is connected to is not copied.
     await client.query(`alter database ${name} is_template true allow_connections false`)
     return copy
   })
