@@ -1,4 +1,4 @@
-/** The output of `npm test` and `npx tap`: a line for each file, every failure in full, and the totals. */
+/** The output of `npm test` and `npx tap`: a line for each file, failures in full, what was skipped, and the totals. */
 import { Transform } from 'node:stream'
 import { Parser } from 'tap-parser'
 
@@ -30,8 +30,10 @@ export default class Summary extends Transform {
       const took = result.time ? ` (${Math.round(result.time)} ms)` : ''
       if (path.length === 0) this.push(`${result.ok ? 'ok    ' : 'FAILED'} ${result.name}${took}\n`)
       if (child && (result.ok || this.#counts.failed > failedBefore)) return
-      if (result.skip || result.todo) this.#counts.skipped++
-      else if (result.ok) this.#counts.passed++
+      if (result.skip || result.todo) {
+        this.#counts.skipped++
+        this.push(`  - ${[...path, result.name].join(' > ')}: ${result.skip || result.todo}\n`)
+      } else if (result.ok) this.#counts.passed++
       else this.#failed([...path, result.name], result.diag ?? {})
     })
   }
