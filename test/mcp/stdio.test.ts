@@ -8,19 +8,14 @@ import t from 'tap'
 import { childEnv } from '../../src/mcp/child-env.ts'
 import { type LineReader, readLines } from '../../src/mcp/lines.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
+import type { Watchdog } from '../../src/mcp/watchdog.ts'
 import { held } from '../memory.ts'
 import { fails } from './door.ts'
 import { ended } from './processes.ts'
 
-t.test('a process that has ended takes its descendants along, and its id is watched no more', async (t) => {
-  const told: string[] = []
-  const watchdog = {
-    add: (group: number) => told.push(`add ${group}`),
-    remove: (group: number) => told.push(`remove ${group}`),
-    stop() {},
-  }
-  const script = "trap '' TERM; sleep 600 >&- 2>&- & echo $! >&2"
-  const transport = createStdioTransport(
+/** A server's process that runs a script, watched by as much of a watchdog as is given. */
+const shell = (script: string, watched: Partial<Watchdog> = {}) =>
+  createStdioTransport(
     {
       key: 'k',
       name: 's',
@@ -29,8 +24,17 @@ t.test('a process that has ended takes its descendants along, and its id is watc
       args: ['-c', script],
       allowPrivate: false,
     },
-    { maxBytes: 1_000, watchdog, sandbox: null },
+    { maxBytes: 1_000, watchdog: { add() {}, remove() {}, stop() {}, ...watched }, sandbox: null },
   )
+
+t.test('a process that has ended takes its descendants along, and its id is watched no more', async (t) => {
+  const told: string[] = []
+  const watchdog = {
+    add: (group: number) => told.push(`add ${group}`),
+    remove: (group: number) => told.push(`remove ${group}`),
+  }
+  const script = "trap '' TERM; sleep 600 >&- 2>&- & echo $! >&2"
+  const transport = shell(script, watchdog)
   const closed = new Promise<void>((resolve) => {
     transport.onclose = resolve
   })
@@ -51,12 +55,8 @@ t.test('a process that is closed while it starts ends as its stdin does, and so 
   const watchdog = {
     add: (group: number) => void groups.add(group),
     remove: (group: number) => void groups.delete(group),
-    stop() {},
   }
-  const transport = createStdioTransport(
-    { key: 'k', name: 's', transport: 'stdio', command: '/bin/cat', allowPrivate: false },
-    { maxBytes: 1_000, watchdog, sandbox: null },
-  )
+  const transport = shell('exec cat', watchdog)
   t.teardown(() => transport.close())
   const starting = transport.start()
   await transport.close()
@@ -69,17 +69,7 @@ t.test('the output of a process that closes its pipes before it exits is not wai
   // No wait ends by its time.
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
-  const transport = createStdioTransport(
-    {
-      key: 'k',
-      name: 's',
-      transport: 'stdio',
-      command: '/bin/sh',
-      args: ['-c', 'exec >&- 2>&-; sleep 0.3'],
-      allowPrivate: false,
-    },
-    { maxBytes: 1_000, watchdog: { add() {}, remove() {}, stop() {} }, sandbox: null },
-  )
+  const transport = shell('exec >&- 2>&-; sleep 0.3')
   const closed = new Promise<void>((resolve) => {
     transport.onclose = resolve
   })
@@ -92,17 +82,7 @@ t.test('a message to a process that has ended, or is being ended, is refused as 
   const unsent = { kind: 'disconnected', sent: false, message: 's is not running' }
   const ping = { jsonrpc: '2.0', id: 1, method: 'ping' } as const
   const started = async (script: string, remove = () => {}) => {
-    const transport = createStdioTransport(
-      {
-        key: 'k',
-        name: 's',
-        transport: 'stdio',
-        command: '/bin/sh',
-        args: ['-c', script],
-        allowPrivate: false,
-      },
-      { maxBytes: 1_000, watchdog: { add() {}, remove, stop() {} }, sandbox: null },
-    )
+    const transport = shell(script, { remove })
     t.teardown(() => transport.close())
     await transport.start()
     return transport
