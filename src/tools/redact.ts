@@ -95,6 +95,15 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp, before?: string])[]
   [/shp(?:at|ca|pa|ss)_/, token(/shp(?:at|ca|pa|ss)_[A-Za-z0-9]{32,}/)], // Shopify
   [/lin_api_/, token(/lin_api_[A-Za-z0-9_]{32,}/)], // Linear
   [/ops_ey/, token(/ops_ey[A-Za-z0-9+/=]{100,}/)], // 1Password
+  [/gsk_/, token(/gsk_[A-Za-z0-9]{50,}/)], // Groq
+  [/hf_/, token(/hf_[A-Za-z0-9]{34,}/)], // Hugging Face
+  [/ntn_/, token(/ntn_[0-9]{11}[A-Za-z0-9]{35,}/)], // Notion
+  [/glc_|glsa_/, token(/(?:glc_[A-Za-z0-9+/]{32,}={0,2}|glsa_[A-Za-z0-9]{32}_[A-Fa-f0-9]{8,})/)], // Grafana
+  [/hv[brs]\./, token(/hv[brs]\.[A-Za-z0-9_-]{24,}/)], // Vault; a root token has 24 characters, which the preset leaves
+  [/vc[aikpr]_/, token(/vc[aikpr]_[A-Za-z0-9]{20,}/)], // Vercel
+  [/dapi/, token(/dapi[A-Fa-f0-9]{32,}(?:-[0-9])?/)], // Databricks
+  [/dckr_/, token(/dckr_[op]at_[A-Za-z0-9_-]{27,}/)], // Docker, of a person and of an organization
+  [/figd_/, token(/figd_[A-Za-z0-9_-]{40,}/)], // Figma
   [/[rs]k_(?:live|test)_/, token(/[rs]k_(?:live|test)_[A-Za-z0-9]{16,}/)], // Stripe
   [/bk_/, token(/bk_[A-Za-z0-9_-]{40,}/)], // our own keys
   // JWT. No other such character may stand before it, else "eyJ-eyJ-…" takes quadratic time.

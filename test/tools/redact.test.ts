@@ -35,6 +35,8 @@ const PLANTED: Record<string, string> = {
   'a Shopify token': `shpat_${'a1b2c3d4'.repeat(4)}`,
   'a Linear key': `lin_api_${'a1B2'.repeat(10)}`,
   'a 1Password token': `ops_ey${'JlbWFp'.repeat(40)}fQ==`,
+  'a root token of Vault': `hvs.${'a1B2'.repeat(6)}`,
+  "a Docker organization's token": `dckr_oat_${'a1B2_c3D'.repeat(4)}`,
   "an npm registry's token": `//registry.example/:_authToken=${'0a1b2c3d-'.repeat(3)}0a1b2c3d`,
   'a password in an environment': `DB_PASSWORD=${'hunter2-Xy9'}`,
   'a quoted key in an environment': `OPENAI_API_KEY="${'hunter2-Xy9'}`,
