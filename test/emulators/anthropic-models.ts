@@ -64,7 +64,6 @@ const ROWS: Row[] = [
   ['claude-sonnet-4-6', OF_4_6],
   ['claude-opus-4-5', { ...OF_4_5, efforts: ['low', 'medium', 'high'] }],
   ['claude-haiku-4-5', OF_4_5],
-  ['claude-sonnet-4-5', OF_4_5],
 ]
 
 export const MODELS: readonly EmulatedModel[] = ROWS.map(([id, row]) => ({
