@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, inFull } from '../../src/errors.ts'
-import { type Db, matched, value, values } from '../../src/store/db.ts'
+import { type Db, matched, type Querying, value, values } from '../../src/store/db.ts'
 import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
@@ -236,11 +236,11 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     t.strictSame(await having(), [])
   })
 
-  const allWait = (works: unknown[]) =>
+  const allWait = (works: unknown[], at: Querying = raw) =>
     eventually(async () => {
       const waiting = `select count(*)::int from pg_stat_activity
         where datname = current_database() and wait_event_type = 'Lock'`
-      return (await value<number>(raw, waiting)) === works.length
+      return (await value<number>(at, waiting)) === works.length
     })
 
   await t.test('a statement that waits for a session sees what was done to it meanwhile', async (t) => {
@@ -384,6 +384,37 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
       used.map((key) => key.id),
       [free],
     )
+  })
+
+  await t.test('a claim of a connector, and who waits for it, do not lock each other out', async (t) => {
+    const scope = owner()
+    const { connectors } = store
+    const made = await connectors.create(connector(scope, 'claimed'))
+    if (made === 'name_taken') return t.fail(made)
+    const session = await newSession(store, scope)
+    const ends = await raw.transaction(async (pinning) => {
+      // As a pin's foreign key does.
+      await pinning.query('select from connector where id = $1 for key share', [made.id])
+      const works = await raw.transaction(async (queries) => {
+        await queries.query('update connector set updated_at = now() where id = $1', [made.id])
+        const claiming = connectors.claim(made.id, 'r1', 0)
+        await allWait([claiming], pinning)
+        const both = [claiming, connectors.bind(session.id, made.id, null)]
+        await allWait(both, pinning)
+        return both
+      })
+      return Promise.all(works)
+    })
+    t.match(ends, [{ row: { id: made.id }, hasLapsed: false }, true])
+    const late = await raw.transaction(async (queries) => {
+      // As syncConfig does.
+      await queries.query('lock table connector in share row exclusive mode')
+      const claiming = connectors.claim(made.id, 'r2', 60)
+      await allWait([claiming])
+      await queries.query('update connector set updated_at = now() where id = $1', [made.id])
+      return [claiming]
+    })
+    t.match(await Promise.all(late), [{ hasLapsed: true }])
   })
 
   await t.test('a connector can be deleted while a pin or a list of its tools is written', async (t) => {
