@@ -53,16 +53,21 @@ type ConnectorShape = Partial<
   Pick<ConnectorInput, 'transport' | 'url' | 'command'> & Record<'headers' | 'args' | 'env', object>
 >
 
-/** Headers that the connection sets itself, or with which it would send no request. */
-const OWN_HEADERS = new Set([
-  'host',
+/** Headers of a connection, with which it would send no request, or cut its body. */
+export const OF_CONNECTION: ReadonlySet<string> = new Set([
   'connection',
   'keep-alive',
   'expect',
   'content-length',
-  'content-type',
   'transfer-encoding',
   'upgrade',
+])
+
+/** … with those that a connection to an MCP server sets itself. */
+const OWN_HEADERS: ReadonlySet<string> = new Set([
+  ...OF_CONNECTION,
+  'host',
+  'content-type',
   'accept',
   'mcp-session-id',
   'mcp-protocol-version',
@@ -73,7 +78,7 @@ export function shapeProblems(given: ConnectorShape): Problem[] {
   return [
     ...transportProblems(given),
     ...Object.entries(given.headers ?? {}).flatMap(([name, value]) =>
-      said(`headers.${name}`, headerProblem(name, String(value))),
+      said(`headers.${name}`, headerProblem(name, String(value), OWN_HEADERS)),
     ),
     ...Object.entries(given.env ?? {}).flatMap(([name, value]) =>
       said(`env.${name}`, envProblem(name, String(value))),
@@ -105,15 +110,15 @@ function urlProblems(text: string): Problem[] {
   return said('url', 'must not hold a user name or password', 'Put them into headers')
 }
 
-function headerProblem(name: string, value: string): string | null {
+/** `own`: names that the connection sets itself. */
+export function headerProblem(name: string, value: string, own: ReadonlySet<string>): string | null {
   if (!isHeader(name, value)) return NO_HEADER
-  return OWN_HEADERS.has(name.toLowerCase()) ? 'is for the connection alone to set' : null
+  return own.has(name.toLowerCase()) ? 'is for the connection alone to set' : null
 }
 
-/** The problem of a header whose name or value is not legal. */
-export const NO_HEADER =
+const NO_HEADER =
   'is not a legal HTTP header: a name is letters, digits and hyphens, a value is one line of Latin-1 characters'
 
 /** A field name (RFC 9110 section 5.1) and a value without control characters. */
-export const isHeader = (name: string, value: string): boolean =>
+const isHeader = (name: string, value: string): boolean =>
   /^[A-Za-z0-9!#$%&'*+.^_`|~-]+$/.test(name) && /^[\t\x20-\x7e\x80-\xff]*$/.test(value)

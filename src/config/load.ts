@@ -8,7 +8,7 @@ import { resolve } from 'node:path'
 import { isLoopback } from '../addresses.ts'
 import { createAjv, type Problem, problemOf } from '../validation.ts'
 import type { Config } from './config.ts'
-import { isHeader, NO_HEADER } from './connector-shape.ts'
+import { headerProblem, OF_CONNECTION } from './connector-shape.ts'
 import { type FileContent, FileSchema, override, parseYaml } from './file.ts'
 import { limitsOf } from './limits.ts'
 import { holdsPlaceholder, isQuoted, QUOTED, UNFILLED, UnfitValue } from './readers.ts'
@@ -152,10 +152,10 @@ function without(file: object, problems: readonly Problem[]): object {
 
 function providerProblems(content: FileContent): Problem[] {
   return Object.entries(content.providers ?? {}).flatMap(([id, { oauth }]) =>
-    Object.entries(oauth?.headers ?? {})
-      .filter(([name, value]) => !isHeader(name, String(value)))
-      .map(([name]) => `providers.${id}.oauth.headers.${name}`)
-      .map((path) => ({ path, problem: NO_HEADER, remedy: '' })),
+    Object.entries(oauth?.headers ?? {}).flatMap(([name, value]) => {
+      const problem = headerProblem(name, String(value), OF_CONNECTION)
+      return problem === null ? [] : [{ path: `providers.${id}.oauth.headers.${name}`, problem, remedy: '' }]
+    }),
   )
 }
 

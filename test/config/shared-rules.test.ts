@@ -51,6 +51,13 @@ t.test('headers that cannot be sent with a request are refused in the configurat
     load({ BATON_CONFIG: 'headers.yaml' }).problems.map(({ path }) => path),
     own.map((name) => `toolbox.mcps[0].headers.${name}`),
   )
+  const login = `providers: {openai: {oauth: {headers: {${own.map((name) => `${name}: x`)}}}}}`
+  writeFileSync(join(folder, 'headers.yaml'), login)
+  t.same(
+    load({ BATON_CONFIG: 'headers.yaml' }).problems.map(({ path }) => path),
+    [...unsent, 'connection'].map((name) => `providers.openai.oauth.headers.${name}`),
+    'also those that a login sends',
+  )
 })
 
 t.test('BATON_CONNECTORS_ALLOW_PRIVATE takes networks, addresses, names and suffixes', async (t) => {
