@@ -21,7 +21,7 @@ import {
   type Setting,
   type SettingValues,
 } from './settings.ts'
-import { textValues, toolboxOf, toolboxProblems } from './toolbox.ts'
+import { textValues, toolboxOf, toolboxProblems, unfilledAt } from './toolbox.ts'
 
 type Env = Readonly<Record<string, string | undefined>>
 
@@ -153,8 +153,10 @@ function without(file: object, problems: readonly Problem[]): object {
 function providerProblems(content: FileContent): Problem[] {
   return Object.entries(content.providers ?? {}).flatMap(([id, { oauth }]) =>
     Object.entries(oauth?.headers ?? {}).flatMap(([name, value]) => {
+      const path = `providers.${id}.oauth.headers.${name}`
       const problem = headerProblem(name, String(value), OF_CONNECTION)
-      return problem === null ? [] : [{ path: `providers.${id}.oauth.headers.${name}`, problem, remedy: '' }]
+      if (problem !== null) return [{ path, problem, remedy: '' }]
+      return holdsPlaceholder(String(value)) ? [unfilledAt(path)] : []
     }),
   )
 }

@@ -45,12 +45,14 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
     )
   }
   for (const found of shapeProblems(mcp)) say(found.path, found.problem, found.remedy)
-  for (const field of unfilled(mcp)) {
-    const steps = `${path}.${field}`.toUpperCase().split(/[.[\]]+/)
-    const variable = `BATON__${steps.join('__').replaceAll('-', '_')}`
-    say(field, UNFILLED, `Set ${variable} to the value itself`)
-  }
-  return problems
+  return [...problems, ...unfilled(mcp).map((field) => unfilledAt(`${path}.${field}`))]
+}
+
+/** The problem of a value in which a placeholder stands. */
+export function unfilledAt(path: string): Problem {
+  const steps = path.toUpperCase().split(/[.[\]]+/)
+  const variable = `BATON__${steps.join('__').replaceAll('-', '_')}`
+  return { path, problem: UNFILLED, remedy: `Set ${variable} to the value itself` }
 }
 
 /** The fields of a server in which a placeholder stands, as other MCP clients fill it in (spences10/my-pi#149). */

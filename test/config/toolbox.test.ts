@@ -255,7 +255,8 @@ toolbox:
       command: sh
       args: [-c, "echo \${HOME}"]
       mode: strict
-      env: { TOKEN: "\${env:TOKEN}", FORMAT: "\${level} \${text}", PATH: "$HOME/bin:/usr/bin" }`
+      env: { TOKEN: "\${env:TOKEN}", FORMAT: "\${level} \${text}", PATH: "$HOME/bin:/usr/bin" }
+providers: { openai: { oauth: { headers: { x-team: "\${TEAM}", x-price: $5 } } } }`
     t.match(problems({}, yaml), [
       { path: 'toolbox.mcps[0].url', remedy: 'Set BATON__TOOLBOX__MCPS__0__URL to the value itself' },
       {
@@ -265,14 +266,21 @@ toolbox:
       },
       { path: 'toolbox.mcps[0].headers.X-Api-Key', remedy: /0__HEADERS__X_API_KEY / },
       { path: 'toolbox.mcps[1].env.TOKEN', remedy: /1__ENV__TOKEN / },
+      {
+        path: 'providers.openai.oauth.headers.x-team',
+        remedy: /BATON__PROVIDERS__OPENAI__OAUTH__HEADERS__X_TEAM /,
+      },
     ])
     const set = {
       BATON__TOOLBOX__MCPS__0__URL: 'https://web.test/mcp',
       BATON__TOOLBOX__MCPS__0__HEADERS__AUTHORIZATION: 'Bearer t',
       BATON__TOOLBOX__MCPS__0__HEADERS__X_API_KEY: 'k',
       BATON__TOOLBOX__MCPS__1__ENV__TOKEN: 't',
+      BATON__PROVIDERS__OPENAI__OAUTH__HEADERS__X_TEAM: 'a',
     }
-    t.match(load(set, yaml).config.toolbox.mcps[0]?.headers, { Authorization: 'Bearer t', 'X-Api-Key': 'k' })
+    const { toolbox, loginExtras } = load(set, yaml).config
+    t.match(toolbox.mcps[0]?.headers, { Authorization: 'Bearer t', 'X-Api-Key': 'k' })
+    t.match(loginExtras.openai?.headers, { 'x-team': 'a', 'x-price': '$5' })
   },
 )
 
