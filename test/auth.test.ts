@@ -247,8 +247,9 @@ t.test('calls are counted anew each minute; while the bus is away nobody is refu
     bus: { tally: () => Promise.reject(new Error('away')) },
   })
   for (let n = 0; n < 3; n++) await uncounted({ owner: 'ida', admin: false, key_id: 'key_1' })
-  let minute = 0
-  mock.method(Date, 'now', () => minute * 60_000 + 15_000)
+  let clock = 15_000
+  let countingMs = 0
+  mock.method(Date, 'now', () => clock)
   t.teardown(() => mock.restoreAll())
   const counts = new Map<string, number>()
   const counted = createRateLimit({
@@ -256,6 +257,7 @@ t.test('calls are counted anew each minute; while the bus is away nobody is refu
     bus: {
       async tally(name, seconds) {
         t.equal(seconds, 60)
+        clock += countingMs
         counts.set(name, (counts.get(name) ?? 0) + 1)
         return counts.get(name) ?? 0
       },
@@ -264,7 +266,13 @@ t.test('calls are counted anew each minute; while the bus is away nobody is refu
   const ida = { owner: 'ida', admin: false, key_id: null }
   await counted(ida)
   await t.rejects(counted(ida), { code: 'rate_limited', retryAfter: 45 })
-  minute++
+  clock += 44_999
+  countingMs = 2_000
+  await t.rejects(
+    counted(ida),
+    { code: 'rate_limited', retryAfter: 1 },
+    'the minute ends while the bus counts',
+  )
   await t.resolves(counted(ida), 'the next minute begins anew')
 })
 

@@ -19,12 +19,14 @@ export function createRateLimit({ config, bus }: RateLimitDeps) {
   const most = config.rateLimitPerMinute
   return async ({ key_id, owner }: Caller): Promise<void> => {
     if (most === null || key_id === 'bootstrap') return
-    const minute = Math.floor(Date.now() / WINDOW_MS)
+    const now = Date.now()
+    const minute = Math.floor(now / WINDOW_MS)
     // While Redis is away nobody counts, and nobody is refused for it.
     const calls = await bus.tally(`${key_id ?? owner}:${minute}`, WINDOW_MS / 1000).catch(() => 0)
     if (calls <= most) return
     throw new BatonError('rate_limited', `This key may call ${most} times a minute.`, {
-      retryAfter: Math.ceil(((minute + 1) * WINDOW_MS - Date.now()) / 1000),
+      // From when it came: the minute may be over by the time that it is counted.
+      retryAfter: Math.ceil(((minute + 1) * WINDOW_MS - now) / 1000),
     })
   }
 }
