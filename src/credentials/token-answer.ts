@@ -1,11 +1,21 @@
 /** What a token endpoint's answer makes of a login: when it is made, and at each renewal. */
-import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../oauth-vendor.ts'
+import type { LoginSecret, OAuthAnswer, TokenAnswer, TokenFailure } from '../oauth-vendor.ts'
 import type { ConfiguredVendor } from './logins/vendors.ts'
 
 /** Null for a refusal, and for a body that holds no tokens. */
 export function readTokens({ vendor }: ConfiguredVendor, { status, body }: OAuthAnswer): TokenAnswer | null {
   return status >= 200 && status < 300 ? vendor.readTokens(body) : null
 }
+
+export const NO_TOKENS: TokenFailure = {
+  isLasting: false,
+  code: 'no_tokens',
+  message: 'Its answer held no access token.',
+}
+
+/** Why there are no tokens. A body with a good status is not quoted: what was sent is still in it (oauth-http.ts). */
+export const failureOf = ({ vendor }: ConfiguredVendor, answer: OAuthAnswer): TokenFailure =>
+  answer.status < 300 ? NO_TOKENS : vendor.readFailure(answer)
 
 /** What the vendor left out keeps its old value. */
 export function merged(secret: LoginSecret, tokens: TokenAnswer): LoginSecret {

@@ -10,7 +10,7 @@ import type { ConfiguredVendor } from './logins/vendors.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { createPauses, LONGEST_PAUSE_MS } from './pauses.ts'
 import type { Timing } from './renew-once.ts'
-import { endOf, merged, readTokens } from './token-answer.ts'
+import { endOf, failureOf, merged, NO_TOKENS, readTokens } from './token-answer.ts'
 
 /** The vendor's final word on a login: only a new one helps. */
 export class LoginRefused extends Error {
@@ -65,9 +65,9 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
   }
 
   /** The error for the vendor's refusal: LoginRefused if that is final, else one that is kept for the login's pause. */
-  function refusal(id: string, { vendor }: ConfiguredVendor, answer: OAuthAnswer): Error {
-    const breaker = breakerOf(vendor.provider)
-    const failure = answer.status < 300 ? NO_TOKENS : vendor.readFailure(answer)
+  function refusal(id: string, configured: ConfiguredVendor, answer: OAuthAnswer): Error {
+    const breaker = breakerOf(configured.vendor.provider)
+    const failure = failureOf(configured, answer)
     const retryMs = wantedPauseMs(answer, now())
     // The refusal of one login must not keep others from a service that works.
     if (failure.isLasting || OF_THE_LOGIN.has(answer.status)) breaker.succeeded()
@@ -101,12 +101,6 @@ export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps):
 }
 
 const FAILED_ELSEWHERE = 'The login could not be renewed by another process a moment ago.'
-
-const NO_TOKENS: TokenFailure = {
-  isLasting: false,
-  code: 'no_tokens',
-  message: 'Its answer held no access token.',
-}
 
 /**
  * With these statuses a working service refuses what was sent: a grant or a client, which may be one login's own (RFC

@@ -6,7 +6,7 @@ import type { Store } from '../../store/store.ts'
 import { oneLine } from '../../text.ts'
 import type { AddLogin, Credentials, CredentialView } from '../credentials.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
-import { endOf, merged, readTokens } from '../token-answer.ts'
+import { endOf, failureOf, merged, readTokens } from '../token-answer.ts'
 import { type LoginFile, readLoginFile } from './file.ts'
 import type { PendingLogins } from './pending.ts'
 import { setUp } from './setup.ts'
@@ -126,10 +126,10 @@ const factsOf = (
  * A vendor's refusal of a code or file, by its status: `invalid_request` if another code or file would help, else
  * `upstream_…`.
  */
-function codeRefused({ vendor }: ConfiguredVendor, answer: OAuthAnswer, param: string): BatonError {
+function codeRefused(configured: ConfiguredVendor, answer: OAuthAnswer, param: string): BatonError {
   const { status } = answer
-  const { code, message } = vendor.readFailure(answer)
-  const words = `${vendor.provider} did not take the ${param} (${oneLine(code)}${message ? `: ${oneLine(message)}` : ''}).`
+  const { code, message } = failureOf(configured, answer)
+  const words = `${configured.vendor.provider} did not take the ${param} (${oneLine(code)}${message ? `: ${oneLine(message)}` : ''}).`
   const details = { upstream: { status, code, message } }
   if (status === 429) return new BatonError('upstream_rate_limited', words, { details, retryAfter: 30 })
   if (status >= 500) return new BatonError('upstream_overloaded', words, { details })
