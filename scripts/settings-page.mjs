@@ -36,8 +36,8 @@ ${limits.join('\n')}
 
 A duration is ISO 8601 (\`PT30S\`), longer than zero and at most 24 days.
 
-\`providers:\` takes, for a provider's logins, leading system blocks and headers that an operator must send with them; none by default. Headers of
-the connection itself, such as \`content-length\`, are refused:
+\`providers:\` takes, for a provider's logins, leading system blocks and headers that an operator must send with them; none by default. Those
+with which no request is sent, such as \`content-length\`, are refused:
 
 \`\`\`yaml
 providers:

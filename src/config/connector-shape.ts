@@ -53,9 +53,8 @@ type ConnectorShape = Partial<
   Pick<ConnectorInput, 'transport' | 'url' | 'command'> & Record<'headers' | 'args' | 'env', object>
 >
 
-/** Headers of a connection, with which it would send no request, or cut its body. */
-export const OF_CONNECTION: ReadonlySet<string> = new Set([
-  'connection',
+/** Headers with which a connection would send no request. */
+export const UNSENDABLE: ReadonlySet<string> = new Set([
   'keep-alive',
   'expect',
   'content-length',
@@ -63,10 +62,11 @@ export const OF_CONNECTION: ReadonlySet<string> = new Set([
   'upgrade',
 ])
 
-/** … with those that a connection to an MCP server sets itself. */
+/** … and those that a connection to an MCP server sets itself. */
 const OWN_HEADERS: ReadonlySet<string> = new Set([
-  ...OF_CONNECTION,
+  ...UNSENDABLE,
   'host',
+  'connection',
   'content-type',
   'accept',
   'mcp-session-id',

@@ -8,7 +8,7 @@ import { resolve } from 'node:path'
 import { isLoopback } from '../addresses.ts'
 import { createAjv, type Problem, problemOf } from '../validation.ts'
 import type { Config } from './config.ts'
-import { headerProblem, OF_CONNECTION } from './connector-shape.ts'
+import { headerProblem, UNSENDABLE } from './connector-shape.ts'
 import { type FileContent, FileSchema, override, parseYaml } from './file.ts'
 import { limitsOf } from './limits.ts'
 import { holdsPlaceholder, isQuoted, QUOTED, UNFILLED, UnfitValue } from './readers.ts'
@@ -154,7 +154,7 @@ function providerProblems(content: FileContent): Problem[] {
   return Object.entries(content.providers ?? {}).flatMap(([id, { oauth }]) =>
     Object.entries(oauth?.headers ?? {}).flatMap(([name, value]) => {
       const path = `providers.${id}.oauth.headers.${name}`
-      const problem = headerProblem(name, String(value), OF_CONNECTION)
+      const problem = headerProblem(name, String(value), UNSENDABLE)
       if (problem !== null) return [{ path, problem, remedy: '' }]
       return holdsPlaceholder(String(value)) ? [unfilledAt(path)] : []
     }),
