@@ -1,9 +1,8 @@
-/** Keeps a call's own secret out of its errors: vendors quote keys and tokens in their messages. */
+/** Keeps what a call authorises itself with out of its errors: vendors quote keys, tokens and headers in their messages. */
 import { BatonError } from '../errors.ts'
 import { withoutSecrets } from '../foreign.ts'
-import type { CredentialSecret } from '../provider.ts'
 
-/** Texts and errors with `***` for the secret. */
+/** Texts and errors with `***` for each secret. */
 export interface Scrub {
   text(text: string): string
   /** The same, then cut to LONGEST: a cut before might leave half of the secret, which would not be found. */
@@ -14,8 +13,8 @@ export interface Scrub {
 /** Characters of one text */
 const LONGEST = 2_500
 
-export function scrubber(secret: CredentialSecret): Scrub {
-  const text = (words: string) => withoutSecrets(words, Object.values(secret))
+export function scrubber(secrets: readonly string[]): Scrub {
+  const text = (words: string) => withoutSecrets(words, secrets)
   const words = (all: string) => text(all).slice(0, LONGEST)
   return {
     text,

@@ -322,6 +322,12 @@ t.test('no secret gets into an error', async (t) => {
   const server = await upstreamServer(t, stream(frame({ finish: true, invalid })))
   const [finish] = (await collect(bench(t, server.url).call())).batches.flat()
   t.match(finish, { invalid_call: /x\*\*\*$/, refusal: /x\*\*\*$/ })
+  const headers = { 'x-proxy-key': 'operators-own' }
+  const request = { ...REQUEST, options: { ...REQUEST.options, headers } }
+  const proxy = await upstreamServer(t, status(403, 'operators-own may not do this'))
+  const refused = await failure(bench(t, proxy.url).call({ request }))
+  t.match(JSON.stringify(refused.toBody()), '*** may not do this')
+  t.notMatch(JSON.stringify(refused.toBody()), 'operators-own', 'nor the value of a header of the operator')
   const broken: CredentialSecret = { api_key: 'two\r\nlines: of-a-key' }
   const error = await failure(bench(t, 'http://127.0.0.1:1').call({ secret: async () => broken }))
   t.equal(error.code, 'upstream_auth')
