@@ -5,7 +5,12 @@
 import { type IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
 import cors from '@fastify/cors'
-import Fastify, { type FastifyBaseLogger, type FastifyRequest, LogController } from 'fastify'
+import Fastify, {
+  type FastifyBaseLogger,
+  type FastifyReply,
+  type FastifyRequest,
+  LogController,
+} from 'fastify'
 import helmet from 'helmet'
 import type { App, RouteDeps } from '../routes/app.ts'
 import { auditRoutes } from '../routes/audit.ts'
@@ -58,7 +63,8 @@ const EXPOSED = ['Location', 'x-baton-turn', 'x-request-id', 'Idempotent-Replaye
 
 /** Builds the app; the caller listens and closes. Closing ends all event streams first. */
 export async function buildHttp(deps: HttpDeps): Promise<App> {
-  const streams = createStreams({ ...deps, authenticate: deps.auth.authenticate })
+  const answered = (reply: FastifyReply) => noteAnswer(deps, reply)
+  const streams = createStreams({ ...deps, authenticate: deps.auth.authenticate, answered })
   const log: FastifyBaseLogger = deps.log
   const hardening = hardeningHeaders()
   const app: App = Fastify({
@@ -92,14 +98,10 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   })
   useErrors(app)
   useValidation(app)
-  app.addHook('onSend', ({ id, method, routeOptions }, reply, payload, done) => {
+  app.addHook('onSend', (_, reply, payload, done) => {
     // The client has left: what would have been said, as of a wait that was cut short, is no answer to count.
     if (reply.raw.destroyed) return done(null, payload)
-    const { url: route = 'none' } = routeOptions
-    const { statusCode: status, elapsedTime: ms } = reply
-    deps.metrics.httpAnswered(method, route, status, ms)
-    if (!UNLOGGED.has(route))
-      log.debug({ request_id: id, method, route, status, ms: Math.round(ms) }, 'request answered')
+    answered(reply)
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
@@ -127,6 +129,16 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     { prefix: '/v1' },
   )
   return app
+}
+
+/** Counts an answer, and logs it. */
+function noteAnswer({ metrics, log }: HttpDeps, reply: FastifyReply): void {
+  const { id, method, routeOptions } = reply.request
+  const { url: route = 'none' } = routeOptions
+  const { statusCode: status, elapsedTime: ms } = reply
+  metrics.httpAnswered(method, route, status, ms)
+  if (UNLOGGED.has(route)) return
+  log.debug({ request_id: id, method, route, status, ms: Math.round(ms) }, 'request answered')
 }
 
 async function harden(

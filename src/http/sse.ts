@@ -41,7 +41,9 @@ export interface Streams {
 
 interface StreamOptions {
   log: Logger
-  metrics: Pick<Metrics, 'httpAnswered' | 'streamOpened' | 'streamClosed'>
+  metrics: Pick<Metrics, 'streamOpened' | 'streamClosed'>
+  /** Called once for each stream, with the head of its response: no `onSend` hook runs for it */
+  answered(reply: FastifyReply): void
   /** Called at each ping and, while events go out, each second: throws unauthenticated once the key may call no more */
   authenticate(headers: IncomingHttpHeaders): Promise<unknown>
   /** Default PING_MS */
@@ -61,7 +63,8 @@ const KEY_WAIT_MS = 250
 /** How long a client may take to read the rest when the server closes. */
 const CLOSE_MS = 1000
 
-export function createStreams({ log, metrics, authenticate, pingMs = PING_MS }: StreamOptions): Streams {
+export function createStreams(options: StreamOptions): Streams {
+  const { log, metrics, answered, authenticate, pingMs = PING_MS } = options
   const shutdown = new AbortController()
   /**
    * One function for each client that lets it go. A set, since an AbortSignal searches all its listeners for each one
@@ -107,8 +110,7 @@ export function createStreams({ log, metrics, authenticate, pingMs = PING_MS }: 
         // A client that reads no more must not keep the server from closing.
         setTimeout(() => raw.destroy(), CLOSE_MS).unref()
       }
-      const { method, routeOptions } = reply.request
-      metrics.httpAnswered(method, routeOptions.url ?? 'none', reply.statusCode, reply.elapsedTime)
+      answered(reply)
       metrics.streamOpened()
       keep(raw, leave, () => {
         over()

@@ -14,9 +14,18 @@ import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from '.
 const step = { index: 0, attempt: 1, finish_reason: 'stop' } as Turn['steps'][number]
 
 t.test('the head is sent before there is any event', async (t) => {
-  const { open, opened, call } = await serve(t, turnRow())
+  const lines: object[] = []
+  const log = pino({ level: 'debug' }, { write: (line) => void lines.push(JSON.parse(line)) })
+  const { open, opened, call } = await serve(t, turnRow(), { log })
   const stream = await open('/v1/turns/turn_1/events')
   t.equal(stream.statusCode, 200)
+  const answered = { msg: 'request answered', request_id: stream.headers['x-request-id'] }
+  const head = { ...answered, level: 20, method: 'GET', route: '/v1/turns/:id/events', status: 200 }
+  t.match(
+    lines,
+    [{ level: 30 }, head],
+    'the log leads from the request to its stream, as from any other to its answer',
+  )
   t.match(stream.headers, {
     'content-type': 'text/event-stream; charset=utf-8',
     'cache-control': 'no-store, no-transform',
