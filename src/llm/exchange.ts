@@ -259,6 +259,11 @@ export class Exchange implements Dispatcher.DispatchHandler {
         cause: error,
       })
     }
+    // Such as `connection: a b`, or `proxy-authorization` on the way through a forward proxy.
+    if (error.code === 'UND_ERR_INVALID_ARG') {
+      const words = 'The request cannot be sent over HTTP: check headers that the configuration adds.'
+      return new BatonError('internal', words, { details, cause: error })
+    }
     if (error.code === 'UND_ERR_DESTROYED') {
       return new BatonError('draining', 'Baton is shutting down.', { retryAfter: 1, cause: error })
     }

@@ -282,6 +282,18 @@ t.test('beforeSend is asked right before each sending, and may forbid it', async
   t.equal(server.requests.length, 3, 'nothing was sent for the two calls before')
 })
 
+t.test('a header that HTTP cannot carry is a fault of the configuration, and not tried again', async (t) => {
+  // Left to operators, since `connection: close` is of use.
+  const render: Deployment['render'] = (request) => ({
+    ...vendor.render(request),
+    headers: { connection: 'not a token' },
+  })
+  const { call, retries } = bench(t, 'http://127.0.0.1:1')
+  const error = await failure(call({ deployment: { ...vendor, render } }))
+  t.match(error, { code: 'internal', message: /headers that the configuration adds/ })
+  t.same(retries, [])
+})
+
 t.test('no secret gets into an error', async (t) => {
   const LONG = 'x'.repeat(945)
   const quoting = JSON.stringify({ error: `Incorrect API key provided: ${KEY}` })
