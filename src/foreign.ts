@@ -1,6 +1,19 @@
 /** How doors read the answers of services that are not ours: words without secrets, headers, Retry-After. */
 import { overlap, placeIn } from './text.ts'
 
+export type Pair = [name: string, value: string]
+
+/** Names of values that authorise Baton. Other values name a tenant or region, say, and occur in many texts. */
+const CREDENTIAL = /auth|cookie|cred|key|pass|pwd|secret|token|(?:^|[_-])pat$/i
+/** Such as a database's address */
+const WITH_PASSWORD = /:\/\/[^/@\s]*:[^/@\s]+@/
+
+/** Those of the values that are secrets. */
+export const authorising = (pairs: readonly Pair[]): string[] =>
+  pairs
+    .filter(([name, value]) => CREDENTIAL.test(name) || WITH_PASSWORD.test(value))
+    .map(([, value]) => value)
+
 /** Shorter values occur in innocent texts, and nobody issues secrets so short. */
 const SHORTEST_SECRET = 8
 

@@ -1,6 +1,7 @@
 /** One model call, made again if that may help, and only while nothing of its answer was passed on. */
 import type { ModelEvent } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
+import { authorising } from '../foreign.ts'
 import type { ModelCall } from '../llm.ts'
 import type { ModelRequest, ReportedModel, UpstreamFailure } from '../provider.ts'
 import { unlessAborted } from '../within.ts'
@@ -113,7 +114,10 @@ export class Attempts {
       beforeSend,
     })
     // The operator's headers may hold a key, and callers hear what a relay says of it.
-    const scrub = scrubber([...Object.values(secret), ...Object.values(this.request.options.headers)])
+    const scrub = scrubber([
+      ...Object.values(secret),
+      ...authorising(Object.entries(this.request.options.headers)),
+    ])
     const head = await exchange.head()
     const refused = (body: string, begun: boolean) => {
       const error = scrub.error(deployment.classify({ ...head, body: scrub.text(body) }))

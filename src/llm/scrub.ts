@@ -1,4 +1,4 @@
-/** Keeps what a call authorises itself with out of its errors: vendors quote keys, tokens and headers in their messages. */
+/** Keeps what a call authorises itself with out of its errors: vendors quote keys and tokens in their messages. */
 import { BatonError } from '../errors.ts'
 import { withoutSecrets } from '../foreign.ts'
 

@@ -4,7 +4,7 @@
  * may read their own values. A configured server's values are the operator's: those that authorise Baton are taken out.
  */
 import { BEARABLE, isWithin } from '../chat/json.ts'
-import { endWithoutSecrets, masking, withoutSecrets } from '../foreign.ts'
+import { authorising, endWithoutSecrets, masking, type Pair, withoutSecrets } from '../foreign.ts'
 import type { McpError, McpProgress, McpResult, McpServerSpec, ToolList } from './contract.ts'
 
 /** The values that a server is given, and may quote; `isConfigured`: by the operator */
@@ -56,8 +56,6 @@ export function scrubbedResult(result: McpResult, spec: Secretive): McpResult {
   return { ...result, content, structured: cleaned(structured, clean) }
 }
 
-type Pair = [name: string, value: string]
-
 const pairsOf = ({ url, headers = {}, env = {} }: Secretive): Pair[] => [
   ...queryOf(url),
   ...Object.entries(headers),
@@ -98,20 +96,12 @@ function queryOf(url: string | undefined): Pair[] {
   ]
 }
 
-/** Names of values that authorise Baton. Other values name a tenant or region, say, and occur in many results. */
-const CREDENTIAL = /auth|cookie|cred|key|pass|pwd|secret|token|(?:^|[_-])pat$/i
-/** Such as a database's address */
-const WITH_PASSWORD = /:\/\/[^/@\s]*:[^/@\s]+@/
-
 type Clean = (text: string) => string
 
 /** Null: there is nothing to take out. Every reader sees the values that a configured server shows. */
 function cleanerOf(spec: Secretive): Clean | null {
   if (!spec.isConfigured) return null
-  const own = pairsOf(spec)
-    .filter(([name, value]) => CREDENTIAL.test(name) || WITH_PASSWORD.test(value))
-    .map(([, value]) => value)
-  const secrets = [...own, tokenOf(spec)].filter((value) => value !== '')
+  const secrets = [...authorising(pairsOf(spec)), tokenOf(spec)].filter((value) => value !== '')
   return secrets.length === 0 ? null : masking(secrets)
 }
 

@@ -334,12 +334,12 @@ t.test('no secret gets into an error', async (t) => {
   const server = await upstreamServer(t, stream(frame({ finish: true, invalid })))
   const [finish] = (await collect(bench(t, server.url).call())).batches.flat()
   t.match(finish, { invalid_call: /x\*\*\*$/, refusal: /x\*\*\*$/ })
-  const headers = { 'x-proxy-key': 'operators-own' }
+  const headers = { 'x-proxy-key': 'operators-own', 'x-team': 'research' }
   const request = { ...REQUEST, options: { ...REQUEST.options, headers } }
-  const proxy = await upstreamServer(t, status(403, 'operators-own may not do this'))
+  const proxy = await upstreamServer(t, status(403, 'operators-own may not use deep-research'))
   const refused = await failure(bench(t, proxy.url).call({ request }))
-  t.match(JSON.stringify(refused.toBody()), '*** may not do this')
-  t.notMatch(JSON.stringify(refused.toBody()), 'operators-own', 'nor the value of a header of the operator')
+  t.match(JSON.stringify(refused.toBody()), '*** may not use deep-research', 'other values are no secrets')
+  t.notMatch(JSON.stringify(refused.toBody()), 'operators-own', 'nor a key among the headers of the operator')
   const broken: CredentialSecret = { api_key: 'two\r\nlines: of-a-key' }
   const error = await failure(bench(t, 'http://127.0.0.1:1').call({ secret: async () => broken }))
   t.equal(error.code, 'upstream_auth')
