@@ -2,7 +2,12 @@
  * One standing connection to one server: its tool list, calls, the channel for its notifications.
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
-import { type Client, ProtocolErrorCode, parseJSONRPCMessage } from '@modelcontextprotocol/client'
+import {
+  type Client,
+  ProtocolErrorCode,
+  parseJSONRPCMessage,
+  SdkHttpError,
+} from '@modelcontextprotocol/client'
 import { oneLine } from '../text.ts'
 import { within } from '../within.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
@@ -230,8 +235,10 @@ async function listenModern(
   if (!announcesChanges(client)) return { isUnsupported: true }
   const opening = client.listen({ toolsListChanged: true }, { timeout: 10_000, signal })
   const subscription = await opening.catch((error) => {
-    // FastMCP's servers declare announcements, and did not know this until September 2026 (fastmcp#4995).
-    if (isUnknownMethod(error, spec)) return null
+    // FastMCP's servers declare announcements, and did not know this until September 2026 (fastmcp#4995). And this server
+    // may have made way for one that speaks only older revisions, as after a deploy that was taken back.
+    const isRefused = error instanceof SdkHttpError && error.status === 400
+    if (isRefused || isUnknownMethod(error, spec)) return null
     throw error
   })
   if (!subscription) return { isUnsupported: true }

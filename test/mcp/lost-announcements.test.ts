@@ -76,16 +76,23 @@ t.test('what a server announced before anybody followed it is asked for', async 
   await isAsked(restarted)
 })
 
-t.test('a server that was restarted is asked for its list as soon as its channel shows that', async (t) => {
-  const rig = await startRig(t, 'legacy', 's')
-  const channels = channelsOf(rig)
-  const { mcp, heard } = await following(t, specOf(rig))
-  await eventually(() => channels.length === 1)
-  rig.on('GET', ({ status }) => status(404))
-  channels[0]?.end()
-  await eventually(() => heard.length === 1)
-  rig.tools = [{ name: 'other', inputSchema: { type: 'object' } }]
-  t.match(await mcp.list(specOf(rig), { refresh: true }), { tools: [{ name: 'other' }] })
+t.test('a server that was replaced is asked for its list as soon as its channel shows that', async (t) => {
+  for (const [era, method, refusal] of [
+    ['legacy', 'GET', 404],
+    // By one that speaks only older revisions, and misses a session.
+    ['modern', 'subscriptions/listen', 400],
+  ] as const) {
+    const rig = await startRig(t, era, 's')
+    const channels = channelsOf(rig)
+    const { mcp, heard } = await following(t, specOf(rig))
+    await eventually(() => channels.length === 1)
+    rig.become('legacy')
+    rig.on(method, ({ status }) => status(refusal, {}, 'Bad Request: Mcp-Session-Id header is required'))
+    channels[0]?.end()
+    await eventually(() => heard.length === 1)
+    rig.tools = [{ name: 'other', inputSchema: { type: 'object' } }]
+    t.match(await mcp.list(specOf(rig), { refresh: true }), { tools: [{ name: 'other' }] }, era)
+  }
 })
 
 t.test(
