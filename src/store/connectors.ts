@@ -248,10 +248,11 @@ function toolMemory(db: Db) {
         [connector, record(pins)],
       )
     },
-    pins: (connector) =>
-      db.query('select tool, hash, definition from tool_pin where connector_id = $1 order by tool', [
-        connector,
-      ]),
+    pins: (connector, tools) =>
+      db.query(
+        'select tool, hash, definition from tool_pin where connector_id = $1 and tool = any($2::text[]) order by tool',
+        [connector, tools],
+      ),
     async pin(connector, tool, hash, definition, by, entry) {
       const isPinned = await matched(
         db,

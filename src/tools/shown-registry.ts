@@ -68,7 +68,9 @@ async function changesIn(
     const mine = changed.filter(({ connector_id }) => connector_id === connector.id)
     if (mine.length === 0) continue
     const list = await lastList({ store, mcp }, connectorKey(connector))
-    const pins = new Map((await store.connectors.pins(connector.id)).map((pin) => [pin.tool, pin.definition]))
+    const names = mine.map(({ mcp_tool_name }) => mcp_tool_name ?? '')
+    const accepted = await store.connectors.pins(connector.id, names)
+    const pins = new Map(accepted.map(({ tool, definition }) => [tool, definition]))
     for (const { canonical_name, mcp_tool_name } of mine) {
       const after = list?.tools.find(({ name }) => name === mcp_tool_name)
       const before = pins.get(mcp_tool_name ?? '') as McpTool | undefined

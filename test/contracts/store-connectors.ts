@@ -374,20 +374,28 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
       { tool: 'b', hash: 'h5', definition: { v: '\0' } },
     ])
     t.strictSame(news, ['b'])
-    t.strictSame(await store.connectors.pins(one.id), [
+    t.strictSame(await store.connectors.pins(one.id, ['x', 'b', 'a']), [
       { tool: 'a', hash: 'h2', definition: { v: 2 } },
       { tool: 'b', hash: 'h5', definition: { v: '\0' } },
       { tool: 'x', hash: 'h3', definition: { v: 3 } },
     ])
+    t.match(await store.connectors.pins(one.id, ['b', 'c']), [{ tool: 'b' }], 'only those asked for')
     t.strictSame(
       await store.connectors.get(ADMIN, beside.id),
       beside,
       'another owner’s connector is not touched',
     )
     t.strictSame(await store.connectors.loadList(beside.id), [], 'another owner’s connector keeps its list')
-    t.strictSame(await store.connectors.pins(beside.id), [], 'and has no tool that was accepted of this one')
+    t.strictSame(
+      await store.connectors.pins(beside.id, ['x']),
+      [],
+      'and has no tool that was accepted of this one',
+    )
     await store.connectors.delete(scope, one.id)
-    t.strictSame([await store.connectors.pins(one.id), await store.connectors.loadList(key)], [[], null])
+    t.strictSame(
+      [await store.connectors.pins(one.id, ['x']), await store.connectors.loadList(key)],
+      [[], null],
+    )
     await store.connectors.saveList(key, one.id, list)
     t.equal(await store.connectors.loadList(key), null, 'no list is kept for a deleted connector')
   })

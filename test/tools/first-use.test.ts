@@ -66,3 +66,20 @@ t.test('a session that joins has the definitions that were accepted since', asyn
   t.strictSame(Object.fromEntries(one ?? []), { read: 'as it was', write: hashOf(write) })
   t.strictSame(Object.fromEntries(other ?? []), { read: 'as a person accepted it', write: hashOf(write) })
 })
+
+t.test(
+  'a server that names its tools anew in each list cannot make the accepted ones grow for ever',
+  async (t) => {
+    const { pinned, asked } = setUp()
+    const list = Array.from({ length: 1_000 }, (_, i) => tool(`${i}`))
+    const first = await pinned('con_1', list, new Map())
+    t.equal(asked.at(-1)?.length, 1_000, 'the largest list is accepted whole')
+    const held = new Map([...first, ...Array.from({ length: 2_999 }, (_, i) => [`former ${i}`, ''] as const)])
+    const next = await pinned('con_1', [list[0] ?? read, read, write], new Map([['con_1', held]]))
+    t.strictSame(asked.at(-1), ['read'])
+    t.strictSame([next.get('0'), next.get('read')], [first.get('0'), hashOf(read)])
+    t.notSame(next.get('write') ?? hashOf(write), hashOf(write), 'one beyond the bound counts as changed')
+    await pinned('con_1', [write], new Map([['con_1', new Map([...held, ['read', '']])]]))
+    t.equal(asked.length, 2, 'and is not written')
+  },
+)

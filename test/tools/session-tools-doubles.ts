@@ -206,7 +206,8 @@ export function createMemory() {
         pins.set(id, [...own, ...news])
         return news.map(({ tool }) => tool)
       },
-      pins: async (id: string) => pins.get(id) ?? [],
+      pins: async (id: string, tools: readonly string[]) =>
+        (pins.get(id) ?? []).filter(({ tool }) => tools.includes(tool)),
       pin: async (id: string, name: string, hash: string, definition: unknown) => {
         const others = (pins.get(id) ?? []).filter((one) => one.tool !== name)
         pins.set(id, [...others, { tool: name, hash, definition }])

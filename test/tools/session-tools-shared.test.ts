@@ -33,7 +33,7 @@ t.test('a definition is pinned before a model can get it, also from a list that 
   await mcp.list({ key: 'con_s@1' } as never, { timeoutMs: 1_000 })
   const put = store.registry.put
   store.registry.put = async (changes) => {
-    t.match(await store.connectors.pins('con_s'), [{ tool: 'a', hash: hashOf(tool('a')) }])
+    t.match(await store.connectors.pins('con_s', ['a']), [{ tool: 'a', hash: hashOf(tool('a')) }])
     return put(changes)
   }
   await tools.open(session, [one])

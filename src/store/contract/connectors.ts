@@ -160,7 +160,8 @@ export interface Connectors extends Claims<Connector> {
   loadList(key: string): Promise<unknown>
   /** Keeps definitions that are met for the first time; an accepted one stays. Returns the tools that were new. */
   pinFirst(connector: string, tools: readonly Pin[]): Promise<string[]>
-  pins(connector: string): Promise<Pin[]>
+  /** The accepted definitions of these tools, as far as there are any. */
+  pins(connector: string, tools: readonly string[]): Promise<Pin[]>
   /**
    * Accepts a definition; the connector's `updated_at` moves, so that sessions that bind the connector take the
    * definition over.
