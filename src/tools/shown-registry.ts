@@ -1,9 +1,9 @@
 /** A session's registry as callers see it (api.md "Session tools"), and as a provider gets it. */
 import { connectorKey } from '../credentials/connector-secret.ts'
 import type { Serving } from '../deployments.ts'
-import type { Mcp, McpTool } from '../mcp/contract.ts'
+import type { Mcp, McpTool, ToolList } from '../mcp/contract.ts'
 import type { SessionTool, SessionToolList } from '../ports.ts'
-import type { RegistryRow, Store } from '../store/store.ts'
+import type { Pin, RegistryRow, RegistryTool, Store } from '../store/store.ts'
 import { definitionDiff, hashOf } from './definition.ts'
 import { type Discovery, lastList } from './discovery.ts'
 import { overlayOf } from './overlay.ts'
@@ -53,30 +53,50 @@ export async function shownRegistry(row: RegistryRow, view: Serving, known: Know
 const later = (kept: string | null, seen: string | null): string | null =>
   (seen ?? '') > (kept ?? '') ? seen : kept
 
+/** Tools that are compared with their accepted definitions at once, and most characters of all these: strangers write them. */
+const AT_ONCE = 16
+const MOST_COMPARED = 4 * 1024 * 1024
+
+type Difference = Pick<SessionTool, 'diff' | 'hash'>
+
 /**
  * The changed tools by canonical name: how each differs from its accepted definition, and its own hash, to accept it
- * by.
+ * by. What is too much to be compared is left out.
  */
 async function changesIn(
   row: RegistryRow,
   { store, mcp }: Pick<Known, 'store' | 'mcp'>,
-): Promise<ReadonlyMap<string, Pick<SessionTool, 'diff' | 'hash'>>> {
+): Promise<ReadonlyMap<string, Difference>> {
   const changed = row.tools.filter(({ status }) => status === 'changed')
-  const found = new Map<string, Pick<SessionTool, 'diff' | 'hash'>>()
+  const found = new Map<string, Difference>()
   if (changed.length === 0) return found
+  let compared = 0
   for (const { connector } of await store.connectors.bindings(row.session_id)) {
     const mine = changed.filter(({ connector_id }) => connector_id === connector.id)
     if (mine.length === 0) continue
     const list = await lastList({ store, mcp }, connectorKey(connector))
-    const names = mine.map(({ mcp_tool_name }) => mcp_tool_name ?? '')
-    const accepted = await store.connectors.pins(connector.id, names)
-    const pins = new Map(accepted.map(({ tool, definition }) => [tool, definition]))
-    for (const { canonical_name, mcp_tool_name } of mine) {
-      const after = list?.tools.find(({ name }) => name === mcp_tool_name)
-      const before = pins.get(mcp_tool_name ?? '') as McpTool | undefined
-      if (before && after)
-        found.set(canonical_name, { diff: definitionDiff(before, after), hash: hashOf(after) })
+    for (let at = 0; at < mine.length && compared < MOST_COMPARED; at += AT_ONCE) {
+      const some = mine.slice(at, at + AT_ONCE)
+      const names = some.map(({ mcp_tool_name }) => mcp_tool_name ?? '')
+      const accepted = await store.connectors.pins(connector.id, names)
+      for (const [name, difference] of differing(some, list, accepted)) found.set(name, difference)
+      compared += JSON.stringify(accepted).length
     }
   }
   return found
+}
+
+function differing(
+  tools: readonly RegistryTool[],
+  list: ToolList | null,
+  accepted: readonly Pin[],
+): [string, Difference][] {
+  const pins = new Map(accepted.map(({ tool, definition }) => [tool, definition]))
+  return tools.flatMap(({ canonical_name, mcp_tool_name }): [string, Difference][] => {
+    const after = list?.tools.find(({ name }) => name === mcp_tool_name)
+    const before = pins.get(mcp_tool_name ?? '') as McpTool | undefined
+    return before && after
+      ? [[canonical_name, { diff: definitionDiff(before, after), hash: hashOf(after) }]]
+      : []
+  })
 }
