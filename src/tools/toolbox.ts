@@ -59,10 +59,9 @@ export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
     admit(connector, tool) {
       const configured = settingOf(connector.name, tool) !== undefined
       if (configured || connector.mode === 'dynamic') return { ok: true, configured }
-      const names = [...byName.keys()].join(', ')
       return {
         ok: false,
-        reason: `Not configured in the toolbox, and ${connector.name} is in strict mode. Name ${connector.name}.${tool} under toolbox.tools, or set mode: dynamic. Configured tools: [${names}]`,
+        reason: `Not configured in the toolbox, and ${connector.name} is in strict mode. Name ${connector.name}.${tool} under toolbox.tools, or set mode: dynamic.`,
       }
     },
     offersBuiltin: (name) => (name === INSPECT ? toolbox.inspect : byName.has(name)),

@@ -20,7 +20,8 @@ t.test('the toolbox says which tools are admitted, how long and how often at onc
   )
   t.match(policy.admit(strict, 'delete'), {
     ok: false,
-    reason: /srv\.delete under toolbox\.tools.*srv\.read, write/,
+    // Each refused tool of each session has it: it may not grow with the toolbox.
+    reason: /srv\.delete under toolbox\.tools, or set mode: dynamic\.$/,
   })
   t.match(policy.admit({ ...strict, mode: 'dynamic' }, 'delete'), { ok: true, configured: false })
   t.ok(policy.offersBuiltin('look_up'))
