@@ -2,12 +2,7 @@
  * One standing connection to one server: its tool list, calls, the channel for its notifications.
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
-import {
-  type Client,
-  ProtocolErrorCode,
-  parseJSONRPCMessage,
-  SdkHttpError,
-} from '@modelcontextprotocol/client'
+import { type Client, ProtocolErrorCode, parseJSONRPCMessage } from '@modelcontextprotocol/client'
 import { oneLine } from '../text.ts'
 import { within } from '../within.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
@@ -20,7 +15,7 @@ import {
 } from './contract.ts'
 import { createExchange, type Exchange, either, exchanges, inExchange } from './exchange.ts'
 import { toMcpError } from './failure.ts'
-import { isForgotten } from './forgotten.ts'
+import { isForgotten, isOfOlderRevision } from './forgotten.ts'
 import { createMcpFetch } from './http.ts'
 import { type RepairedTools, repairTools } from './repair.ts'
 import { scrubbedFailure } from './scrub.ts'
@@ -237,8 +232,7 @@ async function listenModern(
   const subscription = await opening.catch((error) => {
     // FastMCP's servers declare announcements, and did not know this until September 2026 (fastmcp#4995). And this server
     // may have made way for one that speaks only older revisions, as after a deploy that was taken back.
-    const isRefused = error instanceof SdkHttpError && error.status === 400
-    if (isRefused || isUnknownMethod(error, spec)) return null
+    if (isUnknownMethod(error, spec) || isOfOlderRevision(error)) return null
     throw error
   })
   if (!subscription) return { isUnsupported: true }

@@ -2,7 +2,7 @@
  * Tells when a request was not run because its server has forgotten the session, or speaks another revision than the one
  * that is remembered of it: over a new connection it may run. A server that was replaced may say either.
  */
-import { ProtocolErrorCode, SdkHttpError } from '@modelcontextprotocol/client'
+import { ProtocolError, ProtocolErrorCode, SdkHttpError } from '@modelcontextprotocol/client'
 import type { McpError, McpErrorKind } from './contract.ts'
 import type { Exchange } from './exchange.ts'
 import { sseStatus } from './failure.ts'
@@ -44,6 +44,18 @@ export function isForgotten({ error, failure, exchange, over, isProven }: Failed
   return !isProven && [UnsupportedProtocolVersion, MethodNotFound].includes(rpcCode)
 }
 
+/** Statuses by which servers of older revisions refuse a request that names no session. */
+const WITHOUT_SESSION: readonly number[] = [400, 422]
+
+/**
+ * Whether a server that speaks only older revisions has refused a request of 2026-07-28. One that speaks this revision
+ * gives a 400 as the answer to the request's id, which the SDK throws as such.
+ */
+export const isOfOlderRevision = (error: unknown): boolean =>
+  error instanceof SdkHttpError
+    ? WITHOUT_SESSION.includes(error.status)
+    : error instanceof ProtocolError && error.code === UnsupportedProtocolVersion
+
 /**
  * How a refusal says that the server knows nothing of this session, or of this revision. The patterns are narrow: a
  * tool that ran and speaks of some session of its own must not run again.
@@ -57,7 +69,7 @@ const FORGOTTEN =
  * (rust-sdk#559; the official server says 400 `Server not initialized`).
  */
 function saysSo(status: number, words: string, hasSession: boolean): boolean {
-  const refusals = hasSession ? [400, 401, 404, 410, 422, 503] : [400, 422]
+  const refusals = hasSession ? [400, 401, 404, 410, 422, 503] : WITHOUT_SESSION
   if (!refusals.includes(status)) return false
   return status === 404 || status === 410 || NEVER_AGREED.test(words) || (hasSession && FORGOTTEN.test(words))
 }
