@@ -35,7 +35,7 @@ export const schemaOf = once((tool: McpTool) => normalise(tool.inputSchema))
 
 /** One place where two definitions differ. A side that has nothing there is left out. */
 export interface DefinitionChange {
-  /** JSON Pointer (RFC 6901) into `{description, inputSchema, annotations}` */
+  /** JSON Pointer (RFC 6901) into `{description, inputSchema, annotations}`, or the start of it if it is long */
   path: string
   before?: unknown
   after?: unknown
@@ -66,7 +66,8 @@ function compare(path: string, before: unknown, after: unknown, changes: Definit
   }
   if (canonicalJson(before ?? null) === canonicalJson(after ?? null)) return
   changes.push({
-    path,
+    // A name of thousands of characters stands before each change below it.
+    path: cut(path),
     ...(before === undefined ? {} : { before: shown(before) }),
     ...(after === undefined ? {} : { after: shown(after) }),
   })
@@ -81,7 +82,9 @@ const own = (record: Record<string, unknown>, key: string): unknown =>
  */
 function shown(value: unknown): unknown {
   const plain = typeof value === 'string' ? value : JSON.stringify(value)
-  const text = spelledOut(plain)
-  if (Buffer.byteLength(text) > MOST_BYTES) return `${cutUtf8(text, MOST_BYTES)}…`
+  const text = cut(spelledOut(plain))
   return text === plain ? value : text
 }
+
+const cut = (text: string): string =>
+  Buffer.byteLength(text) > MOST_BYTES ? `${cutUtf8(text, MOST_BYTES)}…` : text

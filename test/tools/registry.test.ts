@@ -229,6 +229,14 @@ t.test('the diff of a definition makes invisible characters visible', (t) => {
   t.end()
 })
 
+t.test('the diff of a definition does not repeat a name that goes on for thousands of characters', (t) => {
+  const having = (type: string) =>
+    tool('a', { inputSchema: { properties: { ['\u200b'.repeat(1_000)]: { b: type, c: type } } } })
+  const paths = definitionDiff(having('string'), having('number')).map(({ path }) => path.length)
+  t.ok(paths.length === 2 && paths.every((length) => length < 5_000), `${paths}`)
+  t.end()
+})
+
 t.test('a property that is named like an inherited one is reported as added or removed', (t) => {
   const without = tool('a', { inputSchema: { properties: {} } })
   const properties = JSON.parse('{"constructor": {"type": "string"}, "__proto__": {"type": "number"}}')
