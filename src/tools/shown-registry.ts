@@ -53,15 +53,15 @@ export async function shownRegistry(row: RegistryRow, view: Serving, known: Know
 const later = (kept: string | null, seen: string | null): string | null =>
   (seen ?? '') > (kept ?? '') ? seen : kept
 
-/** Tools that are compared with their accepted definitions at once, and most characters of all these: strangers write them. */
+/** Tools that are compared with their accepted definitions at once, and most characters that are read and shown for that. */
 const AT_ONCE = 16
 const MOST_COMPARED = 4 * 1024 * 1024
 
 type Difference = Pick<SessionTool, 'diff' | 'hash'>
 
 /**
- * The changed tools by canonical name: how each differs from its accepted definition, and its own hash, to accept it
- * by. What is too much to be compared is left out.
+ * The changed tools by canonical name: each one's hash, to accept it by, and how it differs from its accepted definition,
+ * unless all differences are too much for one answer.
  */
 async function changesIn(
   row: RegistryRow,
@@ -70,6 +70,7 @@ async function changesIn(
   const changed = row.tools.filter(({ status }) => status === 'changed')
   const found = new Map<string, Difference>()
   if (changed.length === 0) return found
+  for (const { canonical_name, hash } of changed) found.set(canonical_name, { hash })
   let compared = 0
   for (const { connector } of await store.connectors.bindings(row.session_id)) {
     const mine = changed.filter(({ connector_id }) => connector_id === connector.id)
@@ -79,8 +80,9 @@ async function changesIn(
       const some = mine.slice(at, at + AT_ONCE)
       const names = some.map(({ mcp_tool_name }) => mcp_tool_name ?? '')
       const accepted = await store.connectors.pins(connector.id, names)
-      for (const [name, difference] of differing(some, list, accepted)) found.set(name, difference)
-      compared += JSON.stringify(accepted).length
+      const differences = differing(some, list, accepted)
+      for (const [name, difference] of differences) found.set(name, difference)
+      compared += JSON.stringify([accepted, differences]).length
     }
   }
   return found

@@ -421,22 +421,28 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   await t.rejects(tools.accept(caller, one, 'one.a'), unknown)
 })
 
-t.test('many long definitions that changed are not all compared for one answer', async (t) => {
-  const { create, add, store } = setUp(t)
-  const tools = create()
-  const names = Array.from({ length: 40 }, (_, i) => `${i}`)
-  const definition = { description: 'x'.repeat(200_000) }
-  await store.connectors.pinFirst(
-    'con_s',
-    names.map((tool) => ({ tool, hash: 'former', definition })),
-  )
-  await tools.open(sessionOf('ses_1'), [add('s', { tools: names.map((name) => tool(name)) })])
-  const changed = (await tools.list(sessionOf('ses_1'), null)).tools.filter(
-    ({ status }) => status === 'changed',
-  )
-  t.equal(changed.length, 40)
-  const compared = changed.filter(({ diff }) => diff !== undefined)
-  t.ok(compared.length > 20 && compared.length < 40, `${compared.length}`)
+t.test('definitions that changed are not all compared for one answer if that is long', async (t) => {
+  const manyUnder = (type: string) => {
+    const properties = Object.fromEntries(Array.from({ length: 100 }, (_, i) => [`${i}`, { type }]))
+    return { inputSchema: { type: 'object', properties: { ['x'.repeat(4_000)]: { properties } } } }
+  }
+  for (const [before, after] of [
+    [{ description: 'x'.repeat(200_000) }, {}],
+    // Each difference names the whole way to it.
+    [manyUnder('string'), manyUnder('number')],
+  ]) {
+    const { create, add, store } = setUp(t)
+    const tools = create()
+    const names = Array.from({ length: 40 }, (_, i) => `${i}`)
+    const pins = names.map((name) => ({ tool: name, hash: 'former', definition: tool(name, before) }))
+    await store.connectors.pinFirst('con_s', pins)
+    await tools.open(sessionOf('ses_1'), [add('s', { tools: names.map((name) => tool(name, after)) })])
+    const shown = (await tools.list(sessionOf('ses_1'), null)).tools
+    const changed = shown.filter(({ status }) => status === 'changed')
+    t.equal(changed.filter(({ hash }) => hash !== undefined).length, 40, 'each can be accepted by its hash')
+    const compared = changed.filter(({ diff }) => diff !== undefined)
+    t.ok(compared.length > 10 && compared.length < 40, `${compared.length}`)
+  }
 })
 
 t.test('a session’s next turn on any replica takes over an accepted definition', async (t) => {
