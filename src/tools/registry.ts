@@ -303,8 +303,8 @@ function statusOf(
 
 const changedReason = ({ pin, id }: Connector): string =>
   pin === 'block'
-    ? `Its definition changed since it was first used; it is blocked until it is accepted (POST /v1/connectors/${id}/tools/{tool}/accept).`
-    : 'Its definition changed since it was first used.'
+    ? `Its definition is not the one that was accepted; it is blocked until it is accepted (POST /v1/connectors/${id}/tools/{tool}/accept).`
+    : 'Its definition is not the one that was accepted.'
 
 const belongsTo = (tool: RegistryTool, { connector, server }: KnownServer): boolean =>
   tool.connector_id === connector.id && tool.server === server
