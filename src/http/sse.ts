@@ -178,34 +178,26 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => Promise<
   let drained: (() => void) | null = null
   let stuck = 0
   let checkedAt = performance.now()
-  const check = () => {
-    checkedAt = performance.now()
-    return checkKey()
-  }
   const hurry = () => {
     drained?.()
     drained = null
   }
   const ping = setInterval(() => {
-    void check()
+    void checkKey()
     const isRead = drained === null && !raw.writableEnded
     stuck = isRead ? 0 : stuck + 1
     if (isRead) raw.write(encodeComment('ping'))
     else if (stuck >= STUCK_PINGS) raw.destroy()
   }, pingMs).unref()
   const send = (text: string) => {
-    if (raw.destroyed || raw.writableEnded || raw.write(text)) return null
+    if (raw.destroyed || raw.write(text)) return null
     return new Promise<void>((resolve) => {
       drained = resolve
     })
   }
-  const end = () => {
-    clearTimeout(greeting)
-    raw.end()
-  }
   const sendUnlessRefused = async (text: string) => {
-    if ((await within(KEY_WAIT_MS, check())) === false) end()
-    else await send(text)
+    checkedAt = performance.now()
+    if ((await within(KEY_WAIT_MS, checkKey())) !== false) await send(text)
   }
   raw.on('drain', hurry)
   onceClosed(raw, () => {
@@ -219,7 +211,10 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => Promise<
       clearTimeout(greeting)
       return performance.now() - checkedAt > KEY_CHECK_MS ? sendUnlessRefused(text) : send(text)
     },
-    end,
+    end() {
+      clearTimeout(greeting)
+      raw.end()
+    },
   }
 }
 
