@@ -60,8 +60,8 @@ export function watchConnections(
       if (closing.aborted) socket.end()
     })
     answer.once('prefinish', () => socket.setTimeout(stuckMs))
-    // An idle connection has Node's own limit by now. One that still has ours owes an answer to a request sent ahead.
-    answer.once('finish', () => socket.timeout === stuckMs && socket.setTimeout(0))
+    // Before Node gives the connection to the answer that comes next, or its own limit to an idle one.
+    answer.prependOnceListener('finish', () => socket.setTimeout(0))
   })
   closeAll(server, connections, closing)
   return (answer) =>

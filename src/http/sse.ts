@@ -51,7 +51,7 @@ interface StreamOptions {
 }
 
 export const PING_MS = 15_000
-/** Pings in a row that found the client not reading: then it is stuck, not slow. */
+/** A client that takes nothing for as long as this many pings is stuck, not slow. */
 export const STUCK_PINGS = 4
 /** Milliseconds that a stream's headers wait for a first event, to leave with it. */
 const GREETING_MS = 10
@@ -175,8 +175,9 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => Promise<
   raw.writeHead(reply.statusCode, reply.getHeaders() as OutgoingHttpHeaders)
   // Headers leave with the first byte of the body, which is the first event's if there is one soon.
   const greeting = setTimeout(() => raw.write(encodeComment('baton')), GREETING_MS)
+  // The client of a large event may take it for minutes: the server lets go only of one that takes nothing.
+  raw.setTimeout(STUCK_PINGS * pingMs)
   let drained: (() => void) | null = null
-  let stuck = 0
   let checkedAt = performance.now()
   const hurry = () => {
     drained?.()
@@ -184,10 +185,7 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => Promise<
   }
   const ping = setInterval(() => {
     void checkKey()
-    const isRead = drained === null && !raw.writableEnded
-    stuck = isRead ? 0 : stuck + 1
-    if (isRead) raw.write(encodeComment('ping'))
-    else if (stuck >= STUCK_PINGS) raw.destroy()
+    if (drained === null && !raw.writableEnded) raw.write(encodeComment('ping'))
   }, pingMs).unref()
   const send = (text: string) => {
     if (raw.destroyed || raw.write(text)) return null
