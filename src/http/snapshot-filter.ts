@@ -73,13 +73,13 @@ function shownBy({ turn, messages }: Snapshot): (event: LoggedEvent) => boolean 
   const ids = new Set(messages.map(({ id }) => id))
   const results = new Set(messages.flatMap(answeredCalls))
   /** How many steps of each turn are committed: each step commits one message of the assistant */
-  const steps = new Map<string, number>()
+  const steps = new Map<string | null, number>()
   for (const { turn_id, role } of messages) {
-    if (turn_id !== null && role === 'assistant') steps.set(turn_id, (steps.get(turn_id) ?? 0) + 1)
+    if (role === 'assistant') steps.set(turn_id, (steps.get(turn_id) ?? 0) + 1)
   }
   return ({ type, turn_id, data }) => {
     // No snapshot shows a change of tools.
-    if (turn_id === null || type === 'tools.changed') return false
+    if (type === 'tools.changed') return false
     if (turn_id === turn?.id && turn.state === 'ended') return true
     if (type === 'message') return ids.has(JSON.parse(data).message.id)
     if (OF_CALLS.includes(type)) return results.has(JSON.parse(data).call_id)

@@ -148,6 +148,7 @@ export function busContract(t: Test, bed: BusBed): void {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const heard: string[] = []
+    await t.resolves(bus.publish('keys', 'nobody hears it'))
     const on = (name: string) => (message: string) => void heard.push(`${name}:${message}`)
     bus.subscribe('control', on('a'))
     other.subscribe('control', on('b'))

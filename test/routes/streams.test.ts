@@ -77,6 +77,7 @@ t.test(
     for (const [row, isYoung] of [
       [turnRow({ started_at: '2020-01-01T00:00:00.000Z', steps: [] }), true],
       [turnRow({ started_at: '2020-01-01T00:00:00.000Z', steps: [step] }), false],
+      [turnRow({ started_at: null }), false],
     ] as const) {
       const asked: unknown[] = []
       const s = await serve(t, row)
