@@ -148,10 +148,8 @@ t.test('the snapshot of a session that has had no turn yet has none, and its rea
 
 t.test('a session of too many messages shows those of its turn, and its reader goes on', async (t) => {
   const s = await serve(t, turnRow({ id: newId('turn') }))
-  const after = async () => {
-    throw new BatonError('context_too_long', 'More than 128 MiB.')
-  }
-  Object.assign(s.store.messages, { after })
+  let refusal = new BatonError('context_too_long', 'More than 128 MiB.')
+  Object.assign(s.store.messages, { after: () => Promise.reject(refusal) })
   scripted(async function* ({ after }) {
     if (after === cursorAt('ses_1', 3)) yield { gap: true, cursor: cursorAt('ses_1', 50) }
     yield { events: [event('turn.completed', 51)] }
@@ -162,6 +160,12 @@ t.test('a session of too many messages shows those of its turn, and its reader g
   const [, gap = ''] = /id: (.*)\nevent: gap/.exec(lost) ?? []
   const again = await all(await s.open(`/v1/sessions/ses_1/events?after=${gap}`))
   t.same(typesIn(again), ['turn.completed'], 'a reader that comes back with the id of the gap goes on, too')
+  const told = async () => all(await s.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`))
+  Object.assign(s.store.sessions, { get: async () => ({ id: 'ses_1', active_turn_id: null }) })
+  Object.assign(s.store.turns, { list: async () => ({ data: [], next_cursor: null }) })
+  t.match(await told(), '"snapshot":{"turn":null,"messages":[]}', 'also if it has had no turn')
+  refusal = new BatonError('unavailable', 'The store is away.')
+  t.same(typesIn(await told()), [], 'messages that cannot be read are not shown as if there were none')
 })
 
 const ANSWER = [
