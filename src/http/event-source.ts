@@ -97,9 +97,9 @@ export function sessionEvents(
       // Turns may be queued behind one that runs or waits for a person: then the newest turn is not the one that goes
       // on.
       const found = await store.sessions.get(scope, session)
-      const active = found?.active_turn_id ?? null
+      const active = found?.active_turn_id
       const newest = async () => (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
-      const turn = active === null ? await newest() : await store.turns.get(scope, active)
+      const turn = active ? await store.turns.get(scope, active) : await newest()
       // The session may have been deleted while this reader could not hear of it.
       return { ...gapAt(cursor, session, turn, await messages(turn)), last: found === null }
     },
