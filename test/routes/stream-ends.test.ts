@@ -140,18 +140,22 @@ t.test('a client that reads slowly is not disconnected', async (t) => {
       return { owner: 'local', admin: true, key_id: null }
     },
   }
-  const s = await serve(t, turnRow(), { auth, pingMs: 100 })
+  const s = await serve(t, turnRow(), { auth, pingMs: 250 })
+  const { opened: pinged, open: isPinged } = gate()
   scripted(async function* () {
     // More than the sockets' buffers hold.
     yield { events: [event('content.delta', 1, { text: 'x'.repeat(32 << 20) })] }
+    await pinged
     yield { events: [event('turn.completed', 2)] }
   })(s)
   const stream = await s.open('/v1/turns/turn_1/events')
   let size = 0
   for await (const chunk of stream) {
     size += chunk.length
+    // Once it has taken the event it is pinged again.
+    if (String(chunk.subarray(-9)).includes(': ping')) isPinged()
     await sleep(1)
-    mock.timers.tick(100)
+    mock.timers.tick(250)
   }
   t.ok(size > 32 << 20)
   await eventually(async () => (await s.opened()) === 0)
