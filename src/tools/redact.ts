@@ -181,7 +181,12 @@ function unescaped(json: string): string {
   const bytes = Buffer.from(json)
   let to = 0
   for (let at = 0; at < bytes.length; at++) {
-    const next = bytes[at] === BACKSLASH ? bytes[at + 1] : undefined
+    const byte = bytes[at] ?? 0
+    if (byte !== BACKSLASH) {
+      bytes[to++] = byte
+      continue
+    }
+    const next = bytes[at + 1]
     if (next === BACKSLASH) continue
     if (next === QUOTE || BLANKS.includes(next)) {
       bytes[to++] = next === QUOTE ? QUOTE : NEWLINE
@@ -190,7 +195,7 @@ function unescaped(json: string): string {
       // .NET writes a quote as \u0022.
       bytes[to++] = bytes[at + 4] === TWO && bytes[at + 5] === TWO ? QUOTE : MARK
       at += 5
-    } else bytes[to++] = bytes[at] ?? 0
+    } else bytes[to++] = byte
   }
   return bytes.toString('latin1', 0, to)
 }
