@@ -16,7 +16,7 @@ interface SealedPart {
 /** For openStore's `codec`. `hasSecret` is asked about each part's JSON text. */
 export function sealParts(vault: Pick<Vault, 'seal' | 'open'>, hasSecret: (text: string) => boolean) {
   // A turn's input is stored with the turn and as a message.
-  const isSecret = once((part: Part) => hasSecret(JSON.stringify(part)))
+  const isSecret = once((part: Part) => hasSecret(JSON.stringify(searched(part))))
   return {
     seal: (parts: Part[], session: string): (Part | SealedPart)[] =>
       parts.map((part) => {
@@ -37,6 +37,12 @@ export function sealParts(vault: Pick<Vault, 'seal' | 'open'>, hasSecret: (text:
       }),
   }
 }
+
+/** The part without its media's data: megabytes of base64, in which a secret has no shape that anybody would find. */
+const searched = (part: Part): Part =>
+  part.type === 'tool_result' ? { ...part, content: part.content.map(withoutData) } : withoutData(part)
+
+const withoutData = <P extends Part>(part: P): P => ('data' in part ? { ...part, data: '' } : part)
 
 /** An operator's edit of a call's arguments, bound to the execution. `open` throws Unreadable if its key is gone. */
 export const sealArguments = (vault: Pick<Vault, 'seal' | 'open'>) => ({

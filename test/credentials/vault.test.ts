@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { mock } from 'node:test'
 import fc from 'fast-check'
 import t from 'tap'
+import type { Part } from '../../src/chat/message.ts'
 import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import {
   confirmKeys,
@@ -48,6 +49,19 @@ t.test('a part that is stored in two places is searched for secrets once', async
   const stored = [codec.seal([part], 'ses_1'), codec.seal([part], 'ses_1')]
   t.strictSame(asked, [JSON.stringify(part)])
   for (const one of stored) t.strictSame(codec.open(one, 'ses_1'), [part])
+})
+
+t.test("a part's media are not searched for secrets, and are sealed with it", async (t) => {
+  const asked: string[] = []
+  const codec = sealParts(createVault([NEW]), (json) => asked.push(json) > 0)
+  const image = { type: 'image' as const, media_type: 'image/png', data: 'QUtJQQ==', name: SECRET }
+  const told = { call_id: 'call_1', name: 'docs.look', is_error: false, outcome: 'ok' as const }
+  const result = { type: 'tool_result' as const, ...told, content: [image] }
+  const parts: Part[] = [image, result]
+  t.strictSame(codec.open(codec.seal(parts, 'ses_1'), 'ses_1'), parts)
+  t.equal(asked.length, 2)
+  for (const json of asked) t.match(json, SECRET)
+  t.notMatch(asked.join(), image.data)
 })
 
 t.test('any text that is sealed for a context opens in that context', async () => {
