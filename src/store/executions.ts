@@ -121,11 +121,16 @@ export function createExecutions(db: Db, parts: Parts): Executions {
   }
 }
 
-/** A settlement as settle_executions takes it. */
-export const settlementRecord = (settlement: Settlement, session: string, parts: Parts) => ({
+/** A settlement as settle_executions takes it. `answered`: calls whose results are in a message of the same commit. */
+export const settlementRecord = (
+  settlement: Settlement,
+  session: string,
+  parts: Parts,
+  answered?: ReadonlySet<string>,
+) => ({
   ...settlement,
   output: document(settlement.output),
-  result: parts.seal([settlement.result], session),
+  result: answered?.has(settlement.result.call_id) ? null : parts.seal([settlement.result], session),
 })
 
 const toShown = ({ result: _, approval, ...row }: StoredExecution): ShownExecution => ({

@@ -270,7 +270,7 @@ const endRecord = (end: TurnEnd) => ('error' in end ? { ...end, error: document(
 /** A commit as commit_turn takes it: absent members stay absent in its JSON. */
 function commitRecord(commit: Commit, session: string, parts: Parts): Record<string, unknown> {
   const { turn_id, step, messages, executions, settlements, state, attempt, restarts, end, announce } = commit
-  const answered = messages?.flatMap(answeredCalls) ?? []
+  const answered = new Set(messages?.flatMap(answeredCalls))
   return {
     turn_id,
     step,
@@ -278,9 +278,9 @@ function commitRecord(commit: Commit, session: string, parts: Parts): Record<str
     attempt,
     restarts,
     messages: messages?.map((message) => parts.newMessage(message, session)),
-    answered: answered.length > 0 ? answered : undefined,
+    answered: answered.size > 0 ? [...answered] : undefined,
     executions: executions?.map((execution) => ({ ...execution, arguments: document(execution.arguments) })),
-    settlements: settlements?.map((settlement) => settlementRecord(settlement, session, parts)),
+    settlements: settlements?.map((settlement) => settlementRecord(settlement, session, parts, answered)),
     end: end && endRecord(end),
     announce: announce && parts.events(announce, session),
   }

@@ -272,7 +272,7 @@ function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Jo
 async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | undefined): Promise<void> {
   await commitEnds(run, jobs, {
     message: { role: 'tool', parts: jobs.flatMap((job) => job.result ?? []) },
-    before: jobs.flatMap((job) => unsaid(job, completion(run, job))),
+    before: jobs.flatMap((job) => unsaid(job, completion(run, job, []))),
     end,
   })
 }

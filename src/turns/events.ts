@@ -6,6 +6,7 @@ import type { Bus } from '../bus/bus.ts'
 import type { Writer } from '../bus/writer.ts'
 import type { TurnEvent, TurnEventBody } from '../chat/event.ts'
 import type { Message } from '../chat/message.ts'
+import { once } from '../chat/once.ts'
 import type { AnnouncedEvent, NewMessage, Step, Turn, TurnEnd } from '../store/store.ts'
 import type { ActiveTurn } from './active.ts'
 import type { EngineDeps } from './deps.ts'
@@ -80,12 +81,30 @@ export async function sayAll(
   await Promise.all(said)
 }
 
-/** Puts the stored message into an announcement that named it; null if it has been deleted since. */
+/**
+ * Puts what is stored into an announcement that named it: the message, or the result of a call. Null if the message has
+ * been deleted since.
+ */
 export function hydrate(announced: TurnEvent, stored: readonly Message[]): TurnEvent | null {
+  if (announced.type === 'tool_execution.completed') {
+    const { turn_id, call_id } = announced
+    const answer = stored.findLast(
+      (message) => message.turn_id === turn_id && contentsIn(message).has(call_id),
+    )
+    const content = answer && contentsIn(answer).get(call_id)
+    // While the turn waits for other calls, the result is in no message yet, and the announcement has it.
+    return content ? { ...announced, content } : announced
+  }
   if (announced.type !== 'message') return announced
   const message = stored.findLast((candidate) => candidate.id === announced.message.id)
   return message ? { ...announced, message } : null
 }
+
+/** What the results in a message hold, by call: an answer may have made thousands. */
+const contentsIn = once(
+  ({ parts }: Message) =>
+    new Map(parts.flatMap((part) => (part.type === 'tool_result' ? [[part.call_id, part.content]] : []))),
+)
 
 export function announcedMessage(turn: Turn, step: number, { id, role }: NewMessage): AnnouncedEvent {
   const { id: turn_id, session_id } = turn

@@ -2,6 +2,7 @@
 import { pino } from 'pino'
 import t from 'tap'
 import type { Bus, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
+import type { TurnEvent } from '../../src/chat/event.ts'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { AnnouncedEvent, Session, Store, Turn, TurnEnd } from '../../src/store/store.ts'
@@ -240,6 +241,27 @@ t.test('an announced message event is said with the stored message', async (t) =
   t.equal(hydrate(other, [stored]), other)
 })
 
+t.test('an announced result is said as its message has it, else as it was announced', async (t) => {
+  const call = { call_id: 'call_1', is_error: false, outcome: 'ok' as const }
+  const content = [{ type: 'text' as const, text: 'the result' }]
+  const said: TurnEvent = {
+    type: 'tool_execution.completed',
+    ...call,
+    exec_id: 'exec_1',
+    duration_ms: 1,
+    content: [],
+    session_id: 'ses_1',
+    turn_id: 'turn_1',
+    step: 0,
+    at: NOW,
+  }
+  const result = { type: 'tool_result' as const, ...call, name: 'docs.look', content }
+  const answer: Message = { ...message(3, ''), role: 'tool', turn_id: 'turn_1', parts: [result] }
+  t.match(hydrate(said, [answer, message(4, 'so')]), { exec_id: 'exec_1', content })
+  const waiting = { ...said, content }
+  t.equal(hydrate(waiting, [{ ...answer, turn_id: 'turn_0' }, message(4, 'so')]), waiting)
+})
+
 t.test('all waits of a turn for servers together take no longer than its share of time', async (t) => {
   const waits: number[] = []
   const tools = {
@@ -424,4 +446,23 @@ t.test('events that are not known to be in the stream are kept with the next com
   await new Promise(setImmediate)
   await say('three')
   t.strictSame(kept, [['one'], ['one', 'two'], ['three']])
+})
+
+t.test('of events that a bus refuses for long only the newest 32 MiB are kept', async (t) => {
+  const kept: AnnouncedEvent[] = []
+  const write = async (_: unknown, { announce }: { announce: AnnouncedEvent[] }) => {
+    kept.push(...announce)
+    return { messages: [], has_queued: false }
+  }
+  const deps = { store: { turns: { commit: write } } } as unknown as Run['deps']
+  const writer = { emit: async () => {}, isBroken: () => false } as unknown as Run['writer']
+  const active = activeIn('tools')
+  for (const key of ['one', 'two'])
+    active.unsaid.push(announced(turn.id, 'a session of long name '.repeat(1 << 20), key))
+  await commit(
+    { active, deps, writer, history: [], index: 0 },
+    { events: [announced(turn.id, 'ses_1', 'three')] },
+  )
+  t.match(kept, [{ key: 'two', lost: true }, { key: 'three' }])
+  t.equal(kept.length, 2, 'whoever says them tells readers that there were others')
 })
