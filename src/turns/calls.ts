@@ -9,6 +9,7 @@ import { exposedName } from '../chat/names.ts'
 import type { AnnouncedEvent, Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
 import type { Overlay } from '../tools/overlay.ts'
 import { redactJson } from '../tools/redact.ts'
+import { withoutMedia } from '../tools/results.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { announced } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
@@ -269,10 +270,18 @@ function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Jo
   return announced(active.turn, index, `approval:${call_id}`, body)
 }
 
+/**
+ * The job as it is announced with the message that has its result: media are not kept twice, and are put back when the
+ * event is said (hydrate). Who cannot put them back (the message is deleted by then, or a replica of an earlier build
+ * says it) tells of them.
+ */
+const inWords = (job: Job): Job =>
+  job.result ? { ...job, result: withoutMedia(job.result, 'left to the message that has this result') } : job
+
 async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | undefined): Promise<void> {
   await commitEnds(run, jobs, {
     message: { role: 'tool', parts: jobs.flatMap((job) => job.result ?? []) },
-    before: jobs.flatMap((job) => unsaid(job, completion(run, job, []))),
+    before: jobs.flatMap((job) => unsaid(job, completion(run, inWords(job)))),
     end,
   })
 }

@@ -82,8 +82,8 @@ export async function sayAll(
 }
 
 /**
- * Puts what is stored into an announcement that named it: the message, or the result of a call. Null if the message has
- * been deleted since.
+ * Puts what is stored into an announcement that named it: the message (null if it has been deleted since), or what the
+ * result of a call holds.
  */
 export function hydrate(announced: TurnEvent, stored: readonly Message[]): TurnEvent | null {
   if (announced.type === 'tool_execution.completed') {
@@ -92,7 +92,7 @@ export function hydrate(announced: TurnEvent, stored: readonly Message[]): TurnE
       (message) => message.turn_id === turn_id && contentsIn(message).has(call_id),
     )
     const content = answer && contentsIn(answer).get(call_id)
-    // While the turn waits for other calls, the result is in no message yet, and the announcement has it.
+    // While the turn waits for other calls, the result is in no message yet, and the announcement has all of it.
     return content ? { ...announced, content } : announced
   }
   if (announced.type !== 'message') return announced

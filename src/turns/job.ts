@@ -204,16 +204,10 @@ async function withinGrace(
   return run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text)
 }
 
-/**
- * What is announced of a call that has a result. `content`: none where a message that holds the result is committed
- * with it (hydrate).
- */
-export function completion(
-  { active, index }: Pick<Run, 'active' | 'index'>,
-  { call, exec_id, result, duration_ms = 0 }: Job,
-  content = result?.content,
-): AnnouncedEvent[] {
-  if (!result || !content) return []
+/** What is announced of a call that has a result. */
+export function completion({ active, index }: Pick<Run, 'active' | 'index'>, job: Job): AnnouncedEvent[] {
+  const { call, exec_id, result, duration_ms = 0 } = job
+  if (!result) return []
   const body: TurnEventBody = {
     type: 'tool_execution.completed',
     call_id: call.call_id,
@@ -221,7 +215,7 @@ export function completion(
     outcome: result.outcome,
     is_error: result.is_error,
     duration_ms,
-    content,
+    content: result.content,
   }
   return [announced(active.turn, index, exec_id, body)]
 }

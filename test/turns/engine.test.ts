@@ -194,7 +194,7 @@ t.test('media are passed on up to 32 MiB in a step, and further ones in words', 
   for (const part of results) t.match(part, { structured: { n: 1 } })
 })
 
-t.test('no commit repeats results that a bus refuses for long', async (t) => {
+t.test('no commit has the media of a result twice, or again while a bus refuses its event', async (t) => {
   let made = 0
   const llm = {
     ...pieces(Promise.resolve(), []).llm,
@@ -208,11 +208,12 @@ t.test('no commit repeats results that a bus refuses for long', async (t) => {
   const { policy, executor } = toolsThat(() => null)
   const run = async ({ call, exec_id }: ExecutorCall): Promise<Settlement> => {
     const done = settled(call, exec_id, 'ok')
-    return { ...done, result: { ...done.result, content: [{ type: 'text', text: 'A'.repeat(1 << 20) }] } }
+    const image = { type: 'image', media_type: 'image/png', data: 'A'.repeat(1 << 20) } as const
+    return { ...done, result: { ...done.result, content: [{ type: 'text', text: 'a chart' }, image] } }
   }
-  const sizes: number[] = []
+  const told: string[] = []
   const commit: Store['turns']['commit'] = (fence, change) => {
-    sizes.push(JSON.stringify(change.announce).length)
+    told.push(JSON.stringify(change.announce))
     return store.turns.commit(fence, change)
   }
   const { bus, replica } = world(t)
@@ -223,7 +224,8 @@ t.test('no commit repeats results that a bus refuses for long', async (t) => {
   const one = replica({ ...(seen as unknown as Pick<EngineDeps, Seen>), bus: { ...bus, append } })
   const { turn } = await one.start(CALLER, (await session()).id, asked({ max_steps: 4 }))
   t.match(await one.wait(CALLER, turn.id, 60, NEVER), { finish_reason: 'max_steps' })
-  t.ok(Math.max(...sizes) < 20_000, 'they are in the messages that are committed')
+  t.ok(Math.max(...told.map(({ length }) => length)) < 20_000, 'they are in the messages that are committed')
+  t.match(told.at(-1), /a chart.*\[image, image\/png: left to the message/, 'for who finds no such message')
 })
 
 t.test('the log line of a failed turn names the code of its error and its credential', async (t) => {
