@@ -218,10 +218,12 @@ async function takeUpDecided(run: Run, jobs: readonly Job[]): Promise<boolean> {
   const waiting = jobs.filter((job) => job.waits && !job.result)
   if (!waiting.every(({ call }) => rows.get(call.call_id)?.approval)) return false
   const turn = { asked_at: run.history.at(-1)?.created_at ?? '', isCancelled: false }
-  for (const job of waiting) {
+  // At once: of calls that begin one after the other, a stop would leave the first ones begun and never sent.
+  const taken = waiting.map((job) => {
     const row = rows.get(job.call.call_id)
-    await takeUp(run, job, row, fateOf(job, row, jobs.indexOf(job), turn))
-  }
+    return takeUp(run, job, row, fateOf(job, row, jobs.indexOf(job), turn))
+  })
+  await Promise.all(taken)
   return true
 }
 

@@ -268,6 +268,32 @@ t.test(
   },
 )
 
+t.test('of calls that were approved while another ran all begin, or none, before a cancel', async (t) => {
+  const asks = ['call_one', 'call_two'].map((call_id) => ({ ...call('asks'), call_id }))
+  const { say, replica, begin } = world(t, {}, asEvents([call('plain'), ...asks]))
+  const { opened: isDecided, open: decided } = gate()
+  const { executor } = toolsThat(() => isDecided)
+  const run: typeof executor.run = async (one) =>
+    one.signal.aborted ? settled(one.call, one.exec_id, 'cancelled', 0) : executor.run(one)
+  const started: Store['executions']['begin'] = async (...given) => {
+    await store.executions.begin(...given)
+    await one.cancel(CALLER, turn.id, null)
+  }
+  const executions = { ...store.executions, begin: started }
+  const one = replica({ ...tools(), executor: { ...executor, run }, store: { ...store, executions } })
+  const { turn, types } = await begin(one, { max_steps: 1 })
+  say()
+  await eventually(() => types.filter((type) => type === 'approval.required').length === 2)
+  for (const { call_id } of asks) await one.decide(CALLER, turn.id, call_id, { decision: 'approve' })
+  decided()
+  await eventually(() => types.includes('turn.cancelled'))
+  t.match(
+    (await store.executions.ofTurn(turn.id)).map(({ outcome }) => outcome),
+    ['ok', 'cancelled', 'cancelled'],
+    'no call that was not sent is said to have run, perhaps',
+  )
+})
+
 t.test('an approved call does not begin under an owner that leaves: the next one makes it', async (t) => {
   const { replica, turn, types } = await waiting(t)
   const { opened: hasLeft, open } = gate()
