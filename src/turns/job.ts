@@ -90,9 +90,7 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
   active.calls.delete(call.call_id)
   const travels = countDown()
   const { reason } = active.stop.signal
-  // A call that a drain cut short has no result here: the next owner judges it. A call that returned is settled for
-  // that owner.
-  if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
+  if (reason === OWNER_LOST || (reason === DRAINING && isCutShort(run, job, settlement))) return
   job.result = settlement.result
   job.duration_ms = settlement.duration_ms
   if (reason === CANCELLED || (reason === undefined && travels)) {
@@ -102,6 +100,19 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
   await deps.store.executions.settle(active.fence, settlement)
   await recordEnd(run, job, settlement)
   sayAhead(run, job, completion(run, job))
+}
+
+/**
+ * A call that a drain cut short has no result here: the next owner makes it again, or says that its outcome is unknown.
+ * That would be untrue of a call that was not made, as one that waited for a slot.
+ */
+function isCutShort(
+  { deps }: Run,
+  { declared, connector }: Job,
+  { outcome, duration_ms }: Settlement,
+): boolean {
+  if (outcome !== 'cancelled') return false
+  return duration_ms > 0 || (declared !== undefined && deps.policy.isRepeatable(declared.tool, connector))
 }
 
 /**
@@ -195,13 +206,16 @@ async function withinGrace(
   signal: AbortSignal,
   work: Promise<Settlement>,
 ): Promise<Settlement> {
+  const begun = performance.now()
   // If the work has failed, it fails again below.
   await unlessAborted(signal, work).catch(() => {})
   const settlement = await within(STOP_GRACE_MS, work)
   if (settlement) return settlement
   const why = signal.reason === TOOL_REMOVED ? 'its tool was removed' : 'the turn was cancelled'
   const text = `The call was stopped because ${why}; whether it took effect is not known.`
-  return run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text)
+  const stopped = await run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text)
+  // It may have been made.
+  return { ...stopped, duration_ms: Math.ceil(performance.now() - begun) }
 }
 
 /** What is announced of a call that has a result. */
