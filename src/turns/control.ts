@@ -47,15 +47,8 @@ export function createAsks(bus: Pick<Bus, 'publish'>) {
       const answered = new Promise<RestartAnswer>((resolve) => {
         open.set(ask, resolve)
       })
-      try {
-        const told = tell(bus, { ...command, ask })
-        return await within(
-          ANSWER_MS,
-          told.then(() => answered),
-        )
-      } finally {
-        open.delete(ask)
-      }
+      void tell(bus, { ...command, ask })
+      return within(ANSWER_MS, answered).finally(() => open.delete(ask))
     },
     answered(ask: string, answer: RestartAnswer): void {
       open.get(ask)?.(answer)
