@@ -268,7 +268,12 @@ t.test('a turn whose owner does not act on a cancel is ended by another replica'
   const log = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) })
   // No replica looks for work unless told to.
   const { bus, replica } = world(t, { leaseSeconds: 600 })
-  const one = replica({ log })
+  const broken: string[] = []
+  const breakLease: Store['turns']['breakLease'] = async (...given) => {
+    if (broken.push(given[0]) === 1) throw new BatonError('unavailable', 'away')
+    return store.turns.breakLease(...given)
+  }
+  const one = replica({ log, store: withTurns({ breakLease }) })
   replica()
   // The owner of both turns is alive and hears nothing. The second turn ends anyway.
   const [{ turn }, ended] = [await runningTurn(store, CALLER), await runningTurn(store, CALLER)]
@@ -277,6 +282,9 @@ t.test('a turn whose owner does not act on a cancel is ended by another replica'
   t.teardown(() => mock.timers.reset())
   for (const { id } of [turn, turn, ended.turn]) await one.cancel(CALLER, id, null)
   await endTurn(store, ended.fence, ended.turn.id)
+  mock.timers.tick(10_000)
+  // The store was away when the lease was to be broken. The turn can be cancelled again.
+  await one.cancel(CALLER, turn.id, null)
   mock.timers.tick(10_000)
   mock.timers.reset()
   await eventually(() => types.includes('turn.cancelled'))
@@ -293,8 +301,12 @@ t.test('a turn whose owner does not act on a cancel is ended by another replica'
   )
   t.strictSame(
     lines.map((line) => JSON.parse(line)).map(({ turn_id, msg }) => [turn_id, msg]),
-    [[turn.id, 'a cancelled turn was taken from its owner']],
+    [
+      [turn.id, 'a lease could not be broken'],
+      [turn.id, 'a cancelled turn was taken from its owner'],
+    ],
   )
+  t.strictSame(broken, [turn.id, ended.turn.id, turn.id], 'one deadline serves all cancels before it')
 })
 
 t.test('reading a turn without waiting for its end does not read the bus', async (t) => {

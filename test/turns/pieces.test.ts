@@ -16,6 +16,7 @@ import {
   requestStop,
   TOOL_REMOVED,
 } from '../../src/turns/active.ts'
+import { createAsks } from '../../src/turns/control.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { announcedEnd, hydrate } from '../../src/turns/events.ts'
 import { gathering } from '../../src/turns/gather.ts'
@@ -61,6 +62,20 @@ t.test('a turn that leaves the line for a slot takes no slot, and the next one g
   giveBack()
   ;(await stays)()
   t.notOk(slots.isFull())
+})
+
+t.test('each command to another replica gets its own answer', async (t) => {
+  const sent: string[] = []
+  const asks = createAsks({ publish: async (_, message) => void sent.push(JSON.parse(message).ask) })
+  const ask = () => asks.ask({ op: 'restart', turn_id: 'turn_1', session_id: 'ses_1' })
+  const both = Promise.all([ask(), ask()])
+  for (const [i, answer] of [
+    [1, 'limit'],
+    [0, 'restarting'],
+    [2, 'limit'],
+  ] as const)
+    asks.answered(sent[i] ?? '', answer)
+  t.strictSame(await both, ['restarting', 'limit'])
 })
 
 t.test('ids that are added within a moment are written together, each once', async (t) => {
