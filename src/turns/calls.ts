@@ -255,12 +255,12 @@ async function stopHere(run: Run, jobs: Job[]): Promise<false> {
 async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   const { active, deps } = run
   const waits = announced(active.turn, run.index, `awaiting:${run.index}`, { type: 'turn.awaiting_input' })
-  active.turn.state = 'awaiting_input'
   // Nobody enters the turn again before a person has answered: events that are not in the stream would die with this
   // owner.
   await run.writer.flush()
   const before = jobs.flatMap((job) => unsaid(job, job.result ? completion(run, job) : [question(run, job)]))
   await commitEnds(run, jobs, { state: 'awaiting_input', before, events: [waits] })
+  active.turn.state = 'awaiting_input'
   deps.log.info({ turn_id: active.turn.id }, 'turn waits for input')
   return false
 }

@@ -118,7 +118,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     if (hasQueued) await (isDraining ? bus.publish('queue', session_id) : startNext(session_id))
     // What it waits for may have come while the wait was written down.
     if (turn.state === 'awaiting_input') await resume(id)
-    if (stop.signal.reason === DRAINING && turn.ended_at === null) {
+    if (stop.signal.reason === DRAINING && turn.state === 'running') {
       await store.turns.handOver(fence)
       handedOver++
       await tell(bus, { op: 'handed_over', session_id })

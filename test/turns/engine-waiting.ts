@@ -223,6 +223,30 @@ t.test('a turn waits once all that it said is in the stream', async (t) => {
   t.strictSame(order, ['streamed', 'committed'])
 })
 
+t.test('a turn that begins to wait at the drain’s deadline is not given away', async (t) => {
+  const { opened: isReached, open: reach } = gate()
+  const { opened: isHeld, open: goOn } = gate()
+  const { bus, say, replica, begin } = world(t, {}, CALLS)
+  const told: string[] = []
+  bus.subscribe('control', (message) => told.push(JSON.parse(message).op))
+  const commit: Store['turns']['commit'] = async (...given) => {
+    if (given[1].state === 'awaiting_input') {
+      reach()
+      await isHeld
+    }
+    return store.turns.commit(...given)
+  }
+  const leaving = replica({ ...tools(), store: withTurns({ commit }) })
+  await begin(leaving)
+  say()
+  await isReached
+  const left = leaving.drain(0)
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  goOn()
+  await left
+  t.strictSame([leaving.handedOver(), told], [0, []])
+})
+
 t.test('a call that is approved while another runs goes on at once, after that one is settled', async (t) => {
   const { say, replica, begin } = world(t, {}, CALLS)
   const [plain, approved] = [gate(), gate()]
