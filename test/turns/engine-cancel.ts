@@ -7,7 +7,7 @@ import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { endTurn, openRequest, runningTurn, startTurn } from '../contracts/store-rows.ts'
+import { endTurn, openRequest, runningTurn, startTurn, unsaidOf } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
@@ -53,25 +53,38 @@ t.test('a cancel reaches a queued turn that another replica starts meanwhile', a
   const { bus, replica } = world(t, { leaseSeconds: 600 })
   const { id } = await session()
   const running = await startTurn(store, CALLER, openRequest(id))
+  const [started, cancelled] = [gate(), gate()]
   let isLooking = false
   /** Returns the turn as it was before: the other replica has started it since. */
-  const get: Store['turns']['get'] = async (scope, turn) => {
-    const seen = await store.turns.get(scope, turn)
+  const standing: Store['turns']['standing'] = async (scope, turn) => {
+    const seen = await store.turns.standing(scope, turn)
     if (!isLooking) return seen
     isLooking = false
     await endTurn(store, running.fence, running.turn.id)
     await bus.publish('queue', id)
-    const types = follow(t, bus, id, turn)
-    await eventually(() => types.includes('step.started') || types.includes('turn.cancelled'))
+    await started.opened
     return seen
   }
-  const one = replica({ store: withTurns({ get, startQueued: async () => null }) })
-  replica()
+  const one = replica({ store: withTurns({ standing, startQueued: async () => null }) })
+  const startQueued: Store['turns']['startQueued'] = async (...given) => {
+    const taken = await store.turns.startQueued(...given)
+    started.open()
+    await cancelled.opened
+    return taken
+  }
+  replica({ store: withTurns({ startQueued }) })
   const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  const types = follow(t, bus, id, turn.id)
+  const { turn: waiting } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  t.match(await one.cancel(CALLER, waiting.id, null), { state: 'cancelled' })
   isLooking = true
-  await one.cancel(CALLER, turn.id, null)
-  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
+  t.match(await one.cancel(CALLER, turn.id, null), { state: 'running' })
+  cancelled.open()
+  await eventually(() => types.includes('turn.cancelled'))
+  t.strictSame(types, ['turn.created', 'turn.started', 'turn.cancelled'], 'its new owner tells of its end')
   t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
+  // No replica looks for work: it is the cancel that notes that the end of the turn that waited is in the stream.
+  await eventually(async () => !(await unsaidOf(store, waiting.id)))
 })
 
 /**
@@ -195,14 +208,17 @@ t.test('a cancel at another replica stops the model call at the turn’s owner',
   t.strictSame(lines, [], 'the owner heard of it: the turn did not have to be taken from it')
 })
 
-t.test('a turn that waits for a slot is cancelled without getting one', async (t) => {
-  const { say, replica, begin } = world(t, { concurrentTurns: 1 })
-  const one = replica()
-  await begin(one)
-  const { turn } = await begin(one)
-  t.match(await one.cancel(CALLER, turn.id, NEVER), { state: 'cancelled' })
-  say()
-})
+t.test(
+  'a turn that waits for a slot is cancelled without getting one, or a message over the bus',
+  async (t) => {
+    const { bus, say, replica, begin } = world(t, { concurrentTurns: 1, leaseSeconds: 600 })
+    const one = replica({ bus: { ...bus, publish: async () => {} } })
+    await begin(one)
+    const { turn } = await begin(one)
+    t.match(await one.cancel(CALLER, turn.id, NEVER), { state: 'cancelled' })
+    say()
+  },
+)
 
 t.test('what comes over the bus and is no command is passed over', async (t) => {
   const { bus, replica, begin } = world(t)
