@@ -223,12 +223,11 @@ t.test('a turn waits once all that it said is in the stream', async (t) => {
   t.strictSame(order, ['streamed', 'committed'])
 })
 
-t.test('a turn that begins to wait at the drain’s deadline is not given away', async (t) => {
+/** A turn whose wait for a person is being committed, until `goOn`. */
+async function beginningToWait(test: Test, turns: Partial<Store['turns']> = {}) {
   const { opened: isReached, open: reach } = gate()
   const { opened: isHeld, open: goOn } = gate()
-  const { bus, say, replica, begin } = world(t, {}, CALLS)
-  const told: string[] = []
-  bus.subscribe('control', (message) => told.push(JSON.parse(message).op))
+  const { bus, say, replica, begin } = world(test, { leaseSeconds: 600 }, CALLS)
   const commit: Store['turns']['commit'] = async (...given) => {
     if (given[1].state === 'awaiting_input') {
       reach()
@@ -236,15 +235,41 @@ t.test('a turn that begins to wait at the drain’s deadline is not given away',
     }
     return store.turns.commit(...given)
   }
-  const leaving = replica({ ...tools(), store: withTurns({ commit }) })
-  await begin(leaving)
+  const owner = replica({ ...tools(), store: withTurns({ ...turns, commit }) })
+  const { turn } = await begin(owner)
   say()
   await isReached
-  const left = leaving.drain(0)
+  return { bus, owner, turn: turn.id, goOn }
+}
+
+t.test('a turn that begins to wait at the drain’s deadline is not given away', async (t) => {
+  const { bus, owner, goOn } = await beginningToWait(t)
+  const told: string[] = []
+  bus.subscribe('control', (message) => told.push(JSON.parse(message).op))
+  const left = owner.drain(0)
   await new Promise((resolve) => setTimeout(resolve, 20))
   goOn()
   await left
-  t.strictSame([leaving.handedOver(), told], [0, []])
+  t.strictSame([owner.handedOver(), told], [0, []])
+})
+
+t.test('a cancel that comes as a turn begins to wait returns once the turn is over', async (t) => {
+  const { opened: isSeen, open: see } = gate()
+  const { owner, turn, goOn } = await beginningToWait(t, {
+    async standing(...given) {
+      const seen = await store.turns.standing(...given)
+      if (seen?.state === 'awaiting_input') setTimeout(see, 20)
+      return seen
+    },
+    async resumeAwaiting(...given) {
+      await isSeen
+      return store.turns.resumeAwaiting(...given)
+    },
+  })
+  const over = owner.cancel(CALLER, turn, NEVER)
+  await eventually(async () => (await store.turns.get(CALLER, turn))?.cancel_requested)
+  goOn()
+  t.match(await over, { state: 'cancelled' })
 })
 
 t.test('a call that is approved while another runs goes on at once, after that one is settled', async (t) => {
