@@ -174,8 +174,10 @@ t.test('a turn that waits for a person acts at once on a cancel or its tool’s 
     const its = await waiting(t)
     const told: string[] = []
     its.bus.subscribe('control', (message) => told.push(JSON.parse(message).op))
+    await t.rejects(its.owner.restart(CALLER, its.turn), { code: 'not_restartable' })
     await act(its)
-    t.notOk(told.includes('tools'), 'no replica owns the turn: none is asked, nor its answer waited for')
+    const asked = told.filter((op) => op === 'tools' || op === 'restart')
+    t.strictSame(asked, [], 'no replica owns the turn: none is asked, nor its answer waited for')
     await eventually(() => its.types.at(-1) === end)
     const results = (await store.messages.ofTurn(its.turn)).find(({ role }) => role === 'tool')
     t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'cancelled' }], end)
