@@ -229,24 +229,33 @@ t.test('what comes over the bus and is no command is passed over', async (t) => 
   t.match(await one.cancel(CALLER, turn.id, NEVER), { state: 'cancelled' })
 })
 
-t.test('a restart or cancel that names another turn leaves the session’s running turn alone', async (t) => {
-  const { bus, say, replica, begin } = world(t)
-  // As the turn before was read a moment ago.
-  const get: Store['turns']['get'] = async (scope, id) =>
-    id === 'turn_before' ? { ...turn, id } : store.turns.get(scope, id)
-  const one = replica({ store: withTurns({ get, standing: get }) })
-  const { turn, types } = await begin(one)
-  await eventually(() => types.includes('step.started'))
-  for (const op of ['restart', 'cancel']) {
-    await bus.publish('control', JSON.stringify({ op, turn_id: 'turn_before', session_id: turn.session_id }))
-  }
-  await one.cancel(CALLER, 'turn_before', null)
-  await one.restart(CALLER, 'turn_before')
-  await new Promise(setImmediate)
-  say()
-  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
-  t.match(await store.turns.get(CALLER, turn.id), { state: 'completed', attempt: 1 })
-})
+t.test(
+  'a restart or cancel that names another turn, or is a stranger’s, leaves the session’s running turn alone',
+  async (t) => {
+    const { bus, say, replica, begin } = world(t)
+    // As the turn before was read a moment ago.
+    const get: Store['turns']['get'] = async (scope, id) =>
+      id === 'turn_before' ? { ...turn, id } : store.turns.get(scope, id)
+    const one = replica({ store: withTurns({ get, standing: get }) })
+    const { turn, types } = await begin(one)
+    await eventually(() => types.includes('step.started'))
+    for (const op of ['restart', 'cancel']) {
+      await bus.publish(
+        'control',
+        JSON.stringify({ op, turn_id: 'turn_before', session_id: turn.session_id }),
+      )
+    }
+    await one.cancel(CALLER, 'turn_before', null)
+    await one.restart(CALLER, 'turn_before')
+    const stranger = { owner: 'stranger', admin: false, key_id: null }
+    await t.rejects(one.cancel(stranger, turn.id, null), { code: 'turn_not_found' })
+    await new Promise(setImmediate)
+    say()
+    await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
+    const left = { state: 'completed', attempt: 1, cancel_requested: false }
+    t.match(await store.turns.get(CALLER, turn.id), left)
+  },
+)
 
 t.test('a cancel does not wait for the request that a login makes at its first use', async (t) => {
   const { replica } = world(t)

@@ -135,11 +135,15 @@ t.test('of two decisions at the same moment one holds, and the other caller is t
   const next = replica(tools())
   const decisions = ['approve', 'deny'] as const
   const answers = await Promise.allSettled(
-    decisions.map((decision) => next.decide(CALLER, turn, 'call_asks', { decision })),
+    decisions.map((decision) =>
+      next.decide({ ...CALLER, key_id: `key_${decision}` }, turn, 'call_asks', { decision }),
+    ),
   )
   const holds = decisions[answers.findIndex(({ status }) => status === 'fulfilled')]
   const refused = answers.find(({ status }) => status === 'rejected')
   t.match(refused, { reason: { code: 'not_awaiting', details: { decision: holds } } })
+  const { data } = await store.executions.list(CALLER, { turn_id: turn }, { limit: 2 })
+  t.ok(data.some(({ approved_by }) => approved_by === `key_${holds}`))
 })
 
 t.test('a late note that a wait was announced does not forget what was announced since', async (t) => {
@@ -172,6 +176,12 @@ t.test('a turn that waits for a person acts at once on a cancel or its tool’s 
   ]
   for (const [end, act] of ways) {
     const its = await waiting(t)
+    await its.owner.takeEffect(its.opened, { ...removal, removed: ['a.plain'] }, 'now')
+    t.match(
+      await store.turns.get(CALLER, its.turn),
+      { state: 'awaiting_input' },
+      'that one was not asked about',
+    )
     const told: string[] = []
     its.bus.subscribe('control', (message) => told.push(JSON.parse(message).op))
     await t.rejects(its.owner.restart(CALLER, its.turn), { code: 'not_restartable' })
