@@ -9,17 +9,16 @@ import type { RestartAnswer } from './active.ts'
 
 export type Control =
   | { op: 'cancel'; turn_id: string; session_id: string }
-  | OwnerCommand
+  | Asked
   | { op: 'answer'; ask: string; answer: RestartAnswer }
   | { op: 'revision'; session_id: string; revision: number }
   /** A turn was given away: the first replica that hears this may take it */
   | { op: 'handed_over'; session_id: string }
 
-/** What only a turn's owner can do. The owner answers if there is an id (`ask`) to answer under. */
-export type OwnerCommand = { session_id: string; ask?: string } & (
-  | { op: 'restart'; turn_id: string }
-  | ToolsCommand
-)
+/** What only a turn's owner can do. */
+type OwnerCommand = { session_id: string } & ({ op: 'restart'; turn_id: string } | ToolsCommand)
+/** `ask`: the id under which the owner answers */
+export type Asked = OwnerCommand & { ask: string }
 /**
  * `apply`: replicas of former versions act on no other value · `isMoved`: something changed; some former versions omit
  * it

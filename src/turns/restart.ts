@@ -10,7 +10,7 @@ import {
   requestRestart,
 } from './active.ts'
 import { expireRemoved } from './approvals.ts'
-import { createAsks, type OwnerCommand, type ToolsCommand, tell } from './control.ts'
+import { type Asked, createAsks, type ToolsCommand, tell } from './control.ts'
 import type { EngineDeps } from './deps.ts'
 import type { Owned } from './owned.ts'
 import { findStanding, findTurn } from './wait.ts'
@@ -20,7 +20,7 @@ export interface Restarts {
   /** A session's tools changed: answers when that takes effect, and restarts the step in flight for `now`. */
   takeEffect(session: Session, move: ToolsMove, apply: Apply): Promise<ToolsEffect>
   /** Carries out another replica's command. If its turn does not run here, nothing happens, and nobody is answered. */
-  carryOut(command: OwnerCommand): void
+  carryOut(command: Asked): void
   /** Takes another replica's answer to a command of this one. */
   answered(ask: string, answer: RestartAnswer): void
 }
@@ -82,7 +82,7 @@ export function createRestarts(
       const mine = active.get(command.session_id)
       if (!mine || (command.op === 'restart' && mine.turn.id !== command.turn_id)) return
       const answer = command.op === 'restart' ? requestRestart(mine) : applyNow(mine, command)
-      if (command.ask !== undefined) void tell(bus, { op: 'answer', ask: command.ask, answer })
+      void tell(bus, { op: 'answer', ask: command.ask, answer })
     },
     answered: asks.answered,
   }
