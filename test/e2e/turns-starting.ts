@@ -261,7 +261,10 @@ export async function contextEdits(t: Test, world: World) {
   await t.test('every op is applied, in order, with indexes from both ends', async (t) => {
     t.strictSame(await shown([]), [plain])
     t.strictSame(await shown([{ op: 'delete_at', index: 0 }]), [plain.slice(1)])
-    t.strictSame(await shown([{ op: 'delete_at', index: -1 }]), [[...plain.slice(0, 5), 'now']])
+    const context = [{ op: 'delete_at', index: -1 }]
+    t.strictSame(await shown(context), [[...plain.slice(0, 5), 'now']])
+    const { body } = await api.post(`/v1/sessions/${session}/render`, { input: 'now', context })
+    t.strictSame(wordsOf(body), [...plain.slice(0, 5), 'now'], '/render counts without the input, too')
     t.strictSame(await shown([{ op: 'insert_before', index: 0, message: message('zero') }]), [
       ['zero', ...plain],
     ])
