@@ -245,7 +245,7 @@ async function beginningToWait(test: Test, turns: Partial<Store['turns']> = {}) 
       reach()
       await isHeld
     }
-    return store.turns.commit(...given)
+    return (turns.commit ?? store.turns.commit)(...given)
   }
   const owner = replica({ ...tools(), store: withTurns({ ...turns, commit }) })
   const { turn } = await begin(owner)
@@ -254,15 +254,25 @@ async function beginningToWait(test: Test, turns: Partial<Store['turns']> = {}) 
   return { bus, owner, turn: turn.id, goOn }
 }
 
-t.test('a turn that begins to wait at the drain’s deadline is not given away', async (t) => {
-  const { bus, owner, goOn } = await beginningToWait(t)
-  const told: string[] = []
-  bus.subscribe('control', (message) => told.push(JSON.parse(message).op))
-  const left = owner.drain(0)
-  await new Promise((resolve) => setTimeout(resolve, 20))
-  goOn()
-  await left
-  t.strictSame([owner.handedOver(), told], [0, []])
+t.test('a turn that begins to wait at the drain’s deadline is given away only if it could not', async (t) => {
+  const commit: Store['turns']['commit'] = async (...given) => {
+    if (given[1].state === 'awaiting_input') throw new Error('refused')
+    return store.turns.commit(...given)
+  }
+  const ways = [
+    [{}, [0, []]],
+    [{ commit }, [1, ['handed_over']]],
+  ] as const
+  for (const [turns, given] of ways) {
+    const { bus, owner, goOn } = await beginningToWait(t, turns)
+    const told: string[] = []
+    bus.subscribe('control', (message) => told.push(JSON.parse(message).op))
+    const left = owner.drain(0)
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    goOn()
+    await left
+    t.strictSame([owner.handedOver(), told], given)
+  }
 })
 
 t.test('a cancel that comes as a turn begins to wait returns once the turn is over', async (t) => {
