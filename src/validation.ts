@@ -5,6 +5,7 @@
 import { createRequire } from 'node:module'
 import type { Ajv, ErrorObject, Options } from 'ajv'
 import { isRecord, stepsOf } from './chat/json.ts'
+import { isBase64 } from './chat/media.ts'
 import { parseDuration } from './duration.ts'
 import { oneLine } from './text.ts'
 
@@ -55,7 +56,7 @@ const FORMATS: Record<string, (text: string) => string | null> = {
   },
   byte: (text) =>
     // Standard base64, padded (RFC 4648 section 4): what every provider takes.
-    text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text)
+    text.length % 4 === 0 && isBase64(text)
       ? null
       : 'must be standard base64 with its padding, without line breaks or a data: prefix',
 }
