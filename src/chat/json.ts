@@ -82,13 +82,17 @@ export function asJson(value: unknown): string | null {
 
 /** JSON with sorted keys and no undefined: equal values have equal texts. For values of bounded depth. */
 export function canonicalJson(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item ?? null)).join(',')}]`
+  // By +=, which copies nothing: each level that joined its members would copy a file that is in them.
+  let json = ''
+  if (Array.isArray(value)) {
+    for (const item of value) json += `${json && ','}${canonicalJson(item)}`
+    return `[${json}]`
+  }
   if (!isRecord(value)) return JSON.stringify(value) ?? 'null'
-  const members = Object.keys(value)
-    .filter((key) => value[key] !== undefined)
-    .sort()
-    .map((key) => `${JSON.stringify(key)}:${canonicalJson(value[key])}`)
-  return `{${members.join(',')}}`
+  for (const key of Object.keys(value).sort()) {
+    if (value[key] !== undefined) json += `${json && ','}${JSON.stringify(key)}:${canonicalJson(value[key])}`
+  }
+  return `{${json}}`
 }
 
 interface Limits {

@@ -10,9 +10,10 @@ import { inSlices } from '../within.ts'
  * rest. The buffer is not from Node's pool: a kept part of the pool keeps 8 kB of it in memory.
  */
 const bytesOf = once((value: object) => {
-  const text = `,${JSON.stringify(value)}`
-  const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text))
-  bytes.write(text)
+  const text = JSON.stringify(value)
+  const bytes = Buffer.allocUnsafeSlow(1 + Buffer.byteLength(text))
+  bytes.write(',')
+  bytes.write(text, 1)
   return bytes
 })
 

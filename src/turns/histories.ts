@@ -4,6 +4,7 @@
  */
 import { getHeapStatistics } from 'node:v8'
 import { BoundedMap } from '../bounded-map.ts'
+import { isWithin } from '../chat/json.ts'
 import type { Message } from '../chat/message.ts'
 import type { TurnStart } from '../store/store.ts'
 
@@ -49,7 +50,10 @@ function sizeOf(messages: readonly Message[], before: KeptHistory | undefined, m
   const goesOn = before !== undefined && messages[before.messages.length - 1] === before.messages.at(-1)
   let [at, size] = goesOn ? [before.messages.length, before.size] : [0, 0]
   for (; at < messages.length && size <= most; at++) {
-    size += JSON.stringify(messages[at]?.parts).length + OVERHEAD
+    const { parts } = messages[at] as Message
+    // A file of many megabytes would be copied to be measured.
+    if (!isWithin(parts, { bytes: most })) return Infinity
+    size += JSON.stringify(parts).length + OVERHEAD
   }
   return size
 }
