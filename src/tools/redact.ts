@@ -90,7 +90,7 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp, before?: string])[]
   [/ya29\./, token(/ya29\.[A-Za-z0-9_-]{20,}/)], // Google access tokens
   [/glpat-/, token(/glpat-[A-Za-z0-9_-]{20,}/)], // GitLab
   [/npm_/, token(/npm_[A-Za-z0-9_]{36,}/)],
-  [/_authToken=/, /(?<=_authToken=)[^\s$"'\\][^\s"'\\]{7,}/], // .npmrc
+  [/_authToken=/, /(?<=_authToken=(?:\\?["'])?)(?!\$)[^\s"'\\]{8,}/], // .npmrc
   [/SG\./, token(/SG\.[A-Za-z0-9_-]{1,128}\.[A-Za-z0-9_-]{2,}/)], // SendGrid
   [/shp(?:at|ca|pa|ss)_/, token(/shp(?:at|ca|pa|ss)_[A-Za-z0-9]{32,}/)], // Shopify
   [/lin_api_/, token(/lin_api_[A-Za-z0-9_]{32,}/)], // Linear

@@ -38,6 +38,7 @@ const PLANTED: Record<string, string> = {
   'a root token of Vault': `hvs.${'a1B2'.repeat(6)}`,
   "a Docker organization's token": `dckr_oat_${'a1B2_c3D'.repeat(4)}`,
   "an npm registry's token": `//registry.example/:_authToken=${'0a1b2c3d-'.repeat(3)}0a1b2c3d`,
+  'a quoted token of one': `//registry.example/:_authToken="${'0a1b2c3d-'.repeat(3)}0a1b2c3d`,
   'a password in an environment': `DB_PASSWORD=${'hunter2-Xy9'}`,
   'a quoted key in an environment': `OPENAI_API_KEY="${'hunter2-Xy9'}`,
   'a password of a database client': `MYSQL_PWD=${'hunter2-Xy9'}`,
@@ -63,6 +64,7 @@ t.test('a secret is replaced to its end, whichever name stands before it', async
   const names = [
     ...['secret_access_key: "', "secretAccessKey: '", 'AWS_SECRET_KEY=', 'aws_secret_key => '],
     ...['"SecretAccessKey": "', '<SecretAccessKey>', 'SECRET_ACCESS_KEY=', '//r.example/:_authToken='],
+    ...['//r.example/:_authToken="', "_authToken='"],
   ]
   for (const name of names) t.equal(await redactText(`${name}${secret}`), `${name}${MASK}`)
   const nested = JSON.stringify({ text: JSON.stringify({ SecretAccessKey: secret }) })
@@ -217,6 +219,7 @@ t.test('plain prose and ids are left alone', async (t) => {
   t.same(await redactJson(values), values)
   for (const text of [
     'API_KEY=$KEY, DB_PASSWORD= ',
+    '_authToken="$NPM_TOKEN" _authToken=$NPM_TOKEN',
     JSON.stringify({ text: 'DB_PASSWORD=\nDB_HOST=db.example\n' }),
     'PWD=/home/ann OLDPWD=/work',
     JSON.stringify(values),
