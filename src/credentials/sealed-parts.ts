@@ -44,7 +44,7 @@ const searched = (part: Part): Part =>
 
 const withoutData = <P extends Part>(part: P): P => ('data' in part ? { ...part, data: '' } : part)
 
-/** An operator's edit of a call's arguments, bound to the execution. `open` throws Unreadable if its key is gone. */
+/** A person's edit of a call's arguments, bound to the execution. `open` throws Unreadable if its key is gone. */
 export const sealArguments = (vault: Pick<Vault, 'seal' | 'open'>) => ({
   seal: (args: Record<string, unknown>, execution: string) => vault.seal(JSON.stringify(args), execution),
   open(sealed: Uint8Array, execution: string): Record<string, unknown> {

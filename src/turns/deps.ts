@@ -24,7 +24,7 @@ export interface EngineDeps {
   executor: Omit<Executor, 'close'>
   /** The deployment that serves this provider with this kind of credential. Throws invalid_request if there is none. */
   servedBy(provider: string, credential: Pick<ChosenCredential, 'kind' | 'path'>): Serving
-  /** An operator's edit of a call's arguments, at rest: sealed with the execution's id as context */
+  /** A person's edit of a call's arguments, at rest: sealed with the execution's id as context */
   sealed: {
     seal(args: Record<string, unknown>, execution: string): Uint8Array
     open(sealed: Uint8Array, execution: string): Record<string, unknown>

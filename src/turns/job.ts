@@ -23,7 +23,7 @@ export interface Job {
   exec_id: string
   declared: DeclaredTool | undefined
   connector: Connector | null
-  /** The operator's edit of the arguments, where an approval brought one */
+  /** The edit of the arguments by the person who approved the call, if there is one */
   edited?: Record<string, unknown>
   /** A person is to say whether it may run */
   waits: boolean
