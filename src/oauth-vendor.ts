@@ -36,8 +36,8 @@ export interface LoginSecret {
   access_token?: string
   refresh_token?: string
   id_token?: string
-  /** What a workload proves itself with, in place of a refresh token */
-  federation?: Readonly<Record<string, unknown>>
+  /** What a workload proves itself with, in place of a refresh token: fields of the token request */
+  federation?: Readonly<Record<string, string>>
   /** The client that the tokens were issued to; absent: the configured one */
   client_id?: string
   /** Which of the vendor's token endpoints renews it, in the vendor's own word; absent: that of its logins */

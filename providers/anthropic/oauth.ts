@@ -7,6 +7,7 @@ import { parseRecord } from '../../src/chat/json.ts'
 import { invalid } from '../../src/errors.ts'
 import {
   type ImportedLogin,
+  type LoginSecret,
   type OAuthAnswer,
   type OAuthCall,
   type OAuthSettings,
@@ -85,27 +86,14 @@ const consoleCall = ({ baseUrl }: OAuthSettings, betas: string): OAuthCall => ({
   headers: { 'anthropic-beta': betas },
 })
 
-/** The endpoint refuses larger assertions. */
-const LONGEST_ASSERTION = 16 * 1024
-
 /** RFC 7523 (1.7). The answer has no refresh token: the assertion is exchanged again, for as long as it lives. */
-function federationCall(settings: OAuthSettings, federation: Json): OAuthCall {
-  const json: Record<string, string> = { grant_type: 'urn:ietf:params:oauth:grant-type:jwt-bearer' }
-  for (const name of ['assertion', 'federation_rule_id', 'organization_id']) {
-    const value = string(federation[name])
-    if (!value) throw unfit(name, 'is required')
-    json[name] = value
-  }
-  if ((json.assertion?.length ?? 0) > LONGEST_ASSERTION) throw unfit('assertion', 'is longer than 16 KiB')
-  for (const name of ['service_account_id', 'workspace_id']) {
-    const value = string(federation[name])
-    if (value) json[name] = value
-  }
-  return { ...consoleCall(settings, `${OAUTH_BETA},${FEDERATION_BETA}`), json }
-}
-
-const unfit = (name: string, problem: string) =>
-  invalid(`federation.${name}`, `federation.${name} ${problem}.`)
+const federationCall = (
+  settings: OAuthSettings,
+  federation: NonNullable<LoginSecret['federation']>,
+): OAuthCall => ({
+  ...consoleCall(settings, `${OAUTH_BETA},${FEDERATION_BETA}`),
+  json: { ...federation, grant_type: 'urn:ietf:params:oauth:grant-type:jwt-bearer' },
+})
 
 function readTokens(body: string): TokenAnswer | null {
   const answer = object(parseRecord(body))

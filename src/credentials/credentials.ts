@@ -31,7 +31,7 @@ interface NewLogin {
   access_token?: string
   refresh_token?: string
   id_token?: string
-  federation?: Record<string, unknown>
+  federation?: Record<string, string>
   expires_at?: string
   account_id?: string
   project_id?: string

@@ -406,11 +406,6 @@ t.test('a workload’s assertion stands in for a refresh token', async (t) => {
   )
   await store.credentials.delete(ME, view.id)
 
-  const missing = { assertion: 'a', organization_id: 'o' }
-  t.match(
-    await refusal(one.credentials.create('me', { ...login, federation: missing })),
-    invalid('federation.federation_rule_id', /is required/),
-  )
   t.match(
     await refusal(
       one.credentials.create('me', { ...login, provider: 'openai', federation: { ...FEDERATION } }),

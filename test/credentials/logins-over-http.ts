@@ -147,6 +147,14 @@ t.test(
     const bearer = { provider: 'anthropic', kind: 'oauth' }
     const workload = await call('POST', '/credentials', { ...bearer, federation: FEDERATION })
     t.equal(workload.status, 201)
+    const { federation_rule_id: _, ...unnamed } = FEDERATION
+    for (const federation of [unnamed, { ...FEDERATION, assertion: 'a'.repeat(16_385) }]) {
+      const refused = await call('POST', '/credentials', { ...bearer, federation })
+      t.match(refused, {
+        status: 400,
+        body: { error: { param: /^federation\.(federation_rule_id|assertion)$/ } },
+      })
+    }
     const exchanges = anthropic.federated()
     await say(workload.body, opus)
     const first = String(sentTo(claude).authorization)
