@@ -37,7 +37,10 @@ export interface Run {
   /** History up to acceptance with the turn's context edits applied */
   edited: readonly MessageInput[]
   registry: RegistryRow | null
-  /** The bound connectors, and the registry's revision and `bound` that they were read under */
+  /**
+   * The bound connectors, and the registry's revision and `bound` that they were read under. Both, since the registry may
+   * have come from memory and be newer than `bound` (Registries.keep).
+   */
   connectors: { revision: number; bound: string; byId: ReadonlyMap<string, Connector> } | null
   /** What was bound when the step was read: a text to compare, StepRead.bound */
   bound: string
