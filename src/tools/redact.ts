@@ -32,6 +32,12 @@ const anyCase = (words: string): string =>
 const WEBHOOK = anyCase(String.raw`https://hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/`)
 const DATABASE = `(?:${anyCase('mongodb|mysql|postgres')})[A-Za-z+]{0,4}://`
 const VARIABLE = `(?:${NAMES.toUpperCase()}|COOKIE)=`
+/**
+ * A variable's value in quotes, where the closing one follows: a passphrase has blanks. In a program, as in
+ * `"PASSWORD=" + word`, no word begins there.
+ */
+const inQuotes = (quote: string) =>
+  String.raw`(?<=${quote})(?=\w[^${quote}\\\n]{3,999}\\?${quote})[^${quote}\\\n]{4,}`
 const PARAMETER = String.raw`[?&][\w.-]{0,40}(?:${anyCase(NAMES)})=`
 /** A header, as programs print it */
 const BASIC = String.raw`[Aa]uthorization["'\\]{0,4}\s?[:=]\s?["'\\]{0,4}[Bb]asic\s`
@@ -126,7 +132,12 @@ const RULES: readonly (readonly [sign: RegExp, rule: RegExp, before?: string])[]
   // Parameters of a URL or a form
   [new RegExp(PARAMETER), new RegExp(String.raw`(?<=${PARAMETER})[^\s"'\\&#$<{][^\s"'\\&#]{3,}`)],
   // Variables of an environment
-  [new RegExp(VARIABLE), new RegExp(String.raw`(?<=${VARIABLE}(?:\\?["'])?)(?!\$)[^\s"'\\]{4,}`)],
+  [
+    new RegExp(VARIABLE),
+    new RegExp(
+      String.raw`(?<=${VARIABLE}(?:\\?["'])?)(?!\$)(?:${inQuotes('"')}|${inQuotes("'")}|[^\s"'\\]{4,})`,
+    ),
+  ],
   // AWS. The preset's rule lets the secret begin at its name, and so leaves as many characters of its end in the clear.
   [AWS_SECRET, named(AWS_SECRET, /[A-Za-z0-9/+=]{40,}/)],
   [AWS_SESSION, named(AWS_SESSION, /[A-Za-z0-9/+=]{100,}/)],

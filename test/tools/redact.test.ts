@@ -71,6 +71,21 @@ t.test('a secret is replaced to its end, whichever name stands before it', async
   t.equal(await redactText(nested), nested.replace(secret, MASK), 'in JSON in JSON')
 })
 
+t.test('a passphrase in an environment is replaced to the quote that closes it', async (t) => {
+  const phrase = 'my horse battery staple'
+  for (const quote of ['"', "'", '\\"']) {
+    const text = `SSH_PASSPHRASE=${quote}${phrase}${quote} is set\nHOME="/a b"`
+    t.equal(await redactText(text), text.replace(phrase, MASK))
+    t.ok(hasSecret(JSON.stringify({ text })), quote)
+  }
+  const open = `SSH_PASSPHRASE="horse battery\nHOME="/a b"`
+  t.equal(
+    await redactText(open),
+    open.replace('horse', MASK),
+    'with no quote to close it, to the first blank',
+  )
+})
+
 t.test('a secret field of JSON within JSON is masked to its end, and no further', async (t) => {
   const inner = JSON.stringify({ user: 'ann', password: 'hun"ter\\2\n', after: 1 })
   const text = JSON.stringify({ body: inner })
@@ -220,6 +235,7 @@ t.test('plain prose and ids are left alone', async (t) => {
   for (const text of [
     'API_KEY=$KEY, DB_PASSWORD= ',
     '_authToken="$NPM_TOKEN" _authToken=$NPM_TOKEN',
+    'print("PASSWORD=" + words + "; SECRET=", other, "!")',
     JSON.stringify({ text: 'DB_PASSWORD=\nDB_HOST=db.example\n' }),
     'PWD=/home/ann OLDPWD=/work',
     JSON.stringify(values),
