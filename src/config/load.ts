@@ -5,7 +5,9 @@
 import { isUtf8 } from 'node:buffer'
 import { existsSync, readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
+import type { ErrorObject } from 'ajv'
 import { isLoopback } from '../addresses.ts'
+import { stepsOf } from '../chat/json.ts'
 import { createAjv, type Problem, problemOf } from '../validation.ts'
 import type { Config } from './config.ts'
 import { headerProblem, UNSENDABLE } from './connector-shape.ts'
@@ -117,7 +119,7 @@ function checkFile(file: object, setBy: Map<string, string>, problems: Problem[]
   const errors = check(file) ? [] : (check.errors ?? [])
   // Of a key without a value, only the name can be wrong.
   const found = errors.filter(({ data }) => data !== undefined).map(problemOf)
-  const content = without(file, found) as FileContent
+  const content = without(file, errors) as FileContent
   const further = [...(content.toolbox ? toolboxProblems(content.toolbox) : []), ...providerProblems(content)]
   found.push(...further.filter(({ path }) => !found.some((problem) => problem.path === path)))
   problems.push(...found.map((problem) => ({ ...problem, path: withVariable(problem.path, setBy) })))
@@ -137,10 +139,11 @@ function withVariable(path: string, setBy: ReadonlyMap<string, string>): string 
  * The file without the values at fault, and without keys that have none, so that the rest can still be checked for what
  * no schema can say.
  */
-function without(file: object, problems: readonly Problem[]): object {
+function without(file: object, errors: readonly ErrorObject[]): object {
   const copy: object = JSON.parse(JSON.stringify(file))
-  for (const { path } of problems) {
-    const steps = path.split(/[.[\]]+/).filter((step) => step !== '')
+  for (const { instancePath, params } of errors) {
+    const field: string | undefined = params.additionalProperty ?? params.missingProperty
+    const steps = [...stepsOf(instancePath), ...(field === undefined ? [] : [field])]
     const last = steps.pop() ?? ''
     let at: unknown = copy
     for (const step of steps) at = (at as Record<string, unknown> | undefined)?.[step]
@@ -179,7 +182,9 @@ function readSettings(
 }
 
 function fileText(value: unknown): string | null {
-  if (Array.isArray(value)) return value.map(String).join(',')
+  // A map in a list is the schema's to report.
+  if (Array.isArray(value))
+    return value.some((item) => typeof item === 'object') ? null : value.map(String).join(',')
   return value === undefined || typeof value === 'object' ? null : String(value)
 }
 

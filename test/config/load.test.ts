@@ -270,6 +270,12 @@ t.test('a value that is wrong by itself hides no problem of values that do not f
     ].sort(),
   )
   t.ok(found.some(({ problem }) => problem.startsWith("MCP server '?' is configured with mode='dynamic'")))
+  const dotted = '"toolbox.mcps": 1\ntoolbox: {mcps: [{name: a, transport: stdio, mode: strict}]}\n'
+  t.match(problems({}, dotted), [
+    { path: 'toolbox.mcps', problem: 'is not a known field' },
+    { path: 'toolbox.mcps[0].command', problem: /is required/ },
+  ])
+  t.match(problems({}, 'cors_origins: [{toString: 1}]\n'), [{ path: 'cors_origins[0]' }])
 })
 
 t.test('a value that its setting does not take is a problem with its reason', async (t) => {
