@@ -76,12 +76,9 @@ function embedded(resource: Block): ContentPart | null {
   const uri = typeof resource.uri === 'string' ? resource.uri : ''
   if (typeof resource.text === 'string')
     return { type: 'text', text: `[${uri || 'resource'}]\n${resource.text}` }
-  const [, family] = /^(image|audio)\//i.exec(String(resource.mimeType)) ?? []
-  const blob = media(
-    family ? (family.toLowerCase() as 'image' | 'audio') : 'file',
-    resource.blob,
-    resource.mimeType,
-  )
+  const mimeType = typeof resource.mimeType === 'string' ? resource.mimeType : ''
+  const [, family] = /^(image|audio)\//i.exec(mimeType) ?? []
+  const blob = media(family ? (family.toLowerCase() as 'image' | 'audio') : 'file', resource.blob, mimeType)
   // The URI is sent on as a file's name: a name that no vendor takes would fail each request from then on.
   const name = oneLine(uri)
   return blob && (name ? { ...blob, name } : blob)

@@ -219,6 +219,7 @@ t.test('unreadable content becomes a note, since the tool has run', (t) => {
     { type: 'image', data: '', mimeType: 'image/png' },
     { type: 'text', text: null },
     { type: 'resource' },
+    { type: 'resource', resource: { uri: 'x:y', mimeType: { toString: 1 } } },
     { type: 'resource_link' },
     { type: 'constructor' },
     { type: 'tree', root: JSON.parse(`${'['.repeat(100_000)}${']'.repeat(100_000)}`) },
