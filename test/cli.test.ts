@@ -161,7 +161,10 @@ t.test('the command line says so when the server that answers is no Baton gatewa
     answer = [200, {}, body]
     t.match(await run({}, `keys list --url ${url}`), { code: 1, err: said }, body)
     t.match(await run({}, `doctor --url ${url}`), { code: 1, out: [`BAD   ${said}`] }, body)
+    t.match(await run({}, `keys revoke key_0 --url ${url}`), { code: 1, err: said }, body)
   }
+  answer = [204, {}, '']
+  t.match(await run({}, `doctor --url ${url}`), { code: 1, out: [`BAD   ${said}`] })
   answer = [404, {}, '{"error":{"code":"not_found","message":"There is nothing at /v1/v1/keys."}}']
   t.match(await run({}, `keys list --url ${url}/v1`), { code: 1, err: /\/v1 answers, but not as Baton does/ })
   answer = [308, { location: 'https://gateway.test/baton' }, '']

@@ -71,8 +71,11 @@ export function openRemote({ root, key, owner, openFolder }: RemoteOptions): Acc
       const words = `The gateway at ${root} does not answer (${whyNot(failure)}). Name another with --url.`
       throw new RemoteError(whose + words)
     }
-    if (response.status === 204) return undefined as T
     if (!response.ok) throw refusal(root, response, text)
+    const isEmpty = response.status === 204
+    // Baton answers a deletion so, and nothing else: a stranger's 200 must not be told as a key that is revoked.
+    if (isEmpty !== (method === 'DELETE')) throw stranger(root)
+    if (isEmpty) return undefined as T
     const value = parseRecord(text)
     if (!value) throw stranger(root)
     return value as T
