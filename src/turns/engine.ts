@@ -79,7 +79,7 @@ export function createEngine(deps: EngineDeps): Engine {
     slots,
     onUnreadable: (turn, why) => leases?.leave(turn, why),
   })
-  const open = createOpening(deps, histories)
+  const open = createOpening(deps, histories, owned.isDraining)
   const wait = createWait(store, bus)
   const cancel = createCancel(deps, owned, wait, endsAnnounced.add)
   const restarts = createRestarts(deps, owned)
@@ -108,8 +108,6 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
-    if (owned.isDraining())
-      throw new BatonError('draining', 'This replica is shutting down.', { retryAfter: 1 })
     const leave = room.enter()
     try {
       return await owned.track(open(caller, id, request).then((opened) => accept(caller, opened)))

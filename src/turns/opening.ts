@@ -20,6 +20,7 @@ type Opening = (caller: Caller, session: string, request: StartTurn) => Promise<
 export function createOpening(
   deps: Pick<EngineDeps, 'store' | 'settings' | 'credentials' | 'tools'>,
   histories: Histories,
+  isDraining: () => boolean,
 ): Opening {
   const { store, settings, credentials, tools } = deps
 
@@ -28,7 +29,7 @@ export function createOpening(
     // Else the session has to be read: to refuse a provider without a model, or to fill in what was not named.
     const isWhole = model === null ? provider === null : provider !== null || row.on_busy === 'reject'
     const isPlain = context.length === 0 && isWhole
-    if (!isPlain || settings.turnsPerOwner !== null) {
+    if (!isPlain || settings.turnsPerOwner !== null || isDraining()) {
       const ground = await store.turns.ground(caller, session_id, provider)
       return ground && openOn(ground, caller, row)
     }
@@ -44,6 +45,7 @@ export function createOpening(
     const { session_id, context, idempotency_key: key, body_hash } = row.turn
     await assertRoom(session, row)
     try {
+      if (isDraining()) throw new BatonError('draining', 'This replica is shutting down.', { retryAfter: 1 })
       assertModel(session, row.turn)
       await credentials.resolve(session, row.turn.provider ?? session.provider, ground.credentials)
       const fits = (history: Message[]) => void applyEdits(history, context)

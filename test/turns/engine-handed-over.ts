@@ -519,6 +519,23 @@ t.test('a drain waits for a turn that is being opened, and gives it away', async
   say()
 })
 
+t.test('a replica that drains starts no turn, but tells of one that its key brought before', async (t) => {
+  const { replica } = world(t)
+  const { id } = await session()
+  const leaving = replica()
+  const request = asked({ idempotency_key: 'k', body_hash: 'a' })
+  const { turn } = await leaving.start(CALLER, id, request)
+  const left = leaving.drain(0)
+  t.match(await leaving.start(CALLER, id, request), { outcome: 'replayed', turn: { id: turn.id } })
+  for (const [other, code] of [
+    [{ body_hash: 'b' }, 'idempotency_mismatch'],
+    [{ idempotency_key: 'l', on_busy: 'enqueue' }, 'draining'],
+    [{ idempotency_key: null, on_busy: 'enqueue' }, 'draining'],
+  ] as const)
+    await t.rejects(leaving.start(CALLER, id, { ...request, ...other }), { code })
+  await left
+})
+
 t.test('a replica that takes a turn over to end it first sends its last owner’s unsent events', async (t) => {
   // Like every login, it is asked whether its vendor has to set it up first.
   const login = {
