@@ -5,7 +5,7 @@
 import type { Serving } from '../deployments.ts'
 import { BatonError, invalid } from '../errors.ts'
 import type { Apply, SessionTools, ToolsChange, ToolsEffect, ToolsMove } from '../ports.ts'
-import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
+import type { Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { ChangeQueue } from './change-queue.ts'
 import type { Asked, Discovery, LookUp } from './discovery.ts'
 import type { Change, Ground, Registries } from './registries.ts'
@@ -68,11 +68,11 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
     session: Session,
     apply: Apply,
     wait: LookUp | null,
-    work: (bindings: readonly Binding[]) => Promise<readonly Asked[]>,
+    work: (ground: Ground) => Promise<readonly Asked[]>,
   ): Promise<ToolsChange> {
     const [about, first] = await queue.take(session.id, async () => {
-      const { bindings, row } = await registries.ground(session.id)
-      return [await work(bindings), row.tools] as const
+      const ground = await registries.ground(session.id)
+      return [await work(ground), ground.row.tools] as const
     })
     if (wait) {
       const servers = discovery.lookUp(about, { ...wait, seen: datesOf(first) })
@@ -108,7 +108,7 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connectorNamed(session, idOrName)
-      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async (bindings) => {
+      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async ({ bindings }) => {
         const isNew = bindings.every(({ connector }) => connector.id !== found.id)
         if (isNew && bindings.length >= MOST_BOUND)
           throw invalid('connector', `A session has at most ${MOST_BOUND} servers; remove one first.`)
@@ -117,12 +117,16 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
       })
     },
     unbind: (session, idOrName, apply) =>
-      changeBy(session, apply, null, async (bindings) => {
+      changeBy(session, apply, null, async ({ bindings, row }) => {
         const bound = bindings.find(({ connector: one }) => one.id === idOrName || one.name === idOrName)
         if (bound) {
           await store.connectors.unbind(session.id, bound.connector.id)
           return [bound]
         }
+        // The store may have failed after an earlier request unbound the server: its tools are still to be taken out.
+        const connector = await store.connectors.find(session, idOrName)
+        if (connector && row.tools.some((tool) => tool.connector_id === connector.id))
+          return [{ connector, alias: null }]
         throw new BatonError('connector_not_found', `No connector ${idOrName} is bound to this session.`)
       }),
     async setEnabled(session, name, enabled, apply) {
@@ -145,7 +149,7 @@ export function createCallerChanges(deps: CallerChangesDeps): CallerChanges {
         session,
         apply,
         { deadlineMs: 'budget', refresh: true, insists: true },
-        async (bindings) => bindings,
+        async ({ bindings }) => bindings,
       ),
   }
 }

@@ -3,6 +3,7 @@
  * door.
  */
 import t from 'tap'
+import { BatonError } from '../../src/errors.ts'
 import { NONE } from '../patterns.ts'
 import { sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
@@ -55,6 +56,22 @@ t.test('binding and unbinding answer with what changed, and make one revision ea
     { status: 'fulfilled' },
     { status: 'rejected', reason: { code: 'name_taken' } },
   ])
+})
+
+t.test('unbinding again takes out the tools that a failed try has left', async (t) => {
+  const { create, add, store, told } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('one', { tools: [tool('a')] })])
+  const { put } = store.registry
+  store.registry.put = async () => {
+    store.registry.put = put
+    throw new BatonError('unavailable', 'The database is not available.')
+  }
+  await t.rejects(tools.unbind(session, 'one', 'now'), { code: 'unavailable' })
+  t.match(await tools.unbind(session, 'one', 'now'), { removed: ['one.a'] })
+  t.match(told, [{ removed: ['one.a'], isMoved: true, apply: 'now' }])
+  await t.rejects(tools.unbind(session, 'one', 'now'), { code: 'connector_not_found' })
 })
 
 t.test('a session has 256 servers at most, and any of them can be bound anew', async (t) => {
