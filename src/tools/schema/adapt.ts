@@ -268,22 +268,18 @@ function fitted(
   return withDefinitions(whole, definitionsOf(whole))
 }
 
-/** The node with its properties under the names that are sent. */
+/** The node with the names that are sent, of properties that it does not declare itself, too: others may. */
 function named(node: JsonSchema, sentName: (key: string) => string): JsonSchema {
-  if (!isRecord(node.properties)) return node
-  const sent = new Map(Object.keys(node.properties).map((key) => [key, sentName(key)]))
-  if ([...sent].every(([key, name]) => key === name)) return node
-  const nameOf = (key: string) => sent.get(key) ?? key
-  const names = (list: unknown) => (list as string[]).map(nameOf)
+  const names = (list: unknown) => (list as string[]).map(sentName)
   const map = (keyword: string, fn: (value: unknown, key: string) => unknown) => {
     const entries = Object.entries((node[keyword] ?? {}) as JsonSchema)
-    const renamed = entries.map(([key, value]) => [nameOf(key), fn(value, key)])
+    const renamed = entries.map(([key, value]) => [sentName(key), fn(value, key)])
     return entries.length > 0 ? { [keyword]: Object.fromEntries(renamed) } : {}
   }
   return {
     ...node,
     ...map('properties', (sub, key) =>
-      nameOf(key) === key || !isRecord(sub) ? sub : described(sub, `Original name: ${oneLine(key)}`),
+      sentName(key) === key || !isRecord(sub) ? sub : described(sub, `Original name: ${oneLine(key)}`),
     ),
     ...(node.required ? { required: names(node.required) } : {}),
     ...map('dependentRequired', names),

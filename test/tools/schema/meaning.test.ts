@@ -893,6 +893,12 @@ t.test('a renamed property is renamed wherever its name stands', async (t) => {
     { properties: { at: { dependentSchemas: { [sent]: free } } } },
     'it is renamed in dependentSchemas, too',
   )
+  const needs = { type: 'object', properties: {}, dependentRequired: { c: ['a b'] } }
+  t.match(
+    fitted({ type: 'object', properties: { raw, needs } }, profile('anthropic')).schema,
+    { properties: { needs: { dependentRequired: { c: [sent] } } } },
+    'and in an object that does not declare it itself',
+  )
   const hidden = { type: 'object', properties: { 'a\u200b\u{e0041}\nb': c } }
   const [shown] = Object.values(fitted(hidden, profile('anthropic')).schema.properties as object)
   t.strictSame(shown, { ...c, description: 'Original name: a b' }, 'no characters that nobody sees')
