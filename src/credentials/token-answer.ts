@@ -4,7 +4,7 @@ import type { ConfiguredVendor } from './logins/vendors.ts'
 
 /** Null for a refusal, and for a body that holds no tokens. */
 export function readTokens({ vendor }: ConfiguredVendor, { status, body }: OAuthAnswer): TokenAnswer | null {
-  return status >= 200 && status < 300 ? vendor.readTokens(body) : null
+  return status < 300 ? vendor.readTokens(body) : null
 }
 
 export const NO_TOKENS: TokenFailure = {
