@@ -26,8 +26,9 @@ t.test('a login that the vendor refuses ends with a reason, on the page too', as
 
   anthropic.answer({ status: 503, body: 'upstream connect error' })
   t.match(await refusal(loggedIn(one, 'anthropic')), { code: 'upstream_overloaded' })
-  anthropic.answer({ status: 429, body: { error: { type: 'rate_limit_error' } } })
-  t.match(await refusal(loggedIn(one, 'anthropic')), { code: 'upstream_rate_limited', retryAfter: 30 })
+  anthropic.answer({ status: 429, body: { error: { type: 'rate\nlimit_error' } } })
+  const limited = { code: 'upstream_rate_limited', retryAfter: 30, message: /\(rate limit_error\)\.$/ }
+  t.match(await refusal(loggedIn(one, 'anthropic')), limited)
   anthropic.answer({ status: 200, body: { token_type: 'Bearer' } })
   t.match(await refusal(loggedIn(one, 'anthropic')), { code: 'upstream_rejected' })
 })
