@@ -185,7 +185,7 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => Promise<
   }
   const ping = setInterval(() => {
     void checkKey()
-    if (drained === null && !raw.writableEnded) raw.write(encodeComment('ping'))
+    if (!raw.writableEnded) raw.write(encodeComment('ping'))
   }, pingMs).unref()
   const send = (text: string) => {
     if (raw.destroyed || raw.write(text)) return null

@@ -166,9 +166,15 @@ t.test('a client that reads slowly is not disconnected', async (t) => {
 
 t.test('a client that does not read the end of its stream is disconnected', async (t) => {
   const s = await serve(t, turnRow(), { pingMs: 50 })
+  const accepted: Socket[] = []
+  s.app.server.on('connection', (socket) => accepted.push(socket))
   scripted(async function* () {
-    // More than the sockets' buffers hold, in one item: the stream itself is done with it at once.
-    yield { events: [event('turn.completed', 1, { text: 'x'.repeat(32 << 20) })] }
+    // Until the system takes no more: what is left then is too little to be waited for, and the stream ends.
+    for (let taken = 1; accepted[0]?.writableLength === 0; taken++) {
+      yield { events: [event('content.delta', taken, { text: 'x'.repeat(8192) })] }
+      await aMoment()
+    }
+    yield { events: [event('turn.completed', 1)] }
   })(s)
   const stream = await s.open('/v1/turns/turn_1/events')
   stream.on('error', () => {})
