@@ -194,7 +194,9 @@ t.test('the gateway’s own callback serves vendors that take any address', asyn
   t.notMatch(page.html, /did not succeed/, 'nor does it say that the first one failed')
 })
 
-t.test('a device login ends once a person has granted it', async (t) => {
+t.test('a device login ends once a person has granted or denied it', async (t) => {
+  const denied = await one.logins.authorize(ME, 'openai', 'device')
+  openai.denyDevice(denied.user_code ?? '')
   const login = await one.logins.authorize(ME, 'openai', 'device')
   t.match(login, { mode: 'device', user_code: /^ABCD-/, authorization_url: /\/codex\/device$/ })
   t.match(
@@ -203,11 +205,15 @@ t.test('a device login ends once a person has granted it', async (t) => {
   )
   t.match(await one.logins.status(ME, 'openai', login.state), { state: 'pending' })
   openai.grantDevice(login.user_code ?? '')
-  const done = await eventually(
-    () => one.logins.status(ME, 'openai', login.state),
-    ({ state }) => state !== 'pending',
-  )
+  const over = ({ state }: { state: string }) =>
+    eventually(
+      () => one.logins.status(ME, 'openai', state),
+      (status) => status.state !== 'pending',
+    )
+  const done = await over(login)
   t.match(done, { state: 'done' })
+  t.match(await over(denied), { state: 'failed', error: /refused the device login \(access_denied\)/ })
+  t.notMatch(world.logged.join('\n'), /no longer watched/, 'a denial is no failure of the watch')
   t.ok(await store.credentials.delete(ME, done.credential_id ?? ''))
 })
 
