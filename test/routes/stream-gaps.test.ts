@@ -144,6 +144,7 @@ t.test('the snapshot of a session that has had no turn yet has none, and its rea
   const text = await all(await s.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`))
   t.same(typesIn(text), ['gap', 'turn.created'])
   t.match(text, `id: ${cursorAt('ses_1', 50)}.0\n`, 'an id to come back with')
+  t.match(text, '"turn_id":null,')
   t.match(JSON.parse(/data: (.*)/.exec(text)?.[1] ?? '{}'), { snapshot: { turn: null, messages: NONE } })
 })
 
