@@ -32,9 +32,9 @@ const asEvents = (parts: readonly ToolCallPart[]): ModelEvent[] => [
 ]
 const CALLS = asEvents([call('plain'), call('asks')])
 
-/** Two tools, of which one asks a person. `now`: the session's tools by the time when the person would be asked. */
+/** Three tools, of which two ask a person. `now`: the session's tools by the time when the person would be asked. */
 function tools(now?: readonly Partial<RegistryTool>[]): Pick<EngineDeps, Seen> {
-  const rows = ['plain', 'asks'].map(
+  const rows = ['plain', 'asks', 'asks_too'].map(
     (name) => ({ canonical_name: `a.${name}`, enabled: true, connector_id: null }) as RegistryTool,
   )
   const { executor, policy } = toolsThat(() => null)
@@ -46,7 +46,7 @@ function tools(now?: readonly Partial<RegistryTool>[]): Pick<EngineDeps, Seen> {
   }
   return {
     executor,
-    policy: { ...policy, needsApproval: (tool: RegistryTool) => tool.canonical_name === 'a.asks' },
+    policy: { ...policy, needsApproval: (tool: RegistryTool) => tool.canonical_name !== 'a.plain' },
     tools: {
       ...made,
       current: registry,
@@ -295,17 +295,23 @@ t.test('a cancel that comes as a turn begins to wait returns once the turn is ov
 })
 
 t.test('a call that is approved while another runs goes on at once, after that one is settled', async (t) => {
-  const { say, replica, begin } = world(t, {}, CALLS)
+  const { say, replica, begin } = world(t, {}, asEvents([call('plain'), call('asks'), call('asks_too')]))
   const [plain, approved] = [gate(), gate()]
   const { executor } = toolsThat((one) => (one === 'call_plain' ? plain : approved).opened)
-  const one = replica({ ...tools(), executor })
+  // Nobody has to decide on the third: its tool is gone by then.
+  const asks = { canonical_name: 'a.asks', enabled: true, connector_id: null }
+  const one = replica({ ...tools([asks]), executor })
   const { turn, types } = await begin(one, { max_steps: 1 })
   say()
   await eventually(() => types.includes('approval.required'))
   await one.decide(CALLER, turn.id, 'call_asks', { decision: 'approve' })
   plain.open()
   await eventually(() => types.filter((type) => type === 'tool_execution.started').length === 2)
-  t.match(await store.executions.ofTurn(turn.id), [{ state: 'settled' }, { state: 'started' }])
+  t.match(await store.executions.ofTurn(turn.id), [
+    { state: 'settled' },
+    { state: 'started' },
+    { state: 'awaiting_approval' },
+  ])
   approved.open()
   await eventually(() => types.includes('turn.completed'))
   t.notOk(types.includes('turn.awaiting_input'))
