@@ -119,7 +119,8 @@ export async function approvals(t: Test, world: World) {
       ['openai', 'gpt-5.5'],
       ['gemini', 'gemini-3.8-flash'],
     ] as const) {
-      const { body } = await api.post(`/v1/sessions/${session}/render`, { provider, model })
+      const { url, body } = await api.post(`/v1/sessions/${session}/render`, { provider, model })
+      t.match(url + JSON.stringify(body), model)
       t.match(JSON.stringify(body), /number.*who approved it, to: \{[\\"$]+top[\\"]+:3\}\]/, provider)
     }
   })
