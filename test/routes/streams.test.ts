@@ -259,20 +259,21 @@ t.test('a cursor before a turn that ended as soon as it began is not taken for p
   t.same(typesIn(text), ['turn.created', 'turn.completed'])
 })
 
-t.test('a turn that is over and that the log has forgotten is past every cursor of that log', async (t) => {
+t.test('a turn that is over is past the cursor if the log says so, or has forgotten it', async (t) => {
   const at = new Date().toISOString()
   const young: Partial<Turn> = { state: 'failed', started_at: at, ended_at: at, steps: [] }
-  const cases: [turn: Partial<Turn>, asked: boolean[], status: number][] = [
-    [young, [false, true], 204],
-    [{ ...young, steps: [step] }, [true], 204],
-    [{ ...young, state: 'running', ended_at: null }, [false], 200],
+  const cases: [turn: Partial<Turn>, isKnown: boolean, asked: boolean[], status: number][] = [
+    [young, false, [false, true], 204],
+    [young, true, [false], 204],
+    [{ ...young, steps: [step] }, false, [true], 204],
+    [{ ...young, state: 'running', ended_at: null }, false, [false], 200],
   ]
-  for (const [turn, asked, status] of cases) {
+  for (const [turn, isKnown, asked, status] of cases) {
     const s = await serve(t, turnRow(turn))
     const told: boolean[] = []
     s.bus.bus.pastEnd = async (_session, _turn, _cursor, hasEnded) => {
       told.push(hasEnded)
-      return hasEnded
+      return hasEnded || isKnown
     }
     const answer = await s.open(`/v1/turns/turn_1/events?after=${cursorAt('ses_1', 50)}`)
     answer.destroy()
