@@ -176,7 +176,12 @@ async function takeUp(run: Run, job: Job, row: Execution | undefined, fate: Fate
  * An approved edit is what runs, also when the call is repeated. It is decrypted first: after `begin` the call counts
  * as run. So one that was approved does not begin in a turn that is told to stop, which would not send it.
  */
-async function begin({ deps, active }: Run, job: Job, { id, approval }: Execution): Promise<void> {
+async function begin(
+  { deps, active }: Run,
+  job: Job,
+  { id, approval, state, repeatable }: Execution,
+): Promise<void> {
+  if (state === 'started' && repeatable) job.isRepeat = true
   const edit = approval?.sealed_arguments
   if (edit) job.edited = deps.sealed.open(edit, id)
   if (approval) active.stop.signal.throwIfAborted()

@@ -93,7 +93,7 @@ const SERVER_CHANGED = unrun(
 const NOT_RUN = unrun('cancelled', 'The call was not run: its turn ended while it waited.')
 const EXPIRED = unrun('denied', 'The call was not run: nobody approved it in time.')
 const NO_CALL = unrun('error', 'The call was not run: there was no such tool, or its arguments were no JSON.')
-const LOST = unrun(
+export const LOST = unrun(
   'outcome_unknown',
   'The server that ran this call went away before its result was known. It may or may not have taken effect.',
 )

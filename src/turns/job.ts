@@ -15,6 +15,7 @@ import { INSPECT, withoutMedia } from '../tools/results.ts'
 import { unlessAborted, within } from '../within.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
 import { announced, say } from './events.ts'
+import { LOST } from './fate.ts'
 import { overlayFor, type Run } from './run.ts'
 
 /** One call with everything known about it. `result` is there once it is settled. */
@@ -27,6 +28,8 @@ export interface Job {
   edited?: Record<string, unknown>
   /** A person is to say whether it may run */
   waits: boolean
+  /** An owner that is gone had begun it, and may have made it */
+  isRepeat?: true
   /** Not in the ledger yet: the next commit writes it */
   settlement?: Settlement
   result?: ToolResultPart
@@ -86,11 +89,12 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
   const signal = AbortSignal.any([active.stop.signal, own.signal])
   active.calls.set(call.call_id, { tool: call.name, abort: own })
   say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
-  const settlement = fitted(await withinGrace(run, job, signal, callTool(run, job, signal)), room)
+  const ended = fitted(await withinGrace(run, job, signal, callTool(run, job, signal)), room)
   active.calls.delete(call.call_id)
   const travels = countDown()
   const { reason } = active.stop.signal
-  if (reason === OWNER_LOST || (reason === DRAINING && isCutShort(run, job, settlement))) return
+  if (reason === OWNER_LOST || (reason === DRAINING && isCutShort(run, job, ended))) return
+  const settlement = job.isRepeat && isUnsent(ended) ? await unknown(run, job) : ended
   job.result = settlement.result
   job.duration_ms = settlement.duration_ms
   if (reason === CANCELLED || (reason === undefined && travels)) {
@@ -101,6 +105,13 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
   await recordEnd(run, job, settlement)
   sayAhead(run, job, completion(run, job))
 }
+
+/** It was stopped before it was sent, while it waited for a slot, say. */
+const isUnsent = ({ outcome, duration_ms }: Settlement): boolean =>
+  outcome === 'cancelled' && duration_ms === 0
+
+const unknown = ({ deps }: Run, { call, exec_id }: Job): Promise<Settlement> =>
+  deps.executor.settleUnrun(call, exec_id, LOST.outcome, LOST.text)
 
 /**
  * A call that a drain cut short has no result here: the next owner makes it again, or says that its outcome is unknown.

@@ -6,7 +6,10 @@ import type { ToolCallPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { RegistryTool } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
+import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
+import type { Engine } from '../../src/turns/engine.ts'
+import { unlessAborted } from '../../src/within.ts'
 import { id, LAPSED, message, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import { asked, CALLER, NEVER, pieces, type Seen, settled, store, toolsThat, world } from './engines.ts'
@@ -63,6 +66,7 @@ async function takenOver(
   { turn, session }: Awaited<ReturnType<typeof lost>>,
   more: object = {},
   isDrainedFirst = false,
+  meanwhile: (by: Engine) => Promise<unknown> = async () => {},
 ) {
   const { say, replica, bus } = world(test)
   say()
@@ -93,10 +97,11 @@ async function takenOver(
     await begun.opened
     await first.drain(0)
   }
-  start((one) => {
+  const by = start((one) => {
     made.push(one)
     return null
   })
+  await meanwhile(by)
   await eventually(async () => ((await store.turns.get(CALLER, turn))?.ended_at ?? null) !== null)
   const results = (await store.messages.after(session, 0)).flatMap(({ parts }) => parts)
   const others = results.filter((part) => part.type === 'tool_result' && !made.includes(part.call_id))
@@ -216,6 +221,32 @@ t.test('no repeatable call is made again for a turn that is to be cancelled', as
     { name: 'gone.write', ...UNKNOWN },
   ])
 })
+
+t.test(
+  'a call that is taken up and cancelled unsent is of unknown outcome: its first owner may have made it',
+  async (t) => {
+    const turn = await lost()
+    const waits = gate()
+    async function run({ call: { call_id }, call, exec_id, signal }: ExecutorCall) {
+      if (call_id !== 'call_look') return settled(call, exec_id, 'cancelled', 0)
+      waits.open()
+      await unlessAborted(signal, new Promise(() => {})).catch(() => {})
+      return settled(call, exec_id, 'cancelled', 0)
+    }
+    const executor = { ...toolsThat(() => null).executor, run }
+    const { others } = await takenOver(t, turn, { executor }, false, async (by) => {
+      await waits.opened
+      await by.cancel(CALLER, turn.turn, null)
+    })
+    t.match(others, [
+      { name: 'look', ...UNKNOWN },
+      { name: 'write', outcome: 'cancelled' },
+      { name: 'unknown', outcome: 'cancelled' },
+      { name: 'gone.look', ...UNKNOWN },
+      { name: 'gone.write', ...UNKNOWN },
+    ])
+  },
+)
 
 t.test('a turn whose messages are too long to be read ends, and its calls with it', async (t) => {
   const after = async () => Promise.reject(new BatonError('context_too_long', 'They are too long.'))
