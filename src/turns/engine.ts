@@ -110,7 +110,9 @@ export function createEngine(deps: EngineDeps): Engine {
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
     const leave = room.enter()
     try {
-      return await owned.track(open(caller, id, request).then((opened) => accept(caller, opened)))
+      const started = open(caller, id, request).then((opened) => accept(caller, opened))
+      // A request that comes in a drain brings no turn here, and clients may repeat theirs without an end.
+      return await (owned.isDraining() ? started : owned.track(started))
     } finally {
       leave()
     }

@@ -10,6 +10,7 @@ import type { RegistryTool, Store } from '../../src/store/store.ts'
 import type { ExecutorCall } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { PATIENCE_MS } from '../../src/turns/loop-deps.ts'
+import { within } from '../../src/within.ts'
 import {
   endTurn,
   LAPSED,
@@ -522,18 +523,22 @@ t.test('a drain waits for a turn that is being opened, and gives it away', async
 t.test('a replica that drains starts no turn, but tells of one that its key brought before', async (t) => {
   const { replica } = world(t)
   const { id } = await session()
-  const leaving = replica()
+  const { opened: reached, open: goOn } = gate()
+  const ground: Store['turns']['ground'] = (...session) => reached.then(() => store.turns.ground(...session))
+  const leaving = replica({ store: withTurns({ ground }) })
   const request = asked({ idempotency_key: 'k', body_hash: 'a' })
   const { turn } = await leaving.start(CALLER, id, request)
-  const left = leaving.drain(0)
-  t.match(await leaving.start(CALLER, id, request), { outcome: 'replayed', turn: { id: turn.id } })
+  const left = leaving.drain(0).then(() => true)
+  const repeated = leaving.start(CALLER, id, request)
+  t.ok(await within(2_000, left), 'it waits for no such request: clients may repeat theirs without an end')
+  goOn()
+  t.match(await repeated, { outcome: 'replayed', turn: { id: turn.id } })
   for (const [other, code] of [
     [{ body_hash: 'b' }, 'idempotency_mismatch'],
     [{ idempotency_key: 'l', on_busy: 'enqueue' }, 'draining'],
     [{ idempotency_key: null, on_busy: 'enqueue' }, 'draining'],
   ] as const)
     await t.rejects(leaving.start(CALLER, id, { ...request, ...other }), { code })
-  await left
 })
 
 t.test('a replica that takes a turn over to end it first sends its last owner’s unsent events', async (t) => {
