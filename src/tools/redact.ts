@@ -34,10 +34,12 @@ const DATABASE = `(?:${anyCase('mongodb|mysql|postgres')})[A-Za-z+]{0,4}://`
 const VARIABLE = `(?:${NAMES.toUpperCase()}|COOKIE)=`
 /**
  * A variable's value in quotes, where the closing one follows: a passphrase has blanks. In a program, as in
- * `"PASSWORD=" + word`, no word begins there.
+ * `"PASSWORD=" + word`, no word begins there. No control characters: `hasSecret` reads a tab as a line's end.
  */
-const inQuotes = (quote: string) =>
-  String.raw`(?<=${quote})(?=\w[^${quote}\\\n]{3,999}\\?${quote})[^${quote}\\\n]{4,}`
+const inQuotes = (quote: string) => {
+  const inside = String.raw`[^${quote}\\\x00-\x1f]`
+  return String.raw`(?<=${quote})(?=[\w\x80-\uffff]${inside}{3,999}\\?${quote})${inside}{4,}`
+}
 const PARAMETER = String.raw`[?&][\w.-]{0,40}(?:${anyCase(NAMES)})=`
 /** A header, as programs print it */
 const BASIC = String.raw`[Aa]uthorization["'\\]{0,4}\s?[:=]\s?["'\\]{0,4}[Bb]asic\s`

@@ -72,12 +72,18 @@ t.test('a secret is replaced to its end, whichever name stands before it', async
 })
 
 t.test('a passphrase in an environment is replaced to the quote that closes it', async (t) => {
-  const phrase = 'my horse battery staple'
-  for (const quote of ['"', "'", '\\"']) {
-    const text = `SSH_PASSPHRASE=${quote}${phrase}${quote} is set\nHOME="/a b"`
-    t.equal(await redactText(text), text.replace(phrase, MASK))
-    t.ok(hasSecret(JSON.stringify({ text })), quote)
-  }
+  for (const quote of ['"', "'", '\\"'])
+    for (const phrase of ['my horse battery staple', 'ключ от моей двери']) {
+      const text = `SSH_PASSPHRASE=${quote}${phrase}${quote} is set\nHOME="/a b"`
+      t.equal(await redactText(text), text.replace(phrase, MASK))
+      t.ok(hasSecret(JSON.stringify({ text })), quote)
+    }
+  const tabbed = 'SSH_PASSPHRASE="my\thorse"'
+  t.equal(
+    hasSecret(JSON.stringify({ text: tabbed })),
+    (await redactText(tabbed)) !== tabbed,
+    'sealed if replaced',
+  )
   const open = `SSH_PASSPHRASE="horse battery\nHOME="/a b"`
   t.equal(
     await redactText(open),
