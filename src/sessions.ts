@@ -6,14 +6,7 @@ import { configuredId } from './connectors/input.ts'
 import type { Credentials } from './credentials/credentials.ts'
 import { BatonError, invalid, noSession } from './errors.ts'
 import type { Caller, SessionTools } from './ports.ts'
-import {
-  type Connector,
-  EVERYONE,
-  type Scope,
-  type Session,
-  type SessionPatch,
-  type Store,
-} from './store/store.ts'
+import type { Connector, Scope, Session, SessionPatch, Store } from './store/store.ts'
 
 interface NewSessionInput extends SessionPatch {
   provider: string
@@ -128,12 +121,10 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
 
   async function remove(scope: Scope, id: string): Promise<void> {
     const done = await store.sessions.delete(scope, id)
-    if (done === 'busy') throw await busyError(store, scope, id)
-    // If the answer to an earlier delete was lost, readers of the session's stream have yet to hear of it.
-    const isGone = done !== null || (await store.sessions.get(EVERYONE, id)) === null
-    // The session is deleted even if the bus is away: its log goes by itself in time.
-    if (isGone) await bus.drop(id).catch(() => {})
     if (done === null) throw noSession(id)
+    if (done === 'busy') throw await busyError(store, scope, id)
+    // The session is deleted even if the bus is away: its log goes by itself in time.
+    await bus.drop(id).catch(() => {})
   }
 
   return { create, get, update, delete: remove }
