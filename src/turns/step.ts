@@ -198,7 +198,8 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
   turn.usage = addUsage(turn.usage, step.usage)
   turn.attempt++
   if (reason === 'tools_changed') turn.restarts++
-  say(run, { type: 'step.discarded', reason })
+  // Once: an owner that is lost before the commit has said it, and the next one takes back the same attempt.
+  say(run, { type: 'step.discarded', reason }, `discarded:${turn.attempt}`)
   await deps.store.turns.commit(active.fence, {
     turn_id: turn.id,
     step,
