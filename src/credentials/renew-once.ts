@@ -118,7 +118,8 @@ export async function insist<T>(
   ending: AbortSignal,
 ): Promise<T> {
   for (let tries = 1; ; tries++) {
-    const isLast = ending.aborted
+    // What is written first as the process ends has a second try, too: a lost connection shows by its first use.
+    const isLast = ending.aborted && tries > 1
     try {
       return await write()
     } catch (thrown) {

@@ -95,6 +95,11 @@ t.test('when the process ends, a write that the store does not take is tried onc
   t.equal(tries, 4)
 })
 
+t.test('a write that begins as the process ends survives a lost connection, too', async (t) => {
+  const write = failing(async () => 'written')
+  t.equal(await insist(write, async () => {}, AbortSignal.abort()), 'written')
+})
+
 /** The first call of the verb fails before its work; with `after`, the second one fails after it. */
 function failing<Given extends unknown[], T>(verb: (...given: Given) => Promise<T>, after = false) {
   let calls = 0
