@@ -152,9 +152,13 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const connector = await writable(caller, id)
     const sessions = await store.connectors.sessionsOf(id, FOLLOWERS)
     const entry = entryOf(caller, 'connector.delete', connector)
-    if (!(await store.connectors.delete(caller, id, entry))) throw notFound(id)
-    letGo(connector)
-    await tools.connectorChanged(connector, sessions)
+    try {
+      if (!(await store.connectors.delete(caller, id, entry))) throw notFound(id)
+    } finally {
+      // Also if the store's answer was lost: asked again, the connector is not found, nor are its sessions.
+      letGo(connector)
+      await tools.connectorChanged(connector, sessions)
+    }
   }
 
   async function test(caller: Caller, id: string): Promise<ConnectorTest> {

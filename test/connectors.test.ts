@@ -100,6 +100,26 @@ t.test(
   },
 )
 
+t.test('a deletion whose answer the store lost lets the connection go, too', async (t) => {
+  const jon = await ownerOf('jon')
+  const input = { name: 'lost', transport: 'sse', url: 'https://mcp.test/sse' }
+  const { id } = (await jon('POST', '/v1/connectors', input)).body
+  const session = (await jon('POST', '/v1/sessions', { ...MODEL, connectors: ['lost'] })).body.id
+  const { connectors } = store
+  const { delete: remove } = connectors
+  connectors.delete = async (...given) => {
+    connectors.delete = remove
+    await remove(...given)
+    throw new BatonError('unavailable', 'The database is not available.')
+  }
+  t.equal((await jon('DELETE', `/v1/connectors/${id}`)).status, 503)
+  t.match(g.tools.calls.slice(-2), [
+    { verb: 'released', args: [`${id}@1`] },
+    { verb: 'changed', args: ['lost', [session]] },
+  ])
+  t.equal((await jon('DELETE', `/v1/connectors/${id}`)).status, 404)
+})
+
 t.test('what an owner says about a login service is kept sealed, with the login', async (t) => {
   const gil = await ownerOf('gil')
   const url = 'https://mcp.test/mcp'
