@@ -68,22 +68,21 @@ interface ConnectorDeps {
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
   /** Rejects with address_not_allowed (src/guard.ts) */
   assertUrl(url: string): Promise<void>
-  mcp: Pick<Mcp, 'list' | 'status' | 'release'>
+  mcp: Pick<Mcp, 'list' | 'status'>
   logins: ConnectorLogins
   specFor(connector: Connector): McpServerSpec
-  tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
+  tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'letGo' | 'list'>
 }
 
 export function createConnectors(deps: ConnectorDeps): Connectors {
   const { store, bus, vault, tools } = deps
   const { view, boundTo } = createConnectorViews(deps)
-  const release = (key: string): void => deps.mcp.release(key)
-  bus.subscribe('connectors', release)
+  bus.subscribe('connectors', tools.letGo)
 
   /** On every replica. One that the message does not reach keeps the connection for some minutes after its last use. */
   function letGo(connector: Connector): void {
     const key = connectorKey(connector)
-    release(key)
+    tools.letGo(key)
     void bus.publish('connectors', key)
   }
 

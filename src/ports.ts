@@ -151,4 +151,6 @@ export interface SessionTools {
    * it, if it was deleted.
    */
   connectorChanged(connector: Connector, sessions?: string[]): Promise<void>
+  /** The connector of this key (connectorKey) was changed or deleted: its server is neither connected nor asked any more. */
+  letGo(key: string): void
 }

@@ -171,10 +171,10 @@ t.test('a test that fails within Baton is answered with 503, not as a fault of t
     vault,
     config: { allowStdioConnectors: false, toolbox: g.config.toolbox },
     assertUrl: never,
-    mcp: { list, status: never, release: never },
+    mcp: { list, status: never },
     logins: { authFor: never, begin: never, finish: never, clientDocument: never, close: never },
     specFor: (row) => connectorSpec(row, vault, false, never),
-    tools: { accept: never, connectorChanged: never, list: never },
+    tools: { accept: never, connectorChanged: never, letGo: never, list: never },
   })
   const caller = { owner: 'fay', admin: false, key_id: null }
   await t.rejects(connectors.test(caller, body.id), { code: 'unavailable', status: 503 })

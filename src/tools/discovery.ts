@@ -54,6 +54,8 @@ export interface Discovery {
   isExpected(connector: string): boolean
   /** A connector was changed or deleted: nothing known of it holds any more. */
   forget(connector: string): void
+  /** The same for one connection key, which another replica has changed or deleted. */
+  letGo(key: string): void
   /** From now on no server is asked: a look-up answers as `heard`. */
   close(): void
 }
@@ -150,6 +152,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
       await within(deadlineMs, Promise.all(asked))
     },
     forget: (id) => forget(({ connector }) => connector.id === id),
+    letGo: (key) => forget(({ spec }) => spec.key === key),
     lastSeen(id, tool) {
       const list = mcp.cached(latest.get(id)?.spec.key ?? '')
       return list && namesIn(list).has(tool) ? dateOf(list) : null

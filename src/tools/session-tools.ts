@@ -167,6 +167,10 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       // From here on a step in these sessions waits for the connector's list.
       void upkeep.follow(all)
     },
+    letGo(key) {
+      discovery.letGo(key)
+      mcp.release(key)
+    },
     async close() {
       discovery.close()
     },

@@ -176,6 +176,7 @@ function fakeTools(store: Store) {
     async connectorChanged(connector, sessions) {
       noted('changed', connector.name, sessions)
     },
+    letGo: (key) => void noted('released', key),
   }
   return { tools, calls }
 }
@@ -188,9 +189,8 @@ const LIST: ToolList = {
   fetched_at: 0,
   fresh_until: 0,
 }
-const fakeMcp: Pick<Mcp, 'list' | 'status' | 'release'> = {
+const fakeMcp: Pick<Mcp, 'list' | 'status'> = {
   status: () => ({ state: 'idle' }),
-  release: () => {},
   async list(spec) {
     if (spec.name !== 'down') return LIST
     throw new McpError('unavailable', 'Connection refused.', { sent: false })
@@ -262,7 +262,7 @@ export async function gateway(
     vault,
     config,
     assertUrl,
-    mcp: { ...fakeMcp, release: (key) => void tools.calls.push({ verb: 'released', args: [key] }) },
+    mcp: fakeMcp,
     logins: connectorLogins,
     specFor: (connector) =>
       connectorSpec(connector, vault, config.connectorsAllowPrivate, connectorLogins.authFor),

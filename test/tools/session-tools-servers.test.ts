@@ -33,6 +33,21 @@ t.test(
   },
 )
 
+t.test('a server is not asked again once another replica has changed or deleted its connector', async (t) => {
+  const { create, add, asked, mcp } = setUp(t)
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const released: string[] = []
+  mcp.release = (key) => void released.push(key)
+  const tools = create()
+  await tools.open(sessionOf('ses_1'), [add('gone', {}), add('there', {})])
+  tools.letGo('con_gone@1')
+  t.strictSame(released, ['con_gone@1'], 'nor is it connected')
+  asked.length = 0
+  mock.timers.tick(60_000)
+  t.strictSame(asked, ['con_there@1'])
+})
+
 t.test('a session that is opened has the tools of a server that takes a while to answer', async (t) => {
   const { create, add } = setUp(t)
   const tools = create()
