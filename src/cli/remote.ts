@@ -125,10 +125,14 @@ export function openRemote({ root, key, owner, openFolder }: RemoteOptions): Acc
   }
 }
 
-/** The gateway that --url names. Throws UsageError if it names none, or if the key would go there in the clear. */
+/**
+ * The gateway that --url names. Throws UsageError if it names none, if the key would go there in the clear, or if it
+ * holds a password: that would go where the key does, in Authorization.
+ */
 export function rootOf(text: string, key: string | null): string {
   const url = httpUrl(text)
   if (!url) throw new UsageError('--url must be an http or https URL, such as http://127.0.0.1:8787.')
+  if (url.username || url.password) throw new UsageError('--url must not hold a user name or password.')
   if (url.protocol === 'http:' && key !== null && !isLoopback(url.hostname)) {
     throw new UsageError(`--url must use https: a key is sent to ${url.host}.`)
   }
