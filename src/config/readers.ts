@@ -1,8 +1,12 @@
 /** How a setting's text is read: each gives the value, or throws UnfitValue with what it must be. */
 import { httpUrl, isLoopback, isOpening } from '../addresses.ts'
 import { parseDuration } from '../duration.ts'
+import { oneLine, spelledOut } from '../text.ts'
 
-/** A value that a setting does not take. The message says what it must be and never repeats it. */
+/**
+ * A value that a setting does not take. The message says what it must be and never repeats it, but for an item of a
+ * list of hosts.
+ */
 export class UnfitValue extends Error {
   readonly remedy: string
   constructor(problem: string, remedy = '') {
@@ -178,6 +182,9 @@ export const forwardProxy = (value: string): string => {
   return url.href
 }
 
+/** An item of a list of hosts as a line of the log takes it, with what nobody would see. */
+const quoted = (item: string): string => `'${oneLine(spelledOut(item), 100)}'`
+
 /** Origins as browsers send them, or `*`. */
 export const origins = (value: string): string[] =>
   list(value).map((item) => {
@@ -189,7 +196,7 @@ export const origins = (value: string): string[] =>
     const isApp = !web && URL.canParse(item) && /^[a-z][a-z\d+.-]*:\/\/[\w.:-]+$/i.test(item)
     if (isApp) return item.toLowerCase()
     const remedy = 'An origin is scheme://host[:port], without a path or wildcard; * alone is any'
-    throw new UnfitValue(`holds '${item}', which is not an origin`, remedy)
+    throw new UnfitValue(`holds ${quoted(item)}, which is not an origin`, remedy)
   })
 
 /** A flag, or a list that the guard of addresses reads. */
@@ -200,7 +207,7 @@ export const openNetworks = (value: string): boolean | string[] => {
   const unfit = entries.find((entry) => !isOpening(entry))
   if (unfit === undefined) return entries
   throw new UnfitValue(
-    `holds '${unfit}', which is not a CIDR, address, host name or *.suffix`,
+    `holds ${quoted(unfit)}, which is not a CIDR, address, host name or *.suffix`,
     'Or set it to true',
   )
 }

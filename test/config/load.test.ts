@@ -305,6 +305,16 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_CORS_ORIGINS', 'https://a.test:443', /not an origin/],
     ['BATON_CORS_ORIGINS', 'chrome-extension://*', /not an origin/],
     ['BATON_CORS_ORIGINS', 'capacitor://localhost/page', /not an origin/],
+    [
+      'BATON_CORS_ORIGINS',
+      'https://a.test\u200b',
+      /^holds 'https:\/\/a\.test\\u\{200b\}', which is not an origin$/,
+    ],
+    [
+      'BATON_CONNECTORS_ALLOW_PRIVATE',
+      `a.test\n\x1b[2J${'x'.repeat(99)}`,
+      /^holds 'a\.test \\u\{1b\}\[2Jx+…', which/,
+    ],
     ['BATON_CORS_ORIGINS', '*', /must not hold \* while auth is off/],
     ['BATON_BODY_LIMIT', '1GiB', /from 1 B to 256 MiB/],
     ['BATON_BODY_LIMIT', '-1K', /from 1 B to 256 MiB/],
