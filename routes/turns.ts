@@ -288,7 +288,7 @@ async function startRequest(
 
 /** Waits until the turn is over, the client has left, or the server closes. */
 async function finished(deps: RouteDeps, caller: Caller, turn: Turn, reply: FastifyReply) {
-  const now = await deps.turns.wait(caller, turn.id, null, deps.streams.leaving(reply))
+  const now = await deps.turns.wait(caller, turn, null, deps.streams.leaving(reply))
   if (now.state === 'failed' && now.error) throw failure(now, now.error)
   if (now.ended_at !== null || now.state === 'awaiting_input') return fullView(deps, now)
   throw closing(turn, 'the turn goes on')

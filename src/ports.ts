@@ -5,7 +5,7 @@
  */
 import type { ToolsDelta } from './chat/event.ts'
 import type { JsonSchema } from './provider.ts'
-import type { Connector, NewTurn, OpenTurn, Scope, Session, Turn } from './store/store.ts'
+import type { Connector, NewTurn, OpenTurn, Scope, Session, Standing, Turn } from './store/store.ts'
 import type { DefinitionChange } from './tools/definition.ts'
 
 /** Who calls: whose rows may be seen, and which key it was (null: auth is off), for the audit trail. */
@@ -51,10 +51,10 @@ export interface Turns {
    */
   start(caller: Caller, session: string, request: StartTurn): Promise<StartedTurn>
   /**
-   * The turn once it has ended or awaits input, or as it is after `seconds` (null: no limit) or the
-   * signal. Throws turn_not_found.
+   * The turn, by its id or as it was just read, once it has ended or awaits input, or as it is after `seconds` (null:
+   * no limit) or the signal. Throws turn_not_found.
    */
-  wait(caller: Caller, turn: string, seconds: number | null, signal: AbortSignal): Promise<Turn>
+  wait(caller: Caller, turn: string | Standing, seconds: number | null, signal: AbortSignal): Promise<Turn>
   /** Idempotent; with a signal it resolves after the end, or when the signal fires. Throws turn_not_found. */
   cancel(caller: Caller, turn: string, waits: AbortSignal | null): Promise<Turn>
   /** Throws turn_not_found, not_restartable, restart_limit. */

@@ -32,7 +32,7 @@ export type Wait = ReturnType<typeof createWait>
 
 /**
  * Throws turn_not_found, and `unavailable` if the store is away at the beginning or the end. The wait resolves with the
- * turn as it is then. `seconds` null: no limit.
+ * turn as it is then. `seconds` null: no limit. A turn that was just read need not be read at the beginning.
  */
 export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read' | 'present'>) {
   async function watch({ id, session_id }: Standing, signal: AbortSignal, wake: () => void): Promise<void> {
@@ -46,14 +46,15 @@ export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read' | 
 
   return async (
     caller: Caller,
-    id: string,
+    known: string | Standing,
     seconds: number | null,
     signal: AbortSignal,
     isDone = isSettled,
   ): Promise<Turn> => {
+    const id = typeof known === 'string' ? known : known.id
     // The turn may be megabytes: it is read as a whole only when it is given out.
     if (seconds === 0) return findTurn(store, caller, id)
-    const turn = await findStanding(store, caller, id)
+    const turn = typeof known === 'string' ? await findStanding(store, caller, id) : known
     const settled = isDone(turn) ? await findTurn(store, caller, id) : null
     // A person may have decided in between: then the turn goes on.
     if (settled && isDone(settled)) return settled

@@ -65,7 +65,8 @@ function fakeTurns(store: Store) {
       const outcome = opened.kind === 'running' ? 'created' : opened.kind
       return { turn: opened.turn, outcome }
     },
-    async wait(caller, id, seconds, signal) {
+    async wait(caller, known, seconds, signal) {
+      const id = typeof known === 'string' ? known : known.id
       calls.push({ verb: 'wait', args: [id, seconds] })
       if (seconds === 0) return find(caller, id)
       for (;;) {

@@ -352,6 +352,25 @@ t.test('a wait for a turn ends as soon as the bus tells of its end, and then rea
   }
 })
 
+t.test('a wait for a turn that was just opened goes on while the store is away', async (t) => {
+  let isAway = true
+  const get = async () => {
+    if (isAway) throw new BatonError('unavailable', 'away')
+    return { ...turn, ended_at: NOW }
+  }
+  const { opened: hasEnded, open: end } = gate()
+  async function* read(): AsyncIterable<ReadItem> {
+    await hasEnded
+    yield { events: [logged('turn.completed')] }
+  }
+  const wait = createWait({ turns: { get, standing: get } } as unknown as Store, { read, present })
+  const waited = wait(CALLER, { ...turn, state: 'running', ended_at: null }, null, never)
+  await new Promise(setImmediate)
+  isAway = false
+  end()
+  t.match(await waited, { ended_at: NOW })
+})
+
 t.test('a wait for a turn that is resumed between its two reads goes on', async (t) => {
   let decided = false
   const standing = async () => ({ ...turn, state: decided ? 'running' : 'awaiting_input', ended_at: null })
