@@ -105,7 +105,8 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     if (deps.config.toolbox.mcps.some((mcp) => mcp.name === name)) throw taken(name)
   }
 
-  async function check(input: ConnectorInput): Promise<void> {
+  /** `url`: the address that is given now. One that is stored is checked whenever it is asked for something. */
+  async function check(input: ConnectorInput, url: string | undefined): Promise<void> {
     assertShape(input)
     if (input.transport === 'stdio' && !deps.config.allowStdioConnectors) {
       throw new BatonError(
@@ -114,13 +115,13 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
         { param: 'transport' },
       )
     }
-    if (input.url !== undefined) await deps.assertUrl(input.url).catch(refuseAt('url'))
+    if (url !== undefined) await deps.assertUrl(url).catch(refuseAt('url'))
   }
 
   async function create(caller: Caller, input: ConnectorInput): Promise<ConnectorView> {
     assertNotConfigured(input.name)
     assertLimits(input)
-    await check(input)
+    await check(input, input.url)
     const { owner } = caller
     const made = rowOf(vault, { id: newId('con'), owner, origin: 'api' }, input)
     const connector = await store.connectors.create(made, entryOf(caller, 'connector.create', made))
@@ -134,7 +135,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     // A connector that was there before the configuration took its name keeps the name.
     if (input.name !== before.name) assertNotConfigured(input.name)
     assertLimits(patch)
-    await check(input)
+    await check(input, patch.url)
     const after = rowOf(vault, before, input, login)
     const entry = entryOf(caller, 'connector.update', after)
     const connector = await store.connectors.update(caller, before, after, entry)

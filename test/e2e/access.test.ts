@@ -251,6 +251,7 @@ t.test('no URL that a tenant gives leads to a private address that the operator 
     t.match(await call('POST', '/v1/connectors', { ...http, name: 'inner', url }), refused('url'), host)
     t.match(await call('PATCH', `/v1/connectors/${plain}`, { url }), refused('url'), host)
   }
+  t.match(await call('PATCH', `/v1/connectors/${plain}`, { pin: 'block' }), { status: 200 })
   const chat = { provider: 'openai', model: 'gpt-5.6-sol' }
   const at = `/v1/sessions/${(await call('POST', '/v1/sessions', chat)).body.id}`
   const image = { type: 'image', media_type: 'image/png', url: 'http://127.0.0.1/x.png' }
