@@ -18,6 +18,8 @@ const MOST_KNOWN = 50_000
 interface AnnouncedRevisions {
   /** This revision was announced, here or by another replica. */
   note(session: string, revision: number): void
+  /** Whether this revision, or a later one, was announced */
+  isKnown(row: RegistryRow): boolean
   /** Settles once this revision, written `ageMs` ago, was announced, or its announcement is no longer expected. */
   whenAnnounced(row: RegistryRow, ageMs: number): Promise<void>
 }
@@ -30,6 +32,7 @@ export function createAnnouncedRevisions(): AnnouncedRevisions {
     while (!isKnown(row) && !signal.aborted) await once(notes, row.session_id, { signal }).catch(() => {})
   }
   return {
+    isKnown,
     note(session, revision) {
       if (revision <= (newest.get(session) ?? 0)) return
       newest.put(session, revision)

@@ -8,9 +8,9 @@ import type { ToolsDelta } from '../chat/event.ts'
 import { isRecord } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
 import { BatonError } from '../errors.ts'
-import type { Binding, RegistryRow, Store } from '../store/store.ts'
+import type { Binding, RegistryChange, RegistryRow, Store } from '../store/store.ts'
 import { createAnnouncedRevisions } from './announced-revisions.ts'
-import { hasMoved, type NextRegistry } from './registry.ts'
+import { difference, hasMoved, type NextRegistry } from './registry.ts'
 
 /** What a session's registry is made of, as the store had it. */
 export interface Ground {
@@ -29,6 +29,7 @@ export interface Change {
   before: RegistryRow
   delta: ToolsDelta
 }
+type Unanswered = Pick<RegistryRow, 'tools'> & Pick<Change, 'delta'>
 /** Makes a session's next registry of what the store has; called again if another writer came first. */
 export type Make = (ground: Ground) => Promise<Next>
 export interface Next extends NextRegistry {
@@ -88,6 +89,8 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
   const rows = new BoundedMap<RegistryRow>(MOST_CACHED, sizeOf)
   const newest = new BoundedMap<number>(MOST_NOTED)
   const announced = createAnnouncedRevisions()
+  /** Changes that the store may hold although it failed when they were written */
+  const unanswered = new BoundedMap<Unanswered>(MOST_CACHED, sizeOf)
 
   function keep(row: RegistryRow): RegistryRow {
     const cached = rows.get(row.session_id)
@@ -111,10 +114,23 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
       const own = pins.get(connector_id) ?? new Map<string, string>()
       pins.set(connector_id, own.set(tool, hash))
     }
-    return found.sessions.flatMap(({ session_id, registry, age_ms: ageMs, bindings }) => {
+    const read = found.sessions.flatMap(({ session_id, registry, age_ms: ageMs, bindings }) => {
       const row = registry ?? known.get(session_id)
       return row ? [{ row, ageMs, bindings, pins }] : []
     })
+    await Promise.all(read.map(({ row }) => announceUnanswered(row)))
+    return read
+  }
+
+  /** Whoever made the change was told of a failure, and would find that nothing moved. */
+  async function announceUnanswered(row: RegistryRow): Promise<void> {
+    const change = unanswered.get(row.session_id)
+    if (!change) return
+    unanswered.drop(row.session_id)
+    // Another replica may have written this revision.
+    const isStored =
+      change.delta.tools_revision === row.revision && !hasMoved(difference(change.tools, row.tools))
+    if (isStored && !announced.isKnown(row)) await announce(row.session_id, change.delta, null)
   }
 
   async function made(ground: Ground, make: Make) {
@@ -136,7 +152,7 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
   ): Promise<ReadonlyMap<string, Change | null>> {
     const all = await Promise.all((await grounds(sessions)).map((ground) => made(ground, make)))
     const moved = all.filter(({ isMoved }) => isMoved)
-    const answers = moved.length === 0 ? [] : await store.registry.put(moved)
+    const answers = moved.length === 0 ? [] : await put(moved)
     const written = new Map(answers.map(({ session_id, ...rest }) => [session_id, rest]))
     const changes = all.map(async ({ session_id, tools, delta, before, ageMs, isMoved, onStored }) => {
       const stored = written.get(session_id)
@@ -151,6 +167,13 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
       return [session_id, { before, row, delta }] as const
     })
     return new Map(await Promise.all(changes))
+  }
+
+  function put(moved: readonly (RegistryChange & Unanswered)[]) {
+    return store.registry.put(moved).catch((failure: unknown) => {
+      for (const { session_id, tools, delta } of moved) unanswered.put(session_id, { tools, delta })
+      throw failure
+    })
   }
 
   async function announce(session_id: string, delta: ToolsDelta, turn: string | null): Promise<void> {
@@ -202,7 +225,7 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
 
 const deleted = () => new BatonError('session_not_found', 'The session was deleted.')
 
-const sizeOf = once(({ tools }: RegistryRow): number =>
+const sizeOf = once(({ tools }: Pick<RegistryRow, 'tools'>): number =>
   tools
     .flatMap(({ description, parameters, input_schema }) => [description, parameters, input_schema])
     .reduce<number>((sum, one) => sum + lengthOf(one), OVERHEAD * (tools.length + 1)),

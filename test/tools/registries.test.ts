@@ -3,6 +3,8 @@ import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pino } from 'pino'
 import t from 'tap'
+import type { ToolsDelta } from '../../src/chat/event.ts'
+import { BatonError } from '../../src/errors.ts'
 import type { RegistryRow, RegistryTool } from '../../src/store/store.ts'
 import { createRegistries, type Make, type RegistriesDeps } from '../../src/tools/registries.ts'
 import { eventually, gate } from '../waiting.ts'
@@ -167,6 +169,37 @@ t.test('a revision whose event is lost holds, and the next one is announced', as
   t.match(await here.change('ses_1', OTHER), { row: { revision: 1 } })
   await here.change('ses_1', OTHER)
   t.strictSame(told, [2])
+})
+
+t.test('a revision is announced once it is seen, though the store failed when it was written', async (t) => {
+  const { store, rows } = createMemory()
+  rows.set('ses_1', { session_id: 'ses_1', revision: 5, updated_at: '', tools: [] })
+  const told: number[] = []
+  const sayToolsChanged = async (_: string, delta: ToolsDelta) => void told.push(delta.tools_revision)
+  const registries = createRegistries({ store, sayToolsChanged, log })
+  const { put } = store.registry
+  const failing = async (effect: RegistriesDeps['store']['registry']['put']) => {
+    store.registry.put = async (changes) => {
+      store.registry.put = put
+      await effect(changes)
+      throw new BatonError('unavailable', 'away')
+    }
+    await t.rejects(registries.change('ses_1', OTHER), { code: 'unavailable' })
+    for (const _ of [1, 2]) await registries.ground('ses_1')
+  }
+  await failing(async () => [])
+  t.strictSame(told, [], 'nothing was written')
+  await failing(put)
+  t.strictSame(told, [6])
+  await failing(async (changes) => {
+    const written = await put(changes)
+    registries.noteAnnounced('ses_1', 7)
+    return written
+  })
+  await failing((changes) =>
+    put(changes.map((one) => ({ ...one, tools: [{ canonical_name: 's.b' } as RegistryTool] }))),
+  )
+  t.strictSame(told, [6], 'another replica wrote the same, and something else')
 })
 
 t.test('a revision is announced after the revision before it, which another replica made', async (t) => {
