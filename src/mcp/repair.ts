@@ -5,6 +5,7 @@
 import { canonicalJson, isRecord, isWithin, sha256 } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
 import type { JsonSchema } from '../provider.ts'
+import { cutUtf8 } from '../text.ts'
 import { inSlices } from '../within.ts'
 import type { McpAnnotations, McpTool, ToolList } from './contract.ts'
 
@@ -16,7 +17,9 @@ export const MAX_ENTRIES = 2_000
  * connector's lists choose. Reading a megabyte takes a tenth of a second, and a session may bind a hundred servers.
  */
 export const MAX_LIST_BYTES = 2 * 1024 * 1024
+/** No URL of ours could hold a longer name: nobody could switch the tool off, accept it or read about it. */
 const MAX_NAME = 400
+const LONG_NAME = `its name has more than ${MAX_NAME} characters`
 /** The largest real definition known is 76 kB (brave_place_search). */
 const MAX_TOOL_BYTES = 256 * 1024
 const MAX_DEPTH = 64
@@ -34,7 +37,7 @@ export function repairTools(entries: readonly unknown[]): RepairedTools {
   for (const entry of entries.slice(0, MAX_ENTRIES)) {
     const name = nameOf(entry)
     if (name === undefined || !isRecord(entry) || tools.has(name)) continue
-    const repaired: Repaired = isFull ? BEYOND : repairTool(entry)
+    const repaired: Repaired = isFull ? BEYOND : name === entry.name ? repairTool(entry) : LONG_NAME
     if (typeof repaired === 'string') {
       leftOut.set(name, repaired)
       continue
@@ -52,12 +55,12 @@ export function repairTools(entries: readonly unknown[]): RepairedTools {
   }
 }
 
-/** Undefined if no URL of ours could name the tool: nobody could switch it off, accept it or read about it. */
+/** The beginning of a name that is too long; undefined if there is none that can be stored. */
 function nameOf(entry: unknown): string | undefined {
   if (!isRecord(entry) || typeof entry.name !== 'string') return undefined
   const { name } = entry
-  const isLegal = name !== '' && name.length <= MAX_NAME && !name.includes('\0') && name.isWellFormed()
-  return isLegal ? name : undefined
+  if (name === '' || name.includes('\0') || !name.isWellFormed()) return undefined
+  return name.length <= MAX_NAME ? name : `${cutUtf8(name, 100)}…`
 }
 
 /** A tool and the length of its JSON, or why it cannot be offered */
