@@ -82,6 +82,7 @@ export function createExecutions(db: Db, parts: Parts): Executions {
       return found.map((stored) => toExecution(stored, lost && (() => lostResult(stored))))
     },
     begin: (fence, id) => fenced(db, 'select begin_execution($1, $2)', [record(fence), id]),
+    putBack: (fence, id) => fenced(db, PUT_BACK, [record(fence), id]),
     settle: (fence, settlement) =>
       fenced(db, 'select settle_execution($1, $2)', [
         record(fence),
@@ -183,6 +184,14 @@ function idAfter(until: string | undefined): string | null {
 
 /** A call's start; before it has started, when it was asked for. The index `execution_start` has the same. */
 const START = 'coalesce(started_at, created_at)'
+
+const PUT_BACK = `
+  with held as materialized (select lock_fence($1::jsonb) as holds), back as (
+    update execution set state = 'awaiting_approval', started_at = null
+     where id = $2 and session_id = $1::jsonb ->> 'session_id' and state = 'started' and decision = 'approve'
+       and (select holds from held)
+  )
+  select holds from held`
 
 async function fenced(db: Db, text: string, params: Param[]): Promise<void> {
   if (!(await value<boolean>(db, text, params))) throw new StaleOwner()

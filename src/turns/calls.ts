@@ -182,6 +182,7 @@ async function begin(
   { id, approval, state, repeatable }: Execution,
 ): Promise<void> {
   if (state === 'started' && repeatable) job.isRepeat = true
+  if (state === 'awaiting_approval') job.isApproved = true
   const edit = approval?.sealed_arguments
   if (edit) job.edited = deps.sealed.open(edit, id)
   if (approval) active.stop.signal.throwIfAborted()

@@ -30,6 +30,8 @@ export interface Job {
   waits: boolean
   /** An owner that is gone had begun it, and may have made it */
   isRepeat?: true
+  /** A person has approved it, and no owner had begun it before */
+  isApproved?: true
   /** Not in the ledger yet: the next commit writes it */
   settlement?: Settlement
   result?: ToolResultPart
@@ -94,6 +96,9 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
   const travels = countDown()
   const { reason } = active.stop.signal
   if (reason === OWNER_LOST || (reason === DRAINING && isCutShort(run, job, ended))) return
+  // Else its model is told that the call was not made, makes it again, and the person is asked again.
+  if (reason === DRAINING && job.isApproved && isUnsent(ended))
+    return deps.store.executions.putBack(active.fence, exec_id)
   const settlement = job.isRepeat && isUnsent(ended) ? await unknown(run, job) : ended
   job.result = settlement.result
   job.duration_ms = settlement.duration_ms

@@ -62,7 +62,7 @@ export function createLoopDeps(deps: EngineDeps, given: FromEngine) {
         forgetAnnouncements: turns.forgetAnnouncements,
       },
       messages: patient(messages, 'after', 'newest'),
-      executions: patient(executions, 'begin', 'settle', 'ofTurn'),
+      executions: patient(executions, 'begin', 'putBack', 'settle', 'ofTurn'),
       connectors: patient(connectors, 'bindings'),
     },
     tools: { ...tools, ...patient(tools, 'bringUpToDate', 'current', 'newest') },

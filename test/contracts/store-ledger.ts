@@ -203,6 +203,17 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
       { state: 'awaiting_approval' },
       'no other call has begun',
     )
+    await store.executions.putBack(resumed.fence, one.id)
+    t.strictSame((await store.executions.ofTurn(turn.id))[0], approved, 'it was not made after all')
+    await store.executions.begin(resumed.fence, one.id)
+    await store.executions.settle(resumed.fence, settlement(one))
+    for (const { id } of [one, plain]) await store.executions.putBack(resumed.fence, id)
+    t.match(
+      await store.executions.ofTurn(turn.id),
+      [{ state: 'settled' }, { state: 'awaiting_approval' }, { state: 'settled' }],
+      'calls that were made stay so',
+    )
+    await t.rejects(store.executions.putBack(fence, one.id), StaleOwner)
     const beside = await store.executions.get(ADMIN, namesake.id)
     t.match(
       beside,

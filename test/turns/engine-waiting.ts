@@ -1,4 +1,5 @@
 /** A turn that waits for a person has no owner: the events of its last owner must not be lost with it. */
+import { once } from 'node:events'
 import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
@@ -387,6 +388,28 @@ t.test('an approved call does not begin under an owner that leaves: the next one
   const leaving = replica({ ...seen, executor, tools: { ...seen.tools, newest } })
   await leaving.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
   await hasLeft
+  replica(tools())
+  await eventually(() => types.includes('turn.completed'))
+  t.match(await store.executions.ofTurn(turn), [{ outcome: 'ok' }, { outcome: 'ok' }])
+})
+
+t.test('an approved call that waits for a slot as its owner leaves is made by the next one', async (t) => {
+  const { replica, turn, types } = await waiting(t)
+  const { executor, ...seen } = tools()
+  const { opened: isAsked, open } = gate()
+  const run: typeof executor.run = async ({ call, exec_id, signal }) => {
+    open()
+    await once(signal, 'abort')
+    return settled(call, exec_id, 'cancelled', 0)
+  }
+  const leaving = replica({ ...seen, executor: { ...executor, run } })
+  await leaving.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+  await isAsked
+  await leaving.drain(0)
+  t.match((await store.executions.ofTurn(turn)).at(-1), {
+    state: 'awaiting_approval',
+    approval: { decision: 'approve' },
+  })
   replica(tools())
   await eventually(() => types.includes('turn.completed'))
   t.match(await store.executions.ofTurn(turn), [{ outcome: 'ok' }, { outcome: 'ok' }])

@@ -90,6 +90,8 @@ export interface Executions {
   ofTurn(turn: string, lost?: 'told'): Promise<Execution[]>
   /** Marks a started execution as begun again (recovery) or moves an approved one to started. */
   begin(fence: Fence, id: string): Promise<void>
+  /** An approved call that began and was not made is as it was before it began. */
+  putBack(fence: Fence, id: string): Promise<void>
   settle(fence: Fence, settlement: Settlement): Promise<void>
   /**
    * Notes the decision on a waiting call: a person's, or `expired` if its time is over or its tool is gone.
