@@ -3,8 +3,11 @@ import { overlap, placeIn } from './text.ts'
 
 export type Pair = [name: string, value: string]
 
-/** Names of values that authorise Baton. Other values name a tenant or region, say, and occur in many texts. */
-const CREDENTIAL = /auth|cookie|cred|key|pass|pwd|secret|token|(?:^|[_-])pat$/i
+/**
+ * Names of values that authorise Baton. Other values name a tenant or region, say, and occur in many texts. A virtual
+ * key of Bifrost is in x-bf-vk (docs.getbifrost.ai/features/governance/virtual-keys).
+ */
+const CREDENTIAL = /auth|cookie|cred|key|pass|pwd|secret|token|(?:^|[_-])(?:pat|vk)$/i
 /** Such as a database's address */
 const WITH_PASSWORD = /:\/\/[^/@\s]*:[^/@\s]+@/
 

@@ -397,7 +397,7 @@ t.test("a configured server's definitions, progress and variables give no secret
   const bare = specOf(rig)
   const given = {
     url: `${bare.url}?key=query-secret&region=eu-central`,
-    headers: { 'x-api-key': 'header-secret' },
+    headers: { 'x-api-key': 'header-secret', 'x-bf-vk': 'virtual-key' },
     env: {
       APP_TOKEN: 'variable-secret',
       DB_PWD: 'variable-pwd',
@@ -407,9 +407,12 @@ t.test("a configured server's definitions, progress and variables give no secret
       FORMAT: 'production',
     },
   }
-  const all = [given.headers['x-api-key'], 'query-secret', ...Object.values(given.env), 'eu-central'].join(
-    ' ',
-  )
+  const all = [
+    ...Object.values(given.headers),
+    'query-secret',
+    ...Object.values(given.env),
+    'eu-central',
+  ].join(' ')
   rig.tools = [{ ...TOOL, description: all }]
   rig.on('tools/call', ({ rpc, stream }) => {
     const { send, reply } = stream()
@@ -436,7 +439,7 @@ t.test("a configured server's definitions, progress and variables give no secret
     const said = result.content.map((part) => (part.type === 'text' ? part.text : part.name))
     return [tools[0]?.description, ...progress, ...said]
   }
-  const clean = '*** *** *** *** *** *** *** production eu-central'
+  const clean = '*** *** *** *** *** *** *** *** production eu-central'
   t.same(await read({ ...bare, ...given, isConfigured: true }), [clean, clean, clean, clean])
   t.same(
     await read({ ...bare, ...given, key: 'own' }),
