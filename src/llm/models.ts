@@ -22,6 +22,8 @@ const MOST_LEARNED = 2000
 interface ModelsCaller {
   facts: CredentialFacts
   secret(): Promise<CredentialSecret>
+  /** The operator's, as every request has them: a relay may let none in without */
+  headers?: Readonly<Record<string, string>>
 }
 export interface ModelLists {
   /** What is known of the model now */
@@ -84,12 +86,12 @@ async function fetchList(
   requests: Requests,
   deployment: Deployment,
   { path, headers, parse }: NonNullable<Deployment['models']>,
-  { facts, secret }: ModelsCaller,
+  { facts, secret, headers: own }: ModelsCaller,
 ): Promise<ReportedModel[]> {
   const exchange = requests.send(deployment, {
     secret: await secret(),
     facts,
-    headers: { accept: 'application/json', ...headers },
+    headers: { accept: 'application/json', ...own, ...headers },
     path,
     body: null,
     signal: timeLimit(LONGEST_MS),

@@ -53,7 +53,8 @@ export async function prepareStep(run: Run, registry: RegistryRow): Promise<Prep
     refused: run.refused,
     followUp: run.index > 0,
   })
-  run.deps.llm.models.ask(prepared.deployment, run.credential)
+  const { headers } = prepared.request.options
+  run.deps.llm.models.ask(prepared.deployment, { ...run.credential, headers })
   return prepared
 }
 

@@ -18,7 +18,7 @@ t.test('lists of models', async (t) => {
     let time = 0
     const { llm } = bench(t, server.url, { now: () => time })
     const known = (id: string) => {
-      llm.models.ask(vendor, { ...caller, facts: { id } })
+      llm.models.ask(vendor, { ...caller, facts: { id }, headers: { 'x-team': 'research', 'x-list': '0' } })
       return llm.models.known(vendor, { id }, 'one')
     }
     t.equal(known('cred_1'), undefined, 'unknown at first, and nobody waits')
@@ -29,7 +29,7 @@ t.test('lists of models', async (t) => {
     t.match(server.requests[0], {
       method: 'GET',
       url: '/models',
-      headers: { 'x-list': '1', authorization: `Bearer ${KEY}` },
+      headers: { 'x-team': 'research', 'x-list': '1', authorization: `Bearer ${KEY}` },
     })
     await eventually(() => known('cred_2') !== undefined)
     t.equal(server.requests.length, 2, 'each credential has its own list')

@@ -4,26 +4,29 @@ import type { MessageInput } from '../../src/chat/message.ts'
 import { exposedName } from '../../src/chat/names.ts'
 import type { Deployment } from '../../src/provider.ts'
 import type { RegistryRow } from '../../src/store/store.ts'
-import { prepare } from '../../src/turns/prepare.ts'
+import { prepare, prepareStep } from '../../src/turns/prepare.ts'
+import type { Run } from '../../src/turns/run.ts'
 
 const deployment = { capabilities: () => ({ takesMedia: () => true }) } as unknown as Deployment
 
 type Deps = Parameters<typeof prepare>[0]
 type Preparation = Parameters<typeof prepare>[1]
 
-/** What is prepared when these tools are declared. */
-async function preparedWhere(declared: readonly string[], from: Partial<Preparation> = {}) {
-  const deps = {
-    servedBy: () => ({ deployment, options: {} }),
-    llm: { models: { known: () => undefined, ask: () => {} } },
+const depsWhere = (declared: readonly string[], ask: Deps['llm']['models']['ask'] = () => {}) =>
+  ({
+    servedBy: () => ({ deployment, options: { headers: { 'x-team': 'research' } } }),
+    llm: { models: { known: () => undefined, ask } },
     tools: {
       overlay: async () => ({
         tools: [],
         byExposed: new Map(declared.map((name) => [exposedName(name), { tool: { canonical_name: name } }])),
       }),
     },
-  } as unknown as Deps
-  return prepare(deps, {
+  }) as unknown as Deps
+
+/** What is prepared when these tools are declared. */
+async function preparedWhere(declared: readonly string[], from: Partial<Preparation> = {}) {
+  return prepare(depsWhere(declared), {
     session: { id: 'ses_1', instructions: '', settings: {} },
     provider: 'acme',
     model: 'acme-1',
@@ -38,6 +41,19 @@ async function preparedWhere(declared: readonly string[], from: Partial<Preparat
 }
 const contextWhere = async (...given: Parameters<typeof preparedWhere>) =>
   (await preparedWhere(...given)).context
+
+t.test("a provider's list of models is asked for with the operator's headers", async (t) => {
+  const asked: unknown[] = []
+  const deps = depsWhere([], (_, caller) => void asked.push(caller))
+  const session = { id: 'ses_1', instructions: '', settings: {} }
+  const credential = { facts: { id: 'cred_1' } }
+  const active = { turn: { context: [] } }
+  await prepareStep(
+    { deps, session, credential, active, history: [], edited: [] } as unknown as Run,
+    {} as RegistryRow,
+  )
+  t.strictSame(asked, [{ ...credential, headers: { 'x-team': 'research' } }])
+})
 
 t.test('a declared name is known behind a namespace that the model made up', async (t) => {
   const context = await contextWhere(['files.read', 'files.inspect_tool_output', 'inspect_tool_output'])
