@@ -13,8 +13,8 @@ import { type Json, number, object, string } from '../json.ts'
 import { type Block, openBlock } from './blocks.ts'
 import { streamError } from './classify.ts'
 
-/** With the index of its part, and the vendor's name for its kind */
-type OpenBlock = Block & { index: number; type: string }
+/** With the index of its part, the vendor's name for its kind, and whether its end has come */
+type OpenBlock = Block & { index: number; type: string; isEnded: boolean }
 
 interface State {
   context: ParseContext
@@ -22,8 +22,10 @@ interface State {
   headers: UpstreamFailure['headers']
   /** The message's id */
   id: string | undefined
-  /** Open blocks by the vendor's index */
+  /** Blocks whose part is not told, by the vendor's index */
   open: Map<number, OpenBlock>
+  /** Each index that a block had */
+  places: Set<number>
   /** How many blocks have opened */
   blocks: number
   counts: Counts
@@ -40,13 +42,8 @@ interface State {
   thought: boolean
   /** There is text to read */
   said: boolean
-  /** A call named no tool: it would stay in the history as one that nobody can make */
-  nameless: boolean
-  /**
-   * The block that opened last, if it is a call that closed without arguments: truly empty, or cut by the length limit
-   * before its first one. Only the next block or the message's end tells, and a cut one must not be run.
-   */
-  bare: { index: number; part: AssistantPart } | null
+  /** Why a call cannot be made */
+  invalid: string | undefined
 }
 
 type Handler = (state: State, event: Json) => ModelEvent[]
@@ -84,6 +81,7 @@ export function createParser(
     headers,
     id: undefined,
     open: new Map(),
+    places: new Set(),
     blocks: 0,
     counts: NO_COUNTS,
     counted: false,
@@ -93,8 +91,7 @@ export function createParser(
     called: false,
     thought: false,
     said: false,
-    nameless: false,
-    bare: null,
+    invalid: undefined,
   }
   return {
     push(frame) {
@@ -131,14 +128,15 @@ function onBlockStart(state: State, event: Json): ModelEvent[] {
   const content = object(event.content_block)
   const type = string(content.type) ?? ''
   const isNameless = type === 'tool_use' && !string(content.name)
-  state.nameless ||= isNameless
+  // It would stay in the history as one that nobody can make, so it becomes no part.
+  if (isNameless) state.invalid = 'It did not name its tool.'
   // Relays that leave out an index may leave out the block's end, too.
-  const before = state.open.has(place) ? onBlockStop(state, event) : []
+  const before = close(state, place)
   const index = state.blocks++
-  // Such a call becomes no part.
   const block = openBlock(isNameless ? '' : type, content, state.context, index)
-  state.open.set(place, { ...block, index, type })
-  return [...before, ...releaseBare(state), ...(block.opening ?? [])]
+  state.open.set(place, { ...block, index, type, isEnded: false })
+  state.places.add(place)
+  return [...before, ...(block.opening ?? [])]
 }
 
 /**
@@ -150,7 +148,10 @@ function onBlockDelta(state: State, event: Json): ModelEvent[] {
   const place = number(event.index) ?? -1
   const told = TOLD.find((type) => string(delta[type]))
   const open = state.open.get(place)
-  const isOther = open && TOLD.includes(open.type) && !string(delta[open.type])
+  const isOther = open && !string(delta[open.type]) && (open.isEnded || TOLD.includes(open.type))
+  // Their call is lost, or would be made without them (Wei-Shaw/sub2api#4193: a call beside others).
+  if (!state.places.has(place) && string(delta.partial_json)?.trim())
+    state.invalid ??= 'Its arguments came apart from it. Make one call at a time.'
   if (!told || (open && !isOther)) return open?.delta(delta) ?? []
   const begun = onBlockStart(state, { index: place, content_block: { type: told } })
   return [...begun, ...(state.open.get(place)?.delta(delta) ?? [])]
@@ -159,30 +160,29 @@ function onBlockDelta(state: State, event: Json): ModelEvent[] {
 /** Blocks of words; a delta has its words under the same name. */
 const TOLD: readonly string[] = ['text', 'thinking']
 
+/**
+ * A call without whole arguments stays open: relays end it as they begin the next one, and go on with its arguments
+ * (headroomlabs-ai/headroom#2890).
+ */
 function onBlockStop(state: State, event: Json): ModelEvent[] {
   const place = number(event.index) ?? -1
   const block = state.open.get(place)
+  if (!block || block.isEnded) return []
+  block.isEnded = true
+  const part = block.part()
+  const isWhole = part?.type !== 'tool_call' || (part.arguments_text === undefined && !isBare(part))
+  return isWhole ? close(state, place) : []
+}
+
+function close(state: State, place: number): ModelEvent[] {
+  const block = state.open.get(place)
   state.open.delete(place)
   const part = block?.part()
-  if (!block || !part) return []
-  const { index } = block
-  // Blocks may be open together (wire/anthropic.md 6): only the one that opened last may have been cut.
-  const isLast = index === state.blocks - 1
-  if (!isLast || !isBare(part)) return [partEvent(state, index, part)]
-  state.bare = { index, part }
-  return []
+  return block && part ? [partEvent(state, block.index, part)] : []
 }
 
-const isBare = (part: AssistantPart): boolean =>
-  part.type === 'tool_call' && Object.keys(part.arguments).length === 0 && part.arguments_text === undefined
-
-/** What followed proves that the call was whole. */
-function releaseBare(state: State): ModelEvent[] {
-  if (!state.bare) return []
-  const { index, part } = state.bare
-  state.bare = null
-  return [partEvent(state, index, part)]
-}
+const isBare = (part: AssistantPart | null): boolean =>
+  part?.type === 'tool_call' && Object.keys(part.arguments).length === 0 && part.arguments_text === undefined
 
 function partEvent(state: State, index: number, part: AssistantPart): ModelEvent {
   state.called ||= part.type === 'tool_call'
@@ -201,13 +201,15 @@ function onMessageDelta(state: State, event: Json): ModelEvent[] {
 
 /** Proxies leave out the ends of blocks: such blocks belong to the message all the same. */
 function onMessageStop(state: State): ModelEvent[] {
-  const rest = [...state.open.keys()].flatMap((index) => onBlockStop(state, { index }))
-  // A length limit may have cut it.
-  if (FINISHES.get(state.stopReason ?? '') === 'length') state.bare = null
-  rest.push(...releaseBare(state))
+  const isCut = FINISHES.get(state.stopReason ?? '') === 'length'
+  for (const [place, block] of state.open) {
+    // A length limit may have cut it before its first argument: the call must not be made.
+    if (isCut && block.index === state.blocks - 1 && isBare(block.part())) state.open.delete(place)
+  }
+  const rest = [...state.open.keys()].flatMap((place) => close(state, place))
   const reason = finishOf(state)
-  if (state.nameless && reason !== 'refusal')
-    return [...rest, { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' }]
+  if (state.invalid && reason !== 'refusal')
+    return [...rest, { type: 'finish', reason: 'error', invalid_call: state.invalid }]
   const why = reason === 'refusal' && state.refusal ? { refusal: state.refusal } : {}
   const silent = reason === 'stop' ? silenceOf(state) : undefined
   return [...rest, { type: 'finish', reason, ...why, ...(silent ? { silent } : {}) }]

@@ -342,6 +342,41 @@ t.test('a stream becomes the parts of a message', async (t) => {
     ])
   })
 
+  await t.test('arguments that come after the end of their call are its own', async (t) => {
+    const called = (index: number) => block(index, { type: 'tool_use', id: `t${index}`, name: 'list_files' })
+    const written = (index: number, partial_json: string) => ({
+      type: 'content_block_delta',
+      index,
+      delta: { type: 'input_json_delta', partial_json },
+    })
+    const [first, second] = [called(0), called(1)]
+    const whole = (...events: Record<string, unknown>[]) => fold(parse(framed(...events, ...end('tool_use'))))
+    t.match(
+      whole(...first, ...second, written(0, '{"n":'), written(1, '{"n":1}'), written(0, '0}')),
+      [{ arguments: { n: 0 } }, { arguments: { n: 1 } }],
+      'none had come before',
+    )
+    t.match(
+      whole(...first.toSpliced(1, 0, written(0, '{"n":')), ...second, written(0, '0}')),
+      [{ arguments: { n: 0 }, arguments_text: undefined }, { arguments: EMPTY }],
+      'some had come before',
+    )
+    const given = first.toSpliced(1, 0, written(0, '{"n":0}'))
+    t.match(whole(...given, written(0, '{"n":0}')), [{ arguments: { n: 0 } }], 'whole ones do not grow')
+    const [, words] = block(0, { type: 'text' }, { type: 'text_delta', text: 'So.' })
+    t.match(whole(...first, words ?? {}), [{ arguments: EMPTY }, { text: 'So.' }], 'words are not its own')
+    t.strictSame(
+      parse(framed(...given, ...second, written(2, '{"n":1}'), ...end('tool_use'))).at(-1),
+      {
+        type: 'finish',
+        reason: 'error',
+        invalid_call: 'Its arguments came apart from it. Make one call at a time.',
+      },
+      'arguments without a call may be those of a call without arguments',
+    )
+    t.equal(finishOf(parse(framed(...given, written(2, ' '), ...end('tool_use')))), 'tool_calls')
+  })
+
   await t.test('a call that names no tool is left out, and the finish says so to the model', async (t) => {
     const nameless = (name: unknown) => [
       ...block(0, { type: 'text', text: 'So.' }),
