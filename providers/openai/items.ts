@@ -1,8 +1,8 @@
 /**
  * The output items of one stream, and which of them an event is about. The API says so by `output_index`. Relays lose
  * it, give one index to all items (BerriAI/litellm#36375), or give an item another id in each event. So the index is
- * trusted until two items turn out to share one. From then on ids are trusted (an item's, or its call's), and an event
- * without a known id is about the item that began last.
+ * trusted until two items turn out to share one, or an open item to have two. From then on ids are trusted (an item's,
+ * or its call's), and an event without a known id is about the item that began last.
  */
 import { type Json, number, string } from '../json.ts'
 
@@ -82,6 +82,12 @@ export function createItems() {
     return id === '' && stage !== 'begins' && last !== undefined && !(stage === 'ends' && last.done)
   }
 
+  /** The open item that an event continues or finishes, by its id. */
+  function openOf(told: Told): Item | undefined {
+    const item = told.stage === 'begins' ? undefined : known(told)
+    return item && !item.done && !isAnother(item, told) ? item : undefined
+  }
+
   function begin(index: number, kind: Kind): Item {
     const item: Item = {
       index,
@@ -104,8 +110,13 @@ export function createItems() {
     const place = placeOf(told)
     const there = items.get(place)
     const isTaken = there !== undefined && isAnother(there, told)
-    if (isTaken) believesPlaces = false
-    const item = isTaken ? begin(top + 1, told.kind) : (there ?? begin(place, told.kind))
+    const own = !there || isTaken ? openOf(told) : undefined
+    if (isTaken || own) believesPlaces = false
+    const item = own ?? (isTaken ? begin(top + 1, told.kind) : (there ?? begin(place, told.kind)))
+    return heard(item, told)
+  }
+
+  function heard(item: Item, told: Told): Item {
     // An item that was announced without a type takes the kind of its events.
     if (item.kind === 'passed over') item.kind = told.kind
     if (told.id !== '') byId.set(told.id, item)
@@ -129,17 +140,24 @@ export function createItems() {
      */
     listed(list: readonly Json[]): Map<Item, Json> {
       const found = new Map<Item, Json>()
-      const all = list.map((wire, place) => ({ wire, told: toldOf(wire, place, 'goes on') }))
+      // Whatever the items' indexes are, a list of as many has them in their order.
+      const order = list.length === items.size ? [...items.keys()].sort((a, b) => a - b) : []
+      const all = list.map((wire, place) => ({
+        wire,
+        told: toldOf(wire, place, 'goes on'),
+        at: order[place],
+      }))
       const rest = all.filter(({ wire, told }) => {
-        const item = byId.get(told.id)
+        const item = known(told)
         const isOtherCall = item?.call !== '' && told.call !== '' && item?.call !== told.call
         if (!item || isOtherCall || found.has(item) || isAnother(item, told)) return true
         found.set(item, wire)
         return false
       })
-      for (const { wire, told } of rest) {
-        const there = items.get(placeOf(told))
-        if (!there || !(found.has(there) || isAnother(there, told))) found.set(find(told), wire)
+      for (const { wire, told, at } of rest) {
+        const there = items.get(at ?? placeOf(told))
+        if (!there) found.set(find(told), wire)
+        else if (!found.has(there) && !isAnother(there, told)) found.set(heard(there, told), wire)
       }
       return found
     },

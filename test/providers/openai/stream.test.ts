@@ -275,6 +275,29 @@ t.test('quirks of the stream are read', async (t) => {
     )
   })
 
+  await t.test('an item to which a relay gives several indexes is one', async (t) => {
+    const at = (begins: number, goesOn: number, ends: number, n: number) => {
+      const call = { ...called(`call_${n}`, `{"n":${n}}`), id: `fc_${n}` }
+      const args = { item_id: call.id, output_index: goesOn, arguments: call.arguments }
+      return [
+        added(begins, { ...call, arguments: '' }),
+        { type: 'response.function_call_arguments.done', ...args },
+        item(ends, call),
+      ]
+    }
+    const calls = [{ arguments: { n: 0 } }, { arguments: { n: 1 } }]
+    for (const told of [
+      [...at(1, 0, 0, 0), ...at(2, 1, 1, 1)],
+      [...at(0, 1, 0, 0), ...at(1, 2, 1, 1)],
+      [...at(0, 0, 0, 0), ...at(1, 1, 0, 1)],
+    ])
+      for (const events of [told, told.filter(({ type }) => type !== 'response.output_item.done')]) {
+        const parts = folded(...events, completed())
+        t.match(parts, calls)
+        t.equal(parts.length, 2)
+      }
+  })
+
   await t.test('an event that names no item belongs to the item that began last', async (t) => {
     const bare = (type: string, more: Record<string, unknown>) => ({ type: `response.${type}`, ...more })
     const args = (delta: string) => bare('function_call_arguments.delta', { delta })
@@ -458,6 +481,37 @@ t.test('quirks of the stream are read', async (t) => {
     const announced = { ...added(0, { ...b, content: [] }) }
     t.equal(folded(announced, { ...said, output_index: 0 }, completed({ output: [thought, b] })).length, 1)
   })
+
+  await t.test(
+    'the last list names the items of a relay that counts with gaps, and changes their ids',
+    async (t) => {
+      const said = (output_index: number, id: string) =>
+        added(output_index, { ...message(''), id, content: [] })
+      const call = called('call_a', '{"n":1}')
+      const output = [
+        { ...message('one'), id: 'x' },
+        { ...call, id: 'y' },
+        { ...message('two'), id: 'z' },
+      ]
+      const whole = [{ text: 'one' }, { arguments: { n: 1 } }, { text: 'two' }]
+      for (const [first, second, third] of [
+        [1, 3, 5],
+        [0, 0, 0],
+      ] as const)
+        for (const own of [item, added]) {
+          const events = [said(first, 'a'), own(second, { ...call, id: 'b' }), said(third, 'c')]
+          const parts = folded(...events, completed({ output }))
+          t.match(parts, whole, `${own(0, {}).type} at ${second}`)
+          t.equal(parts.length, 3)
+        }
+      const ended = [item(1, { ...message('one'), id: 'a' }), item(3, { ...call, id: 'b' })]
+      t.equal(
+        folded(...ended, completed({ output: output.slice(1) })).length,
+        2,
+        'a call is known by its own id',
+      )
+    },
+  )
 
   await t.test('a call that names no tool is left out, and the finish says so to the model', async (t) => {
     const nameless = [
