@@ -26,6 +26,8 @@ interface State {
   open: Map<number, OpenBlock>
   /** Each index that a block had */
   places: Set<number>
+  /** The index of the block that opened last */
+  last: number
   /** How many blocks have opened */
   blocks: number
   counts: Counts
@@ -45,6 +47,9 @@ interface State {
   /** Why a call cannot be made */
   invalid: string | undefined
 }
+
+/** The place of a block that opens without an index */
+const NO_INDEX = -1
 
 type Handler = (state: State, event: Json) => ModelEvent[]
 
@@ -82,6 +87,7 @@ export function createParser(
     id: undefined,
     open: new Map(),
     places: new Set(),
+    last: NO_INDEX,
     blocks: 0,
     counts: NO_COUNTS,
     counted: false,
@@ -124,7 +130,7 @@ function onMessageStart(state: State, event: Json): ModelEvent[] {
 }
 
 function onBlockStart(state: State, event: Json): ModelEvent[] {
-  const place = number(event.index) ?? -1
+  const place = number(event.index) ?? NO_INDEX
   const content = object(event.content_block)
   const type = string(content.type) ?? ''
   const isNameless = type === 'tool_use' && !string(content.name)
@@ -136,6 +142,7 @@ function onBlockStart(state: State, event: Json): ModelEvent[] {
   const block = openBlock(isNameless ? '' : type, content, state.context, index)
   state.open.set(place, { ...block, index, type, isEnded: false })
   state.places.add(place)
+  state.last = place
   return [...before, ...(block.opening ?? [])]
 }
 
@@ -145,12 +152,13 @@ function onBlockStart(state: State, event: Json): ModelEvent[] {
  */
 function onBlockDelta(state: State, event: Json): ModelEvent[] {
   const delta = object(event.delta)
-  const place = number(event.index) ?? -1
+  const place = number(event.index) ?? state.last
   const told = TOLD.find((type) => string(delta[type]))
   const open = state.open.get(place)
   const isOther = open && !string(delta[open.type]) && (open.isEnded || TOLD.includes(open.type))
+  const isStray = open ? TOLD.includes(open.type) : !state.places.has(place)
   // Their call is lost, or would be made without them (Wei-Shaw/sub2api#4193: a call beside others).
-  if (!state.places.has(place) && string(delta.partial_json)?.trim())
+  if (isStray && string(delta.partial_json)?.trim())
     state.invalid ??= 'Its arguments came apart from it. Make one call at a time.'
   if (!told || (open && !isOther)) return open?.delta(delta) ?? []
   const begun = onBlockStart(state, { index: place, content_block: { type: told } })
@@ -165,7 +173,7 @@ const TOLD: readonly string[] = ['text', 'thinking']
  * (headroomlabs-ai/headroom#2890).
  */
 function onBlockStop(state: State, event: Json): ModelEvent[] {
-  const place = number(event.index) ?? -1
+  const place = number(event.index) ?? state.last
   const block = state.open.get(place)
   if (!block || block.isEnded) return []
   block.isEnded = true

@@ -365,15 +365,22 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.match(whole(...given, written(0, '{"n":0}')), [{ arguments: { n: 0 } }], 'whole ones do not grow')
     const [, words] = block(0, { type: 'text' }, { type: 'text_delta', text: 'So.' })
     t.match(whole(...first, words ?? {}), [{ arguments: EMPTY }, { text: 'So.' }], 'words are not its own')
-    t.strictSame(
-      parse(framed(...given, ...second, written(2, '{"n":1}'), ...end('tool_use'))).at(-1),
-      {
-        type: 'finish',
-        reason: 'error',
-        invalid_call: 'Its arguments came apart from it. Make one call at a time.',
-      },
-      'arguments without a call may be those of a call without arguments',
+    const unnumbered = { ...written(0, '{"n":0}'), index: undefined }
+    t.match(
+      whole(...first.slice(0, 1), unnumbered, ...first.slice(1)),
+      [{ arguments: { n: 0 } }],
+      'those without an index are of the call that began last',
     )
+    const invalid_call = 'Its arguments came apart from it. Make one call at a time.'
+    for (const [begun, late] of [
+      [[...given, ...second], written(2, '{"n":1}')],
+      [[...first, ...block(0, { type: 'text', text: 'So.' }).slice(0, 1)], written(0, '{"n":0}')],
+    ] as const)
+      t.strictSame(
+        parse(framed(...begun, late, ...end('tool_use'))).at(-1),
+        { type: 'finish', reason: 'error', invalid_call },
+        'arguments that are of no call may be those of a call without arguments',
+      )
     t.equal(finishOf(parse(framed(...given, written(2, ' '), ...end('tool_use')))), 'tool_calls')
   })
 
