@@ -188,11 +188,19 @@ const RULES: readonly Rule[] = [
     code: 'upstream_timeout',
     says: '{vendor} waited too long for a medium by its address.',
   },
-  { when: named('vector_store_timeout'), code: 'upstream_timeout', says: '{vendor} timed out.' },
   {
-    // `authentication` is OpenRouter's type (wordsOf). xAI says so with a 400.
+    // `request_timeout` is CLIProxyAPI's code, in a stream for 408.
+    when: named('vector_store_timeout', 'request_timeout'),
+    code: 'upstream_timeout',
+    says: '{vendor} timed out.',
+  },
+  {
+    // `authentication` is OpenRouter's type (wordsOf). CLIProxyAPI has the others in a stream for 401. xAI says so with
+    // a 400.
     when: (facts) =>
-      facts.status === 401 || named('authentication')(facts) || says(/^Incorrect API key provided/)(facts),
+      facts.status === 401 ||
+      named('authentication', 'authentication_error', 'invalid_api_key')(facts) ||
+      says(/^Incorrect API key provided/)(facts),
     code: 'upstream_auth',
     says: '{vendor} refused the credential.',
   },

@@ -293,7 +293,8 @@ t.test('failures become codes of the catalogue', async (t) => {
     context_too_long: 'context_length_exceeded',
     upstream_rejected:
       'invalid_request_error insufficient_quota credit_balance_exhausted organization_spend_limit_exceeded organization_usage_limit_exceeded usage_not_included cyber_policy bio_policy invalid_prompt content_filter content_policy_violation image_too_large invalid_encrypted_content data_residency_mismatch',
-    upstream_timeout: 'vector_store_timeout',
+    upstream_auth: 'invalid_api_key authentication_error',
+    upstream_timeout: 'vector_store_timeout request_timeout',
     upstream_rate_limited: 'rate_limit_exceeded too_many_requests',
     upstream_overloaded: 'server_is_overloaded slow_down server_error whatever_comes',
   }
