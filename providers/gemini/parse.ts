@@ -121,9 +121,13 @@ class Answer implements ModelParser {
   }
 
   #part(part: Json): void {
-    if (typeof part.text === 'string') return this.#text(part, part.text)
-    if (isRecord(part.functionCall)) return this.#call(part, part.functionCall)
-    if (isRecord(part.inlineData) && part.thought !== true) return this.#media(part.inlineData)
+    const { text, functionCall: call, inlineData: blob } = part
+    const isText = typeof text === 'string'
+    // Backends put calls into parts of text, mostly empty ones (trpc-group/trpc-agent-go#1087).
+    const isCall = isRecord(call) && (!isText || string(call.name) !== undefined)
+    if (isText) this.#text(isCall ? { ...part, thoughtSignature: undefined } : part, text)
+    if (isCall) this.#call(part, call)
+    else if (isRecord(blob) && part.thought !== true) this.#media(blob)
     // Code that the server ran, its own tool calls and future kinds have no canonical form.
   }
 

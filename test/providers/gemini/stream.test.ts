@@ -381,6 +381,29 @@ t.test('odd shapes of a stream are read', async (t) => {
   t.match(fold(parseChunks(said({ functionCall: { name: 'files__read', args: [1] } }), done())), [
     { arguments: EMPTY, arguments_text: '[1]' },
   ])
+  const call = {
+    functionCall: { name: 'files__read', args: { path: 'a' } },
+    thoughtSignature: 'c2lnbmF0dXJl',
+  }
+  const called = {
+    type: 'tool_call',
+    arguments: { path: 'a' },
+    provenance: { opaque: call.thoughtSignature },
+  }
+  t.match(fold(parseChunks(said({ text: '', ...call }), done())), [called], 'a call in a part of empty text')
+  t.match(
+    fold(parseChunks(said({ text: 'So.', ...call }), done())),
+    [{ text: 'So.', provenance: { opaque: undefined } }, called],
+    'a call in a part of text',
+  )
+  const unset = said({ text: 'So.', thoughtSignature: 'c2ln', functionCall: {}, inlineData: {} })
+  const alone = parseChunks(unset, done())
+  t.match(
+    fold(alone),
+    [{ text: 'So.', provenance: { opaque: 'c2ln' } }],
+    'fields that are not set say nothing',
+  )
+  t.match(alone.at(-1), { reason: 'stop' })
   const late = parseChunks(
     said({ functionCall: { name: 'files__read', args: { path: 'a' } } }),
     said({ functionCall: { name: 'files__read', args: { path: 'a' } } }),
