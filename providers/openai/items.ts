@@ -128,6 +128,7 @@ export function createItems() {
 
   return {
     all: () => items.values(),
+    size: () => items.size,
     /** The item that an event is about; one that was never announced begins with its first event. */
     of: ({ output_index, item_id }: Json, kind: Kind): Item =>
       find({ place: number(output_index), id: string(item_id) ?? '', call: '', kind, stage: 'goes on' }),

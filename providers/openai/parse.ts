@@ -19,6 +19,8 @@ interface State {
   context: ParseContext
   vendor: string
   headers: UpstreamFailure['headers']
+  /** The response's id */
+  id: string | undefined
   items: Items
   /** There is reasoning, shown or not */
   thought: boolean
@@ -43,6 +45,7 @@ export function createParser(
     context,
     vendor,
     headers,
+    id: undefined,
     items: createItems(),
     thought: false,
     said: false,
@@ -67,6 +70,16 @@ export function createParser(
 }
 
 const passOver: Handler = () => []
+
+/** Relays may go on with another answer when one breaks off: to keep both would repeat the texts, and the calls. */
+const created: Handler = (state, event) => {
+  const { vendor, items } = state
+  const id = string(object(event.response).id) ?? state.id
+  if (items.size() > 0 && id !== (state.id ?? id))
+    throw new BatonError('upstream_disconnected', `${vendor} broke the answer off and began another one.`)
+  state.id = id
+  return []
+}
 
 type Worded = 'message' | 'reasoning'
 
@@ -199,6 +212,7 @@ const errorEvent: Handler = ({ vendor, headers }, event) => {
 
 /** Every other type is passed over: keepalives, limits, hosted tools, and any that the vendor adds. */
 const HANDLERS: ReadonlyMap<string, Handler> = new Map([
+  ['response.created', created],
   ['response.output_item.added', itemAdded],
   ['response.output_item.done', itemDone],
   ['response.output_text.delta', textDelta('message')],

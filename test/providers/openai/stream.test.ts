@@ -797,3 +797,25 @@ t.test('an answer that comes only in `.done` events is whole', async (t) => {
     'its texts are streamed, too',
   )
 })
+
+t.test('an answer that breaks off and is followed by another answer is a failure', async (t) => {
+  const begun = (id?: string) => ({ type: 'response.created', response: { id } })
+  const answer = (...events: Record<string, unknown>[]) => parse(framed(...events, completed()))
+  const call = item(0, called('call_a', '{}'))
+  t.match(
+    thrownBy(() => answer(begun('resp_1'), call, begun('resp_2'), item(0, called('call_b', '{}')))),
+    { code: 'upstream_disconnected', message: /began another/ },
+    'its call is not made beside those of the other answer',
+  )
+  for (const same of [
+    [begun('resp_1'), call, begun('resp_1')],
+    [begun('resp_1'), call, begun()],
+    [begun(), call, begun('resp_1')],
+    [begun('resp_1'), begun('resp_2'), call],
+  ])
+    t.equal(
+      finishOf(answer(...same)),
+      'tool_calls',
+      'a new start is fine before the first item, or of the same id',
+    )
+})
