@@ -136,8 +136,8 @@ export function createItems() {
     own: ({ output_index }: Json, wire: Json, stage: 'begins' | 'ends'): Item =>
       find(toldOf(wire, number(output_index), stage)),
     /**
-     * The items of the terminal event's list, as it holds them: first those with known ids, then the others by place.
-     * An entry at another item's place is left out: such a list lacks items that were streamed.
+     * The items of the terminal event's list, as it holds them: first those with known ids, then the others by order or
+     * place. An entry at another item's place is left out: such a list lacks items that were streamed.
      */
     listed(list: readonly Json[]): Map<Item, Json> {
       const found = new Map<Item, Json>()
