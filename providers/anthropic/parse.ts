@@ -170,7 +170,7 @@ const TOLD: readonly string[] = ['text', 'thinking']
 
 /**
  * A call without whole arguments stays open: relays end it as they begin the next one, and go on with its arguments
- * (headroomlabs-ai/headroom#2890).
+ * (headroomlabs-ai/headroom#2890). Only its first end is looked at: to read long arguments at each of many takes seconds.
  */
 function onBlockStop(state: State, event: Json): ModelEvent[] {
   const place = number(event.index) ?? state.last

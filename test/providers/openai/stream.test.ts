@@ -296,6 +296,27 @@ t.test('quirks of the stream are read', async (t) => {
         t.match(parts, calls)
         t.equal(parts.length, 2)
       }
+    const said = (output_index: number, delta: string, kind = 'output_text') => ({
+      type: `response.${kind}.delta`,
+      output_index,
+      item_id: 'm',
+      delta,
+    })
+    const one = { ...message('one'), id: 'm' }
+    const begun = added(3, { ...one, content: [] })
+    const alike = [
+      said(0, 'o'),
+      said(1, 'hm', 'reasoning_text'),
+      item(0, one),
+      said(2, 'two'),
+      begun,
+      said(3, 'three'),
+    ]
+    t.match(
+      folded(...alike, completed()),
+      [{ text: 'one' }, { type: 'reasoning', text: 'hm' }, { text: 'two' }, { text: 'three' }],
+      'items to which it gives the same id are as many as their indexes',
+    )
   })
 
   await t.test('an event that names no item belongs to the item that began last', async (t) => {
@@ -506,7 +527,7 @@ t.test('quirks of the stream are read', async (t) => {
         }
       const ended = [item(1, { ...message('one'), id: 'a' }), item(3, { ...call, id: 'b' })]
       t.equal(
-        folded(...ended, completed({ output: output.slice(1) })).length,
+        folded(...ended, completed({ output: output.slice(1, 2) })).length,
         2,
         'a call is known by its own id',
       )
