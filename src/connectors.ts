@@ -15,15 +15,16 @@ import type { Vault } from './credentials/vault.ts'
 import { BatonError, isUnavailable, refuseAt } from './errors.ts'
 import { type Mcp, McpError, type McpServerInfo, type McpServerSpec, type McpTool } from './mcp/contract.ts'
 import type { Caller, SessionTools } from './ports.ts'
-import type {
-  AuditEntry,
-  Connector,
-  NewConnector,
-  Page,
-  PageRequest,
-  Scope,
-  Session,
-  Store,
+import {
+  type AuditEntry,
+  type Connector,
+  EVERYONE,
+  type NewConnector,
+  type Page,
+  type PageRequest,
+  type Scope,
+  type Session,
+  type Store,
 } from './store/store.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
 
@@ -101,6 +102,16 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     )
   }
 
+  /**
+   * After a write has failed: perhaps only the store's answer was lost, and a repeat knows nothing of `before`. If that
+   * is still stored, its connection must not be let go: it would be made anew for each call.
+   */
+  const ifChanged = (before: Connector, follow: () => unknown) => async (thrown: unknown) => {
+    const now = await store.connectors.get(EVERYONE, before.id)
+    if (now?.config_revision !== before.config_revision) await follow()
+    throw thrown
+  }
+
   function assertNotConfigured(name: string): void {
     if (deps.config.toolbox.mcps.some((mcp) => mcp.name === name)) throw taken(name)
   }
@@ -138,7 +149,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     await check(input, patch.url)
     const after = rowOf(vault, before, input, login)
     const entry = entryOf(caller, 'connector.update', after)
-    const connector = await store.connectors.update(caller, before, after, entry)
+    const connector = await store.connectors
+      .update(caller, before, after, entry)
+      .catch(ifChanged(before, () => letGo(before)))
     // Another change or a renewed login came between: this patch goes on top of it.
     if (!connector) return update(caller, id, patch)
     if (connector === 'name_taken') throw taken(input.name)
@@ -152,13 +165,13 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const connector = await writable(caller, id)
     const sessions = await store.connectors.sessionsOf(id, FOLLOWERS)
     const entry = entryOf(caller, 'connector.delete', connector)
-    try {
-      if (!(await store.connectors.delete(caller, id, entry))) throw notFound(id)
-    } finally {
-      // Also if the store's answer was lost: asked again, the connector is not found, nor are its sessions.
+    const follow = () => {
       letGo(connector)
-      await tools.connectorChanged(connector, sessions)
+      return tools.connectorChanged(connector, sessions)
     }
+    const isDeleted = await store.connectors.delete(caller, id, entry).catch(ifChanged(connector, follow))
+    await follow()
+    if (!isDeleted) throw notFound(id)
   }
 
   async function test(caller: Caller, id: string): Promise<ConnectorTest> {

@@ -100,21 +100,36 @@ t.test(
   },
 )
 
-t.test('a deletion whose answer the store lost lets the connection go, too', async (t) => {
+t.test('a write that the store failed lets a connection go if only its answer was lost', async (t) => {
   const jon = await ownerOf('jon')
   const input = { name: 'lost', transport: 'sse', url: 'https://mcp.test/sse' }
   const { id } = (await jon('POST', '/v1/connectors', input)).body
   const session = (await jon('POST', '/v1/sessions', { ...MODEL, connectors: ['lost'] })).body.id
   const { connectors } = store
-  const { delete: remove } = connectors
-  connectors.delete = async (...given) => {
-    connectors.delete = remove
-    await remove(...given)
+  const { update, delete: remove } = connectors
+  let isWritten = false
+  const failed = async (write: () => Promise<unknown>): Promise<never> => {
+    if (isWritten) await write()
     throw new BatonError('unavailable', 'The database is not available.')
   }
-  t.equal((await jon('DELETE', `/v1/connectors/${id}`)).status, 503)
-  t.match(g.tools.calls.slice(-2), [
-    { verb: 'released', args: [`${id}@1`] },
+  connectors.update = (...given) => failed(() => update(...given))
+  connectors.delete = (...given) => failed(() => remove(...given))
+  t.teardown(() => Object.assign(connectors, { update, delete: remove }))
+  const tell = async (verb: string) => {
+    const before = g.tools.calls.length
+    const { status } = await jon(
+      verb,
+      `/v1/connectors/${id}`,
+      verb === 'PATCH' ? { url: input.url } : undefined,
+    )
+    t.equal(status, 503)
+    return g.tools.calls.slice(before)
+  }
+  t.strictSame([await tell('PATCH'), await tell('DELETE')], [[], []], 'one that stays is needed as before')
+  isWritten = true
+  t.match((await tell('PATCH')).at(-1), { verb: 'released', args: [`${id}@1`] })
+  t.match((await tell('DELETE')).slice(-2), [
+    { verb: 'released', args: [`${id}@2`] },
     { verb: 'changed', args: ['lost', [session]] },
   ])
   t.equal((await jon('DELETE', `/v1/connectors/${id}`)).status, 404)
