@@ -6,7 +6,14 @@ import { configuredId } from './connectors/input.ts'
 import type { Credentials } from './credentials/credentials.ts'
 import { BatonError, invalid, noSession } from './errors.ts'
 import type { Caller, SessionTools } from './ports.ts'
-import type { Connector, Scope, Session, SessionPatch, Store } from './store/store.ts'
+import {
+  type Connector,
+  EVERYONE,
+  type Scope,
+  type Session,
+  type SessionPatch,
+  type Store,
+} from './store/store.ts'
 
 interface NewSessionInput extends SessionPatch {
   provider: string
@@ -120,11 +127,16 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
   }
 
   async function remove(scope: Scope, id: string): Promise<void> {
-    const done = await store.sessions.delete(scope, id)
+    // The session is deleted even if the bus is away: its log goes by itself in time.
+    const endStreams = () => bus.drop(id).catch(() => {})
+    const done = await store.sessions.delete(scope, id).catch(async (thrown: unknown) => {
+      // Perhaps only the store's answer was lost: a repeat finds no session.
+      if ((await store.sessions.get(EVERYONE, id)) === null) await endStreams()
+      throw thrown
+    })
     if (done === null) throw noSession(id)
     if (done === 'busy') throw await busyError(store, scope, id)
-    // The session is deleted even if the bus is away: its log goes by itself in time.
-    await bus.drop(id).catch(() => {})
+    await endStreams()
   }
 
   return { create, get, update, delete: remove }

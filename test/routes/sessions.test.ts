@@ -1,5 +1,6 @@
 /** Sessions and their tools. */
 import t from 'tap'
+import { BatonError } from '../../src/errors.ts'
 import { EMPTY } from '../patterns.ts'
 import { FILES, gatewayOnStore } from './gateway-on-store.ts'
 
@@ -60,6 +61,27 @@ t.test('sessions are made, read, listed, changed and deleted', async (t) => {
   t.strictSame(dropped, [made.body.id], 'its events go, too')
   t.match(await call('DELETE', url), { status: 404, body: { error: { code: 'session_not_found' } } })
   t.match(await call('GET', url), { status: 404 })
+})
+
+t.test('a deletion whose answer the store lost ends the streams, and one that failed does not', async (t) => {
+  const id = await newSession()
+  const { bus } = g.bus
+  const { sessions } = g.store
+  const { drop } = bus
+  const { delete: remove } = sessions
+  t.teardown(() => Object.assign(bus, { drop }) && Object.assign(sessions, { delete: remove }))
+  const dropped: string[] = []
+  bus.drop = async (session) => void dropped.push(session)
+  let isWritten = false
+  sessions.delete = async (...given) => {
+    if (isWritten) await remove(...given)
+    throw new BatonError('unavailable', 'The database is not available.')
+  }
+  t.equal((await call('DELETE', `/v1/sessions/${id}`)).status, 503)
+  t.strictSame(dropped, [])
+  isWritten = true
+  t.equal((await call('DELETE', `/v1/sessions/${id}`)).status, 503)
+  t.strictSame(dropped, [id])
 })
 
 t.test('a session switches its provider with a model and a credential of the new one only', async (t) => {
