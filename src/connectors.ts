@@ -174,6 +174,12 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     if (!isDeleted) throw notFound(id)
   }
 
+  function loggedIn(connector: Connector): Promise<void> {
+    // The login is a revision of its own: the one before has the former login.
+    letGo({ ...connector, config_revision: connector.config_revision - 1 })
+    return tools.connectorChanged(connector)
+  }
+
   async function test(caller: Caller, id: string): Promise<ConnectorTest> {
     const connector = await row(caller, id)
     const from = performance.now()
@@ -197,8 +203,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     boundTo,
     delete: remove,
     login: async (caller, id) => deps.logins.begin(caller, await row(caller, id)),
-    loginPage: (query) =>
-      pageOf(deps.logins.finish(query).then((changed) => tools.connectorChanged(changed))),
+    loginPage: (query) => pageOf(deps.logins.finish(query).then(loggedIn)),
     clientDocument: deps.logins.clientDocument,
     get: async (scope, id) => view(scope, await row(scope, id)),
     async list(scope, page) {

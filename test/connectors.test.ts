@@ -8,6 +8,7 @@ import { connectorKey, connectorSpec, openConnector } from '../src/credentials/c
 import { createVault } from '../src/credentials/vault.ts'
 import { BatonError } from '../src/errors.ts'
 import { McpError } from '../src/mcp/contract.ts'
+import type { Connector } from '../src/store/store.ts'
 import { AVAILABLE, NONE } from './patterns.ts'
 import { fakeBus } from './routes/fake-bus.ts'
 import { gateway, vault } from './routes/gateway.ts'
@@ -171,28 +172,50 @@ t.test('what an owner says about a login service is kept sealed, with the login'
   t.same(await kept(), { scope: 'read' }, 'a new auth replaces the former one as a whole')
 })
 
+const never = () => {
+  throw new Error('nobody calls this')
+}
+const IDLE = {
+  store,
+  vault,
+  config: { allowStdioConnectors: false, toolbox: g.config.toolbox },
+  assertUrl: never,
+  mcp: { list: never, status: never },
+  logins: { authFor: never, begin: never, finish: never, clientDocument: never, close: never },
+  specFor: (row: Connector) => connectorSpec(row, vault, false, never),
+  tools: { accept: never, connectorChanged: never, letGo: never, list: never },
+}
+
 t.test('a test that fails within Baton is answered with 503, not as a fault of the server', async (t) => {
   const fay = await ownerOf('fay')
   const url = 'https://away.test/mcp'
   const { body } = await fay('POST', '/v1/connectors', { name: 'away', transport: 'sse', url })
   const away = new BatonError('unavailable', 'The database is not available.')
   const list = () => Promise.reject(new McpError('unavailable', 'away: …', { sent: false, cause: away }))
-  const never = () => {
-    throw new Error('nobody calls this')
-  }
-  const connectors = createConnectors({
-    store,
-    bus: fakeBus().bus,
-    vault,
-    config: { allowStdioConnectors: false, toolbox: g.config.toolbox },
-    assertUrl: never,
-    mcp: { list, status: never },
-    logins: { authFor: never, begin: never, finish: never, clientDocument: never, close: never },
-    specFor: (row) => connectorSpec(row, vault, false, never),
-    tools: { accept: never, connectorChanged: never, letGo: never, list: never },
-  })
+  const connectors = createConnectors({ ...IDLE, bus: fakeBus().bus, mcp: { list, status: never } })
   const caller = { owner: 'fay', admin: false, key_id: null }
   await t.rejects(connectors.test(caller, body.id), { code: 'unavailable', status: 503 })
+})
+
+t.test('a login lets the connection of the former login go, on every replica', async (t) => {
+  const lea = await ownerOf('lea')
+  const input = { name: 'kept', transport: 'sse', url: 'https://mcp.test/sse', auth: { type: 'oauth' } }
+  const { id } = (await lea('POST', '/v1/connectors', input)).body
+  const finish = async () => {
+    const found = await store.connectors.get({ owner: 'lea', admin: false }, id)
+    return { ...(found as Connector), config_revision: 2 }
+  }
+  const { bus, published } = fakeBus()
+  const changed: string[] = []
+  const tools = {
+    ...IDLE.tools,
+    letGo: () => {},
+    connectorChanged: async (one: Connector) => void changed.push(connectorKey(one)),
+  }
+  const connectors = createConnectors({ ...IDLE, bus, tools, logins: { ...IDLE.logins, finish } })
+  t.match(await connectors.loginPage({}), { status: 200 })
+  t.strictSame(published, [['connectors', `${id}@1`]])
+  t.strictSame(changed, [`${id}@2`])
 })
 
 t.test('a server that is connected is available once it has listed its tools', async (t) => {
