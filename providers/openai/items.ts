@@ -1,8 +1,8 @@
 /**
  * The output items of one stream, and which of them an event is about. The API says so by `output_index`. Relays lose
  * it, give one index to all items (BerriAI/litellm#36375), or give an item another id in each event. So the index is
- * trusted until two items turn out to share one, or an open item to have two. From then on ids are trusted (an item's,
- * or its call's), and an event without a known id is about the item that began last.
+ * trusted until two items turn out to share one, or an open item to have two, or the index of another one. From then on
+ * ids are trusted (an item's, or its call's), and an event without a known id is about the item that began last.
  */
 import { type Json, number, string } from '../json.ts'
 
@@ -110,9 +110,11 @@ export function createItems() {
     const place = placeOf(told)
     const there = items.get(place)
     const isTaken = there !== undefined && isAnother(there, told)
-    const own = !there || isTaken ? openOf(told) : undefined
-    if (isTaken || own) believesPlaces = false
-    const item = own ?? (isTaken ? begin(top + 1, told.kind) : (there ?? begin(place, told.kind)))
+    const open = openOf(told)
+    const isMoved = isSame(open, told) && !isSame(there, told)
+    const own = !there || isTaken || isMoved ? open : there
+    if (own !== there) believesPlaces = false
+    const item = own ?? begin(isTaken ? top + 1 : place, told.kind)
     return heard(item, told)
   }
 
@@ -166,10 +168,14 @@ export function createItems() {
 }
 
 /** The event cannot be about this item, which has another kind, or began or ended under another id. */
-function isAnother(item: Item, { id, call, kind, stage }: Told): boolean {
+function isAnother(item: Item, told: Told): boolean {
+  const { id, call, kind, stage } = told
   const isOfKind = kind === item.kind || kind === 'passed over' || item.kind === 'passed over'
   if (!isOfKind || item.id === null || stage === 'goes on') return !isOfKind
   if (id === '' && call === '') return stage === 'begins' && item.done
-  const isSame = call !== '' && item.call !== '' ? call === item.call : id === item.id
-  return !isSame && (stage === 'begins' || item.done)
+  return !isSame(item, told) && (stage === 'begins' || item.done)
 }
+
+/** The event has the item's call, or the id under which it began or ended. */
+const isSame = (item: Item | undefined, { id, call }: Told): boolean =>
+  call !== '' && item?.call ? call === item.call : id === item?.id

@@ -286,16 +286,22 @@ t.test('quirks of the stream are read', async (t) => {
       ]
     }
     const calls = [{ arguments: { n: 0 } }, { arguments: { n: 1 } }]
+    const order = ({ type }: { type: string }) => (type === 'response.output_item.added' ? 0 : 1)
     for (const told of [
       [...at(1, 0, 0, 0), ...at(2, 1, 1, 1)],
       [...at(0, 1, 0, 0), ...at(1, 2, 1, 1)],
       [...at(0, 0, 0, 0), ...at(1, 1, 0, 1)],
+      [...at(0, 1, 0, 0), ...at(1, 0, 1, 1)].sort((a, b) => order(a) - order(b)),
     ])
-      for (const events of [told, told.filter(({ type }) => type !== 'response.output_item.done')]) {
-        const parts = folded(...events, completed())
-        t.match(parts, calls)
-        t.equal(parts.length, 2)
+      for (const lost of ['none', 'response.output_item.added', 'response.output_item.done']) {
+        const answer = parse(framed(...told.filter(({ type }) => type !== lost), completed()))
+        t.match(fold(answer), calls)
+        t.equal(fold(answer).length, 2)
+        t.equal(finishOf(answer), 'tool_calls')
       }
+    const crossed = [0, 1].map((n) => item(1 - n, { ...called(`call_${n}`, `{"n":${n}}`), id: `x_${n}` }))
+    const announced = [...at(0, 0, 0, 0), ...at(1, 1, 1, 1)].filter((event) => order(event) === 0)
+    t.match(folded(...announced, ...crossed, completed()), calls, 'a call is one, whatever its id')
     const said = (output_index: number, delta: string, kind = 'output_text') => ({
       type: `response.${kind}.delta`,
       output_index,
@@ -317,6 +323,14 @@ t.test('quirks of the stream are read', async (t) => {
       [{ text: 'one' }, { type: 'reasoning', text: 'hm' }, { text: 'two' }, { text: 'three' }],
       'items to which it gives the same id are as many as their indexes',
     )
+    for (const id of ['m', undefined]) {
+      const both = [0, 1].map((place) => added(place, { ...one, id, content: [] }))
+      t.match(
+        folded(...both, said(0, 'one'), said(1, 'two'), completed()),
+        [{ text: 'one' }, { text: 'two' }],
+        'also if both are open, or were announced without it',
+      )
+    }
   })
 
   await t.test('an event that names no item belongs to the item that began last', async (t) => {
