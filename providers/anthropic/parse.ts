@@ -24,8 +24,8 @@ interface State {
   id: string | undefined
   /** Blocks whose part is not told, by the vendor's index */
   open: Map<number, OpenBlock>
-  /** Each index that a block had */
-  places: Set<number>
+  /** Each index of a block that was not of words: arguments for it may be the block's own */
+  calls: Set<number>
   /** The index of the block that opened last */
   last: number
   /** How many blocks have opened */
@@ -86,7 +86,7 @@ export function createParser(
     headers,
     id: undefined,
     open: new Map(),
-    places: new Set(),
+    calls: new Set(),
     last: NO_INDEX,
     blocks: 0,
     counts: NO_COUNTS,
@@ -141,7 +141,7 @@ function onBlockStart(state: State, event: Json): ModelEvent[] {
   const index = state.blocks++
   const block = openBlock(isNameless ? '' : type, content, state.context, index)
   state.open.set(place, { ...block, index, type, isEnded: false })
-  state.places.add(place)
+  if (!TOLD.includes(type)) state.calls.add(place)
   state.last = place
   return [...before, ...(block.opening ?? [])]
 }
@@ -156,13 +156,19 @@ function onBlockDelta(state: State, event: Json): ModelEvent[] {
   const told = TOLD.find((type) => string(delta[type]))
   const open = state.open.get(place)
   const isOther = open && !string(delta[open.type]) && (open.isEnded || TOLD.includes(open.type))
-  const isStray = open ? TOLD.includes(open.type) : !state.places.has(place)
   // Their call is lost, or would be made without them (Wei-Shaw/sub2api#4193: a call beside others).
-  if (isStray && string(delta.partial_json)?.trim())
+  if (string(delta.partial_json)?.trim() && isStray(state, place))
     state.invalid ??= 'Its arguments came apart from it. Make one call at a time.'
   if (!told || (open && !isOther)) return open?.delta(delta) ?? []
   const begun = onBlockStart(state, { index: place, content_block: { type: told } })
   return [...begun, ...(state.open.get(place)?.delta(delta) ?? [])]
+}
+
+/** Whether arguments for this index are of no call, or come after those of a whole one while another call has none. */
+function isStray({ open, calls }: State, place: number): boolean {
+  const block = open.get(place)
+  if (block) return TOLD.includes(block.type)
+  return !calls.has(place) || [...open.values()].some((other) => isBare(other.part()))
 }
 
 /** Blocks of words; a delta has its words under the same name. */

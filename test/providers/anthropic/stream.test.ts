@@ -373,7 +373,9 @@ t.test('a stream becomes the parts of a message', async (t) => {
     )
     const invalid_call = 'Its arguments came apart from it. Make one call at a time.'
     for (const [begun, late] of [
-      [[...given, ...second], written(2, '{"n":1}')],
+      [given, written(2, '{"n":1}')],
+      [block(0, { type: 'text', text: 'So.' }), written(0, '{"n":1}')],
+      [[...given, ...second], written(0, '{"n":1}')],
       [[...first, ...block(0, { type: 'text', text: 'So.' }).slice(0, 1)], written(0, '{"n":0}')],
     ] as const)
       t.strictSame(
