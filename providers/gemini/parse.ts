@@ -124,7 +124,7 @@ class Answer implements ModelParser {
     const { text, functionCall: call, inlineData: blob } = part
     const isText = typeof text === 'string'
     // Backends put calls into parts of text, mostly empty ones (trpc-group/trpc-agent-go#1087).
-    const isCall = isRecord(call) && (!isText || string(call.name) !== undefined)
+    const isCall = isRecord(call) && (!isText || Boolean(string(call.name) ?? call.args))
     if (isText) this.#text(isCall ? { ...part, thoughtSignature: undefined } : part, text)
     if (isCall) this.#call(part, call)
     else if (isRecord(blob) && part.thought !== true) this.#media(blob)

@@ -396,6 +396,12 @@ t.test('odd shapes of a stream are read', async (t) => {
     [{ text: 'So.', provenance: { opaque: undefined } }, called],
     'a call in a part of text',
   )
+  const halves = [{ name: 'files__read' }, { args: { path: 'a' } }].map((half) => ({ functionCall: half }))
+  t.match(
+    fold(parseChunks(...halves.map((half) => said({ text: '', ...half })), done())),
+    [{ arguments: { path: 'a' } }],
+    'a call in two parts of empty text',
+  )
   const unset = said({ text: 'So.', thoughtSignature: 'c2ln', functionCall: {}, inlineData: {} })
   const alone = parseChunks(unset, done())
   t.match(
