@@ -125,7 +125,8 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
   /** Whoever made the change was told of a failure, and would find that nothing moved. */
   async function announceUnanswered(row: RegistryRow): Promise<void> {
     const change = unanswered.get(row.session_id)
-    if (!change) return
+    // The store may still be writing it: the statement waits for another writer, say.
+    if (!change || row.revision < change.delta.tools_revision) return
     unanswered.drop(row.session_id)
     // Another replica may have written this revision.
     const isStored =
@@ -162,6 +163,7 @@ export function createRegistries({ store, sayToolsChanged, log }: RegistriesDeps
       const kept = keep(row)
       onStored?.()
       if (!stored) return [session_id, { before, row: kept, delta }] as const
+      unanswered.drop(session_id)
       await announced.whenAnnounced(before, ageMs)
       await announce(session_id, delta, stored.turn_id)
       return [session_id, { before, row, delta }] as const

@@ -175,7 +175,10 @@ t.test('a revision is announced once it is seen, though the store failed when it
   const { store, rows } = createMemory()
   rows.set('ses_1', { session_id: 'ses_1', revision: 5, updated_at: '', tools: [] })
   const told: number[] = []
-  const sayToolsChanged = async (_: string, delta: ToolsDelta) => void told.push(delta.tools_revision)
+  const sayToolsChanged = async (session: string, delta: ToolsDelta) => {
+    told.push(delta.tools_revision)
+    await registries.ground(session)
+  }
   const registries = createRegistries({ store, sayToolsChanged, log })
   const { put } = store.registry
   const failing = async (effect: RegistriesDeps['store']['registry']['put']) => {
@@ -189,17 +192,27 @@ t.test('a revision is announced once it is seen, though the store failed when it
   }
   await failing(async () => [])
   t.strictSame(told, [], 'nothing was written')
+  await registries.change('ses_1', OTHER)
+  t.strictSame(told, [6], 'a repeat that is answered announces it alone')
+  let late = () => put([])
+  await failing(async (changes) => {
+    late = () => put(changes)
+    return []
+  })
+  await late()
+  await registries.ground('ses_1')
+  t.strictSame(told, [6, 7], 'it was written only after it was looked for')
   await failing(put)
-  t.strictSame(told, [6])
+  t.strictSame(told, [6, 7, 8])
   await failing(async (changes) => {
     const written = await put(changes)
-    registries.noteAnnounced('ses_1', 7)
+    registries.noteAnnounced('ses_1', 9)
     return written
   })
   await failing((changes) =>
     put(changes.map((one) => ({ ...one, tools: [{ canonical_name: 's.b' } as RegistryTool] }))),
   )
-  t.strictSame(told, [6], 'another replica wrote the same, and something else')
+  t.strictSame(told, [6, 7, 8], 'another replica wrote the same, and something else')
 })
 
 t.test('a revision is announced after the revision before it, which another replica made', async (t) => {
