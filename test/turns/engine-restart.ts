@@ -1,5 +1,4 @@
 /** Restarts that a caller asks for, at the turn's owner or at another replica: each is made, or not claimed. */
-import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { Bus } from '../../src/bus/bus.ts'
 import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
@@ -11,7 +10,9 @@ import {
   asked,
   CALLER,
   calling,
+  database,
   HELLO,
+  heldCommit,
   NEVER,
   session,
   settled,
@@ -90,18 +91,17 @@ t.test('what an attempt streamed is taken back before its end is committed', asy
 t.test(
   'what an attempt streamed is taken back once, though its owner is lost before that is committed',
   async (t) => {
-    const { opened: left, open: leave } = gate()
-    const { say, replica, begin } = world(t, { leaseSeconds: 1 })
-    const stuck = async () => left.then(() => Promise.reject(new BatonError('unavailable', 'It is away.')))
-    const one = replica({ store: withTurns({ commit: stuck, heartbeat: stuck }) })
-    const { turn, types } = await begin(one)
+    const { say, replica, begin } = world(t)
+    const { goOn, store } = heldCommit()
+    const one = replica({ store })
+    t.teardown(goOn)
+    const { session: chat, turn, types } = await begin(one)
     await eventually(() => types.includes('step.started'))
     await one.restart(CALLER, turn.id)
     await eventually(() => types.includes('step.discarded'))
     say()
-    await sleep(1100)
+    await database.query('update session set lease_until = now() where id = $1', [chat.id])
     replica()
-    t.teardown(leave)
     await eventually(() => types.includes('turn.completed'))
     const steps = types.filter((type) => type.startsWith('step.'))
     t.strictSame(steps, ['step.started', 'step.discarded', 'step.started', 'step.completed'])
