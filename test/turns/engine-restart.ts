@@ -71,6 +71,7 @@ t.test('a replica that is asked for a restart answers what the turn’s owner to
   await eventually(() => types.filter((type) => type === 'turn.restarted').length === 2)
   say()
   await eventually(() => types.includes('turn.completed'))
+  t.equal(types.filter((type) => type === 'step.discarded').length, 2, 'each attempt is taken back')
 })
 
 t.test('what an attempt streamed is taken back before its end is committed', async (t) => {
