@@ -15,6 +15,7 @@ import { streamError } from './classify.ts'
 
 /** With the index of its part, the vendor's name for its kind, and whether its end has come */
 type OpenBlock = Block & { index: number; type: string; isEnded: boolean }
+type PartEvent = Extract<ModelEvent, { type: 'part' }>
 
 interface State {
   context: ParseContext
@@ -24,6 +25,8 @@ interface State {
   id: string | undefined
   /** Blocks whose part is not told, by the vendor's index */
   open: Map<number, OpenBlock>
+  /** Parts that ended before a call that began earlier: they are told after it, so that calls come in their order */
+  held: PartEvent[]
   /** Each index of a block that was not of words: arguments for it may be the block's own */
   calls: Set<number>
   /** The index of the block that opened last */
@@ -86,6 +89,7 @@ export function createParser(
     headers,
     id: undefined,
     open: new Map(),
+    held: [],
     calls: new Set(),
     last: NO_INDEX,
     blocks: 0,
@@ -185,10 +189,14 @@ function onBlockStop(state: State, event: Json): ModelEvent[] {
   block.isEnded = true
   const part = block.part()
   const isWhole = part?.type !== 'tool_call' || (part.arguments_text === undefined && !isBare(part))
-  return isWhole ? close(state, place) : []
+  if (!isWhole) return []
+  const ended = close(state, place)
+  if (![...state.open.values()].some((other) => other.isEnded && other.index < block.index)) return ended
+  state.held.push(...ended)
+  return []
 }
 
-function close(state: State, place: number): ModelEvent[] {
+function close(state: State, place: number): PartEvent[] {
   const block = state.open.get(place)
   state.open.delete(place)
   const part = block?.part()
@@ -198,7 +206,7 @@ function close(state: State, place: number): ModelEvent[] {
 const isBare = (part: AssistantPart | null): boolean =>
   part?.type === 'tool_call' && Object.keys(part.arguments).length === 0 && part.arguments_text === undefined
 
-function partEvent(state: State, index: number, part: AssistantPart): ModelEvent {
+function partEvent(state: State, index: number, part: AssistantPart): PartEvent {
   state.called ||= part.type === 'tool_call'
   state.thought ||= part.type === 'reasoning'
   state.said ||= part.type === 'text' && !isBlank(part.text)
@@ -220,7 +228,8 @@ function onMessageStop(state: State): ModelEvent[] {
     // A length limit may have cut it before its first argument: the call must not be made.
     if (isCut && block.index === state.blocks - 1 && isBare(block.part())) state.open.delete(place)
   }
-  const rest = [...state.open.keys()].flatMap((place) => close(state, place))
+  const left = [...state.open.keys()].flatMap((place) => close(state, place))
+  const rest = [...state.held, ...left].sort((a, b) => a.index - b.index)
   const reason = finishOf(state)
   if (state.invalid && reason !== 'refusal')
     return [...rest, { type: 'finish', reason: 'error', invalid_call: state.invalid }]

@@ -365,6 +365,12 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.match(whole(...given, written(0, '{"n":0}')), [{ arguments: { n: 0 } }], 'whole ones do not grow')
     const [, words] = block(0, { type: 'text' }, { type: 'text_delta', text: 'So.' })
     t.match(whole(...first, words ?? {}), [{ arguments: EMPTY }, { text: 'So.' }], 'words are not its own')
+    const others = second.toSpliced(1, 0, written(1, '{"n":1}'))
+    t.match(
+      parse(framed(...first, ...others, ...end('tool_use'))).filter(({ type }) => type === 'part'),
+      [{ part: { call_id: 't0' } }, { part: { call_id: 't1' } }],
+      'while they may come, no later call is told',
+    )
     const unnumbered = { ...written(0, '{"n":0}'), index: undefined }
     t.match(
       whole(...first.slice(0, 1), unnumbered, ...first.slice(1)),
