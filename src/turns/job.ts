@@ -99,7 +99,7 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
   // Else its model is told that the call was not made, makes it again, and the person is asked again.
   if (reason === DRAINING && job.isApproved && isUnsent(ended))
     return deps.store.executions.putBack(active.fence, exec_id)
-  const settlement = job.isRepeat && isUnsent(ended) ? await unknown(run, job) : ended
+  const settlement = job.isRepeat && isUnsent(ended) ? await settleLost(run, job) : ended
   job.result = settlement.result
   job.duration_ms = settlement.duration_ms
   if (reason === CANCELLED || (reason === undefined && travels)) {
@@ -115,7 +115,7 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
 const isUnsent = ({ outcome, duration_ms }: Settlement): boolean =>
   outcome === 'cancelled' && duration_ms === 0
 
-const unknown = ({ deps }: Run, { call, exec_id }: Job): Promise<Settlement> =>
+const settleLost = ({ deps }: Run, { call, exec_id }: Job): Promise<Settlement> =>
   deps.executor.settleUnrun(call, exec_id, LOST.outcome, LOST.text)
 
 /**
