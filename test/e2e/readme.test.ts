@@ -134,7 +134,7 @@ t.test('the client for frontends goes on where it is cut off, and loses and repe
   )
   await t.rejects(
     ask('ses_0', 'hello', () => {}),
-    /No session ses_0 exists/,
+    { message: /No session ses_0 exists/, cause: { code: 'session_not_found' } },
   )
   const leaving = new AbortController()
   const left = await world.session('openai key')
