@@ -190,16 +190,26 @@ function resolved(document: Document): unknown {
 function contentOf(document: Document): unknown {
   const [mistake] = mistakesIn(document)
   if (mistake) throw new Error(mistake.code)
-  loadYaml().visit(document, { Scalar: (_, node) => keepAsWritten(node) })
+  const { visit, isNode } = loadYaml()
+  visit(document, {
+    Scalar: (_, node) => keepAsWritten('number', node),
+    Pair(_, { key, value }) {
+      if (!TEXTS.has((key as YamlScalar).value) || !isNode(value)) return
+      visit(value, { Scalar: (_, node) => keepAsWritten('boolean', node) })
+    },
+  })
   return document.toJS()
 }
 
+/** Fields whose values all become texts. */
+const TEXTS: ReadonlySet<unknown> = new Set(['args', 'env', 'headers'])
+
 /**
- * Keeps `2.0`, `0012` and numbers of 20 digits as texts: as numbers, a key or a header's value would become another
- * one.
+ * Keeps `2.0`, `0012`, numbers of 20 digits and a program's `True` as texts: read and written again, a key, a header or
+ * a variable would become another one.
  */
-function keepAsWritten(node: YamlScalar): void {
-  if (typeof node.value === 'number' && String(node.value) !== node.source) node.value = node.source
+function keepAsWritten(type: 'number' | 'boolean', node: YamlScalar): void {
+  if (typeof node.value === type && String(node.value) !== node.source) node.value = node.source
 }
 
 /** A key without a value (`tools:`) is as good as absent, but its name must be a known one. */

@@ -155,16 +155,27 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
 })
 
 t.test(
-  'a number keeps its spelling in a field for text, and must be whole in a field for a whole number',
+  'a number or truth value keeps its spelling in a field for text, and must be whole in one for a whole number',
   async (t) => {
-    const numbers = '{A: 2.0, B: 0012, C: 12345678901234567890, D: 1e5, E: 7, F: "08", G: }'
+    const numbers =
+      '{A: 2.0, B: 0012, C: 12345678901234567890, D: 1e5, E: 7, F: "08", G: , H: True, I: FALSE, J: true}'
     const yaml = `admin_key: 0012345678901234567890
 toolbox:
-  mcps: [{name: a, transport: stdio, command: x, mode: strict, env: ${numbers}, args: [--api, 1.10]}]`
+  mcps: [{name: a, transport: stdio, command: x, mode: strict, env: ${numbers}, args: [--api, 1.10, True], trust_annotations: True}]`
     const { config } = load({}, yaml)
     t.equal(config.adminKey, '0012345678901234567890')
-    t.same(config.toolbox.mcps[0]?.args, ['--api', '1.10'])
-    const env = { A: '2.0', B: '0012', C: '12345678901234567890', D: '1e5', E: '7', F: '08' }
+    t.match(config.toolbox.mcps[0], { args: ['--api', '1.10', 'True'], trust_annotations: true })
+    const env = {
+      A: '2.0',
+      B: '0012',
+      C: '12345678901234567890',
+      D: '1e5',
+      E: '7',
+      F: '08',
+      H: 'True',
+      I: 'FALSE',
+      J: 'true',
+    }
     t.same(config.toolbox.mcps[0]?.env, env)
     const args = load({ BATON__TOOLBOX__MCPS__0__ARGS: '[--api, 2.0]' }, yaml).config.toolbox.mcps[0]?.args
     t.same(args, ['--api', '2.0'])
