@@ -33,8 +33,9 @@ export function assertShape(input: ConnectorInput): void {
     throw invalid('auth', 'auth does not belong to transport stdio; leave it out.')
   }
   const hasToken = Object.keys(input.headers ?? {}).some((name) => name.toLowerCase() === 'authorization')
-  if (auth?.type === 'oauth' && hasToken) {
-    throw invalid('headers', 'With auth oauth the login makes the Authorization; take it out of the headers.')
+  if (hasToken && (auth?.type === 'oauth' || auth?.token !== undefined)) {
+    const maker = auth.type === 'oauth' ? 'With auth oauth the login' : 'auth.token'
+    throw invalid('headers', `${maker} makes the Authorization; take it out of the headers.`)
   }
   if (auth?.type === 'bearer' && auth.token === undefined && !hasToken) {
     throw invalid('auth.token', 'auth.token is required, or an Authorization among the headers.')

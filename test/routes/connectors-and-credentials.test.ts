@@ -106,6 +106,11 @@ t.test('connectors are made, shown without secrets, changed, tested and deleted'
     headers: { Authorization: 'Bearer t' },
   })
   t.same(down.auth, { type: 'bearer' }, 'the token may stand among the headers')
+  const token = { auth: { type: 'bearer', token: 'u' } }
+  t.match(await call('PATCH', `/v1/connectors/${down.id}`, token), {
+    status: 400,
+    body: { error: { param: 'headers' } },
+  })
   t.match(await call('POST', `/v1/connectors/${down.id}/test`), {
     status: 200,
     body: { ok: false, server: null, tools: NONE, error: 'Connection refused.' },
@@ -163,6 +168,11 @@ t.test('a connector with a bad field is refused, and the error names the field a
       { ...FILES, auth: { type: 'oauth' }, headers: { authorization: 'Bearer t' } },
       'headers',
       /the login makes the Authorization/,
+    ],
+    [
+      { ...FILES, auth: { type: 'bearer', token: 't' }, headers: { Authorization: 'Bearer u' } },
+      'headers',
+      /^auth\.token makes the Authorization/,
     ],
     [
       { name: 'a', transport: 'stdio', command: 'sh', env: { 'a-b': 'c' } },
