@@ -99,7 +99,8 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
   // Else its model is told that the call was not made, makes it again, and the person is asked again.
   if (reason === DRAINING && job.isApproved && isUnsent(ended))
     return deps.store.executions.putBack(active.fence, exec_id)
-  const settlement = job.isRepeat && isUnsent(ended) ? await settleLost(run, job) : ended
+  const truth = job.isRepeat && isUnsent(ended) ? await settleLost(run, job) : ended
+  const settlement = { ...truth, result: await toldOfEdit(truth.result, job) }
   job.result = settlement.result
   job.duration_ms = settlement.duration_ms
   if (reason === CANCELLED || (reason === undefined && travels)) {
@@ -183,7 +184,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }
   const overlay = await overlayFor(run, registry)
-  const settlement = await deps.executor.run({
+  return deps.executor.run({
     scope: { owner: active.turn.owner, admin: false },
     session_id: active.turn.session_id,
     exec_id,
@@ -196,7 +197,6 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
     onProgress: (progress) =>
       say(run, { type: 'tool_execution.progress', call_id: call.call_id, exec_id, ...progress }),
   })
-  return { ...settlement, result: await toldOfEdit(settlement.result, job) }
 }
 
 /** Bytes of an edit that a model is told of. */

@@ -1,5 +1,6 @@
 /** A turn that waits for a person has no owner: the events of its last owner must not be lost with it. */
 import { once } from 'node:events'
+import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
@@ -439,6 +440,34 @@ t.test('a call whose edit cannot be opened does not begin until a replica can op
   await eventually(() => types.includes('turn.completed'))
   const results = (await store.messages.ofTurn(turn)).find(({ role }) => role === 'tool')
   t.match(results?.parts, [{ outcome: 'ok' }, { outcome: 'ok' }])
+})
+
+t.test('of an edited call that does not stop, the model is told the edit, too', async (t) => {
+  const { replica, owner, turn, types } = await waiting(t)
+  await owner.drain(0)
+  const { executor, ...seen } = tools()
+  const { opened: isAsked, open } = gate()
+  const run = () => {
+    open()
+    return new Promise<never>(() => {})
+  }
+  const sealed = { seal: () => new Uint8Array([1]), open: () => ({ to: 'eve' }) }
+  const misfits = async () => null
+  const one = replica({ ...seen, sealed, executor: { ...executor, run, misfits } })
+  await one.decide(CALLER, turn, 'call_asks', { decision: 'approve', arguments: { to: 'eve' } })
+  await isAsked
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  await one.cancel(CALLER, turn, null)
+  await new Promise(setImmediate)
+  mock.timers.tick(3_000)
+  mock.timers.reset()
+  await eventually(() => types.includes('turn.cancelled'))
+  const results = (await store.messages.ofTurn(turn)).find(({ role }) => role === 'tool')
+  t.match(results?.parts[1], {
+    outcome: 'cancelled',
+    content: [{ text: /changed by .* to: {"to":"eve"}\]/ }],
+  })
 })
 
 t.test('a call that nobody approves in time is denied, and its turn goes on', async (t) => {
