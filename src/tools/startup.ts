@@ -55,7 +55,11 @@ interface ToolboxRulesDeps {
   log: Logger
 }
 
-type Reached = { setting: McpSetting; connector: Connector } & ({ tools: string[] } | { cause: string })
+/** `listed`: all that the server has · `tools`: what of it is offered */
+type Reached = { setting: McpSetting; connector: Connector } & (
+  | { listed: string[]; tools: string[] }
+  | { cause: string }
+)
 
 /** Makes the rules; nothing is reached before `check`. */
 export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
@@ -70,8 +74,8 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       // The door gives the server its time for each request. A limit for all of them would also count the time that a
       // busy machine takes to load the door's code.
       const list = await deps.mcp.list(deps.specFor(connector), { timeoutMs: ATTEMPT_MS })
-      const tools = list.tools.map(({ name }) => name).filter((name) => isOffered(connector, name))
-      return { setting, connector, tools }
+      const listed = list.tools.map(({ name }) => name)
+      return { setting, connector, listed, tools: listed.filter((name) => isOffered(connector, name)) }
     } catch (thrown) {
       const words = thrown instanceof McpError ? thrown.forOperator : thrown
       const cause = words instanceof Error ? words.message : String(words)
@@ -108,8 +112,9 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       if (unforeseen.length + down.length > 0) {
         throw new StartupError([...unforeseen, ...down], unforeseen.length > 0 ? EX_CONFIG : EX_UNAVAILABLE)
       }
-      for (const { setting, connector, tools } of up) {
+      for (const { setting, connector, listed, tools } of up) {
         if (tools.length === 0) log.warn(noTools(setting))
+        for (const glob of idleDenials(connector, listed)) log.warn(deniesNothing(glob, connector.name))
         listedAtStart.set(connector.id, tools)
         report(connector, tools, false)
       }
@@ -149,6 +154,9 @@ const moreTools = (count: number, server: string) => `${count} more tools came f
 const goneTool = (tool: string, server: string) =>
   `Tool '${oneLine(tool)}' was configured but is no longer available from MCP server '${server}'`
 
+const deniesNothing = (glob: string, server: string) =>
+  `'${glob}' in deny_tools of MCP server '${server}' is none of its tools: name them as the server does`
+
 const noTools = (server: Place & { name: string }) =>
   `MCP server '${server.name}' at ${placeOf(server)} returned no tools`
 
@@ -180,6 +188,13 @@ const unreachableBlock = (setting: McpSetting, cause: string): string =>
   ].join('\n')
 
 type Up = { setting: McpSetting; tools: string[] }
+
+/** What names a tool that is not there, perhaps by its canonical name. Other patterns may stand there as a precaution. */
+const idleDenials = ({ name, deny_tools }: Connector, listed: readonly string[]): string[] =>
+  deny_tools.filter((glob) => {
+    const isName = !/[*?]/.test(glob) || glob.startsWith(`${name}.`)
+    return isName && !listed.some((tool) => isOffered({ allow_tools: [glob], deny_tools: [] }, tool))
+  })
 
 /** A name with a server belongs to that server; a bare name belongs to every server and built-in that has it. */
 function configuredButAbsent(toolbox: Toolbox, up: readonly Up[], builtins: readonly string[]): string[] {

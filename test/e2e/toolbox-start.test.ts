@@ -112,6 +112,7 @@ t.test('a gateway with a good toolbox starts, logs what it made of it, and serve
     'absent',
     'later.tool',
   ]
+  const denied = ['everything.echo', '"everything.get-*"', 'delete', 'get-tiny-image', '"*_delete"']
   const file = `
 toolbox:
   tools:
@@ -120,7 +121,7 @@ ${tools.map((name) => `    - {name: ${name}}`).join('\n')}
   mcps:${MEMORY}
       mode: strict
       default_tool_config: {max_instances: 9, timeout: PT7S}
-    - {name: everything, transport: streamable_http, url: "${url}", mode: dynamic, default_tool_config: {timeout: PT9S}}
+    - {name: everything, transport: streamable_http, url: "${url}", mode: dynamic, default_tool_config: {timeout: PT9S}, deny_tools: [${denied.join(', ')}]}
     - {name: empty, transport: streamable_http, url: "${empty.url}", mode: strict}
     - {name: rig, transport: streamable_http, url: "${rig.url}", mode: dynamic, default_tool_config: {timeout: PT5S}}
 `
@@ -130,6 +131,14 @@ ${tools.map((name) => `    - {name: ${name}}`).join('\n')}
   t.match(one.said(`Tool 'gone${absent}'everything'`), [{ level: 40 }])
   t.equal(one.said(`MCP server 'empty' at ${empty.url} returned no tools`).length, 1)
   t.ok(one.log.some(({ msg, level }) => level === 40 && msg.startsWith(`Tool 'absent${absent}`)))
+  const idle = one.log.flatMap(
+    ({ msg }) => /^'(.*)' in deny_tools of MCP server 'everything' is none/.exec(msg)?.[1] ?? [],
+  )
+  t.strictSame(
+    idle,
+    ['everything.echo', 'everything.get-*', 'delete'],
+    'a denial that denies nothing is told',
+  )
   t.equal(one.said("Tool 'later.tool' is configured, but no MCP server 'later' is").length, 1)
   t.match(
     one.said('tool configuration merged').find(({ tool }) => tool === 'get-sum'),
