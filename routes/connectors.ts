@@ -60,7 +60,7 @@ const Auth = {
     ),
     Type.Object({ type: Type.Literal('bearer'), token: Type.Optional(Secret) }, closed),
   ),
-  description: 'The token of `bearer` may also stand in headers, as Authorization',
+  description: 'The token of `bearer` may stand in headers instead, as Authorization',
 }
 const Limits = Type.Object(
   {

@@ -24,7 +24,7 @@ export interface ConnectorInput {
   command?: string
   args?: string[]
   env?: Record<string, string>
-  /** The token of `bearer` may also stand in the headers */
+  /** The token of `bearer` may stand in the headers instead */
   auth?: {
     type: Connector['auth']['type']
     token?: string
