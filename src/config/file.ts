@@ -186,30 +186,30 @@ function resolved(document: Document): unknown {
   }
 }
 
-/** Throws if the document is not valid YAML, or its aliases do not resolve. */
-function contentOf(document: Document): unknown {
+/** `key`: of the document as a whole. Throws if it is not valid YAML, or its aliases do not resolve. */
+function contentOf(document: Document, key?: string | number): unknown {
   const [mistake] = mistakesIn(document)
   if (mistake) throw new Error(mistake.code)
-  const { visit, isNode } = loadYaml()
+  const { visit, isPair } = loadYaml()
   visit(document, {
-    Scalar: (_, node) => keepAsWritten('number', node),
-    Pair(_, { key, value }) {
-      if (!TEXTS.has((key as YamlScalar).value) || !isNode(value)) return
-      visit(value, { Scalar: (_, node) => keepAsWritten('boolean', node) })
+    Scalar(_, node, parents) {
+      const keys = parents.filter(isPair).map((pair) => (pair.key as YamlScalar).value)
+      keepAsWritten(node, [key, ...keys].some(isOfTexts))
     },
   })
   return document.toJS()
 }
 
-/** Fields whose values all become texts. */
-const TEXTS: ReadonlySet<unknown> = new Set(['args', 'env', 'headers'])
+/** Whether all values below the key become texts. */
+const isOfTexts = (key: unknown): boolean => key === 'args' || key === 'env' || key === 'headers'
 
 /**
- * Keeps `2.0`, `0012`, numbers of 20 digits and a program's `True` as texts: read and written again, a key, a header or
- * a variable would become another one.
+ * Keeps `2.0`, `0012`, numbers of 20 digits, and a program's `True`, as texts: read and written again, a key, a header
+ * or a variable would become another one.
  */
-function keepAsWritten(type: 'number' | 'boolean', node: YamlScalar): void {
-  if (typeof node.value === type && String(node.value) !== node.source) node.value = node.source
+function keepAsWritten(node: YamlScalar, isText: boolean): void {
+  const isRead = typeof node.value === 'number' || (isText && typeof node.value === 'boolean')
+  if (isRead && String(node.value) !== node.source) node.value = node.source
 }
 
 /** A key without a value (`tools:`) is as good as absent, but its name must be a known one. */
@@ -247,7 +247,7 @@ export function override(root: Record<string, unknown>, name: string, text: stri
     const container = at as Record<string | number, unknown>
     const isLast = i === steps.length - 1
     if (isLast && takesText(schema) && isQuoted(text)) return { path: name, ...QUOTED }
-    if (isLast) container[found.key] = fitted(schema, text)
+    if (isLast) container[found.key] = fitted(found, text)
     else container[found.key] ??= typeNames(schema).includes('object') ? {} : []
     at = container[found.key]
   }
@@ -284,13 +284,13 @@ const takesText = (schema: Schema): boolean =>
   typeNames(schema).includes('string') || Array.isArray(schema.enum)
 
 /** Text stays text if the schema takes text; a list may be written with commas; everything else is YAML. */
-function fitted(schema: Schema, given: string): unknown {
+function fitted({ key, schema }: Found, given: string): unknown {
   if (takesText(schema)) return given
   // An env file may have kept the quotes around the whole.
   const text = /^(["'])((?:(?!\1).)*)\1$/s.exec(given)?.[2] ?? given
   let value: unknown = text
   try {
-    value = contentOf(documentOf(text))
+    value = contentOf(documentOf(text), key)
   } catch {
     // `*_delete, old_*` begins like an alias and is none. Unbalanced brackets and quotes stay a mistake, so the text
     // stays text.

@@ -177,8 +177,8 @@ toolbox:
       J: 'true',
     }
     t.same(config.toolbox.mcps[0]?.env, env)
-    const args = load({ BATON__TOOLBOX__MCPS__0__ARGS: '[--api, 2.0]' }, yaml).config.toolbox.mcps[0]?.args
-    t.same(args, ['--api', '2.0'])
+    const variable = { BATON__TOOLBOX__MCPS__0__ARGS: '[--api, 2.0, True]' }
+    t.same(load(variable, yaml).config.toolbox.mcps[0]?.args, ['--api', '2.0', 'True'])
     t.match(problems({}, 'toolbox: {max_concurrent: 5.0}'), [{ problem: /whole number/ }])
   },
 )
