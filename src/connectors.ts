@@ -116,9 +116,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     if (deps.config.toolbox.mcps.some((mcp) => mcp.name === name)) throw taken(name)
   }
 
-  /** `url`: the address that is given now. One that is stored is checked whenever it is asked for something. */
-  async function check(input: ConnectorInput, url: string | undefined): Promise<void> {
-    assertShape(input)
+  /** `given`: what of it is given now. An address that is stored is checked whenever it is asked for something. */
+  async function check(input: ConnectorInput, given: ConnectorPatch): Promise<void> {
+    assertShape(input, given)
     if (input.transport === 'stdio' && !deps.config.allowStdioConnectors) {
       throw new BatonError(
         'forbidden',
@@ -126,13 +126,13 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
         { param: 'transport' },
       )
     }
-    if (url !== undefined) await deps.assertUrl(url).catch(refuseAt('url'))
+    if (given.url !== undefined) await deps.assertUrl(given.url).catch(refuseAt('url'))
   }
 
   async function create(caller: Caller, input: ConnectorInput): Promise<ConnectorView> {
     assertNotConfigured(input.name)
     assertLimits(input)
-    await check(input, input.url)
+    await check(input, input)
     const { owner } = caller
     const made = rowOf(vault, { id: newId('con'), owner, origin: 'api' }, input)
     const connector = await store.connectors.create(made, entryOf(caller, 'connector.create', made))
@@ -146,7 +146,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     // A connector that was there before the configuration took its name keeps the name.
     if (input.name !== before.name) assertNotConfigured(input.name)
     assertLimits(patch)
-    await check(input, patch.url)
+    await check(input, patch)
     const after = rowOf(vault, before, input, login)
     const entry = entryOf(caller, 'connector.update', after)
     const connector = await store.connectors

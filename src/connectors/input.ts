@@ -24,8 +24,8 @@ const LONGEST_TIMEOUT = 'PT1H'
  */
 const MOST_STARS = 1000
 
-/** Throws invalid_request at the first field that is wrong. */
-export function assertShape(input: ConnectorInput): void {
+/** `given`: what of it is given now. Throws invalid_request at the first field that is wrong. */
+export function assertShape(input: ConnectorInput, given: ConnectorPatch): void {
   const { transport, auth } = input
   const [first] = shapeProblems(input)
   if (first) throw invalid(first.path, inWords(first))
@@ -33,9 +33,13 @@ export function assertShape(input: ConnectorInput): void {
     throw invalid('auth', 'auth does not belong to transport stdio; leave it out.')
   }
   const hasToken = Object.keys(input.headers ?? {}).some((name) => name.toLowerCase() === 'authorization')
-  if (hasToken && (auth?.type === 'oauth' || auth?.token !== undefined)) {
-    const maker = auth.type === 'oauth' ? 'With auth oauth the login' : 'auth.token'
-    throw invalid('headers', `${maker} makes the Authorization; take it out of the headers.`)
+  if (auth?.type === 'oauth' && hasToken) {
+    throw invalid('headers', 'With auth oauth the login makes the Authorization; take it out of the headers.')
+  }
+  // One that was stored with both, before that was refused, can be changed otherwise.
+  const isGiven = given.auth !== undefined || given.headers !== undefined
+  if (auth?.token !== undefined && hasToken && isGiven) {
+    throw invalid('headers', 'auth.token makes the Authorization; take it out of the headers.')
   }
   if (auth?.type === 'bearer' && auth.token === undefined && !hasToken) {
     throw invalid('auth.token', 'auth.token is required, or an Authorization among the headers.')

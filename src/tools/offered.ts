@@ -4,10 +4,7 @@ import type { Connector } from '../store/store.ts'
 import { inSlices } from '../within.ts'
 
 /** Whether the lists let a tool through: named by `allow_tools` if there are any, not by `deny_tools`. */
-export function isOffered(
-  { allow_tools, deny_tools }: Pick<Connector, 'allow_tools' | 'deny_tools'>,
-  tool: string,
-): boolean {
+export function isOffered({ allow_tools, deny_tools }: Connector, tool: string): boolean {
   const isAllowed = allow_tools.length === 0 || testsOf(allow_tools).some((fits) => fits(tool))
   return isAllowed && !testsOf(deny_tools).some((fits) => fits(tool))
 }

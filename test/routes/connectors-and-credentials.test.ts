@@ -1,8 +1,9 @@
 /** What owners keep beside sessions: connectors, credentials and logins. */
 import t from 'tap'
+import { sealConnector } from '../../src/credentials/connector-secret.ts'
 import { credentialView } from '../../src/credentials/credentials.ts'
 import { NONE } from '../patterns.ts'
-import { gateway } from './gateway.ts'
+import { gateway, vault } from './gateway.ts'
 import { FILES, gatewayOnStore } from './gateway-on-store.ts'
 
 const g = await gatewayOnStore(t)
@@ -107,10 +108,19 @@ t.test('connectors are made, shown without secrets, changed, tested and deleted'
   })
   t.same(down.auth, { type: 'bearer' }, 'the token may stand among the headers')
   const token = { auth: { type: 'bearer', token: 'u' } }
-  t.match(await call('PATCH', `/v1/connectors/${down.id}`, token), {
-    status: 400,
-    body: { error: { param: 'headers' } },
-  })
+  const both = { status: 400, body: { error: { param: 'headers' } } }
+  t.match(await call('PATCH', `/v1/connectors/${down.id}`, token), both)
+  const scope = { owner: 'local', admin: true }
+  const row = await store.connectors.get(scope, down.id)
+  if (!row) throw new Error('the connector is gone')
+  const held = { headers: { Authorization: 'Bearer t' }, env: {}, bearer: 'u' }
+  await store.connectors.update(scope, row, { secret: sealConnector(vault, row, held) })
+  t.match(await call('PATCH', `/v1/connectors/${down.id}`, { pin: 'block' }), { body: { pin: 'block' } })
+  t.match(
+    await call('PATCH', `/v1/connectors/${down.id}`, { headers: held.headers }),
+    both,
+    'what is given now is checked',
+  )
   t.match(await call('POST', `/v1/connectors/${down.id}/test`), {
     status: 200,
     body: { ok: false, server: null, tools: NONE, error: 'Connection refused.' },
