@@ -55,11 +55,7 @@ interface ToolboxRulesDeps {
   log: Logger
 }
 
-/** `listed`: all that the server has · `tools`: what of it is offered */
-type Reached = { setting: McpSetting; connector: Connector } & (
-  | { listed: string[]; tools: string[] }
-  | { cause: string }
-)
+type Reached = { setting: McpSetting; connector: Connector } & ({ tools: string[] } | { cause: string })
 
 /** Makes the rules; nothing is reached before `check`. */
 export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
@@ -74,8 +70,9 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       // The door gives the server its time for each request. A limit for all of them would also count the time that a
       // busy machine takes to load the door's code.
       const list = await deps.mcp.list(deps.specFor(connector), { timeoutMs: ATTEMPT_MS })
-      const listed = list.tools.map(({ name }) => name)
-      return { setting, connector, listed, tools: listed.filter((name) => isOffered(connector, name)) }
+      const names = list.tools.map(({ name }) => name)
+      for (const denial of idleDenials(connector, names)) log.warn(deniesNothing(denial, connector.name))
+      return { setting, connector, tools: names.filter((name) => isOffered(connector, name)) }
     } catch (thrown) {
       const words = thrown instanceof McpError ? thrown.forOperator : thrown
       const cause = words instanceof Error ? words.message : String(words)
@@ -112,9 +109,8 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       if (unforeseen.length + down.length > 0) {
         throw new StartupError([...unforeseen, ...down], unforeseen.length > 0 ? EX_CONFIG : EX_UNAVAILABLE)
       }
-      for (const { setting, connector, listed, tools } of up) {
+      for (const { setting, connector, tools } of up) {
         if (tools.length === 0) log.warn(noTools(setting))
-        for (const glob of idleDenials(connector, listed)) log.warn(deniesNothing(glob, connector.name))
         listedAtStart.set(connector.id, tools)
         report(connector, tools, false)
       }
@@ -154,8 +150,8 @@ const moreTools = (count: number, server: string) => `${count} more tools came f
 const goneTool = (tool: string, server: string) =>
   `Tool '${oneLine(tool)}' was configured but is no longer available from MCP server '${server}'`
 
-const deniesNothing = (glob: string, server: string) =>
-  `'${glob}' in deny_tools of MCP server '${server}' is none of its tools: name them as the server does`
+const deniesNothing = (denial: string, server: string) =>
+  `'${denial}' in deny_tools of MCP server '${server}' is none of its tools: name them as the server does`
 
 const noTools = (server: Place & { name: string }) =>
   `MCP server '${server.name}' at ${placeOf(server)} returned no tools`
@@ -189,12 +185,13 @@ const unreachableBlock = (setting: McpSetting, cause: string): string =>
 
 type Up = { setting: McpSetting; tools: string[] }
 
-/** What names a tool that is not there, perhaps by its canonical name. Other patterns may stand there as a precaution. */
-const idleDenials = ({ name, deny_tools }: Connector, listed: readonly string[]): string[] =>
-  deny_tools.filter((glob) => {
-    const isName = !/[*?]/.test(glob) || glob.startsWith(`${name}.`)
-    return isName && !listed.some((tool) => isOffered({ allow_tools: [glob], deny_tools: [] }, tool))
-  })
+/** What denies nothing: canonical names, as `toolbox.tools` has them, and slips. Other globs may be a precaution. */
+function idleDenials({ name, deny_tools }: Connector, tools: readonly string[]): string[] {
+  const isCanonical = (text: string) => text.startsWith(`${name}.`)
+  const isIdle = (glob: string) =>
+    /[*?]/.test(glob) ? isCanonical(glob) && !tools.some(isCanonical) : !tools.includes(glob)
+  return deny_tools.filter(isIdle)
+}
 
 /** A name with a server belongs to that server; a bare name belongs to every server and built-in that has it. */
 function configuredButAbsent(toolbox: Toolbox, up: readonly Up[], builtins: readonly string[]): string[] {
