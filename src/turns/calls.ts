@@ -44,10 +44,11 @@ export async function planCalls(
   const { active, deps } = run
   const connectors = await connectorsOf(run)
   const opened = calls.map(async (call, i) => {
-    const job = newJob(call, newId('exec'), overlay, connectors)
+    const job = newJob(call, undefined, overlay, connectors)
     const { declared, connector } = job
     const isSound = i < MOST_CALLS && declared !== undefined && call.arguments_text === undefined
     job.waits = isSound && deps.policy.needsApproval(declared.tool, connector)
+    job.repeatable = isSound && deps.policy.isRepeatable(declared.tool, connector)
     const execution: NewExecution = {
       id: job.exec_id,
       turn_id: active.turn.id,
@@ -58,7 +59,7 @@ export async function planCalls(
       tools_revision: overlay.revision,
       arguments: await redactJson(call.arguments),
       state: job.waits ? 'awaiting_approval' : 'started',
-      repeatable: isSound && deps.policy.isRepeatable(declared.tool, connector),
+      repeatable: job.repeatable,
       ...(job.waits ? { lapses_in: deps.settings.approvalSeconds } : {}),
     }
     return { job, execution }
@@ -92,7 +93,7 @@ export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Prom
   const step = { ...run, index: open.index }
   const jobs = open.calls.map(async (call, i) => {
     const row = rows.get(call.call_id)
-    const job = newJob(call, row?.id ?? newId('exec'), overlay, connectors)
+    const job = newJob(call, row, overlay, connectors)
     const fate = await takeUp(step, job, row, fateOf(job, row, i, turn))
     if (fate === 'settled') {
       const completed = completion(step, job)
@@ -114,7 +115,7 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
   const rows = await ledgerOf(run, 'told')
   const jobs = open.calls.map(async (call, i) => {
     const row = rows.get(call.call_id)
-    const job = newJob(call, row?.id ?? newId('exec'))
+    const job = newJob(call, row)
     await applyFate(run, job, fateOf(job, row, i, null))
     return job
   })
@@ -141,16 +142,17 @@ async function ledgerOf(
   return new Map(rows.map((row) => [row.call_id, row]))
 }
 
-/** No overlay: the call is not to run. */
+/** Without a row the call is new; without an overlay it is not to run. */
 function newJob(
   call: ToolCallPart,
-  exec_id: string,
+  row: Execution | undefined,
   overlay?: Overlay,
   connectors?: ReadonlyMap<string, Connector>,
 ): Job {
   const declared = overlay?.byExposed.get(exposedName(call.name))
   const connector = connectors?.get(declared?.tool.connector_id ?? '') ?? null
-  return { call, exec_id, declared, connector, waits: false, said: new Set() }
+  const { id: exec_id = newId('exec'), repeatable = false } = row ?? {}
+  return { call, exec_id, declared, connector, repeatable, waits: false, said: new Set() }
 }
 
 /** Writes the fate into the job; a job that is to run stays as it is. */
@@ -176,13 +178,8 @@ async function takeUp(run: Run, job: Job, row: Execution | undefined, fate: Fate
  * An approved edit is what runs, also when the call is repeated. It is decrypted first: after `begin` the call counts
  * as run. So one that was approved does not begin in a turn that is told to stop, which would not send it.
  */
-async function begin(
-  { deps, active }: Run,
-  job: Job,
-  { id, approval, state, repeatable }: Execution,
-): Promise<void> {
-  if (state === 'started' && repeatable) job.isRepeat = true
-  if (state === 'awaiting_approval') job.isApproved = true
+async function begin({ deps, active }: Run, job: Job, { id, approval, state }: Execution): Promise<void> {
+  job.stateBefore = state
   const edit = approval?.sealed_arguments
   if (edit) job.edited = deps.sealed.open(edit, id)
   if (approval) active.stop.signal.throwIfAborted()

@@ -6,7 +6,7 @@ import type { TurnEventBody } from '../chat/event.ts'
 import { canonicalJson } from '../chat/json.ts'
 import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
 import { logLine } from '../log.ts'
-import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../store/store.ts'
+import type { AnnouncedEvent, Connector, Execution, RegistryTool, Settlement } from '../store/store.ts'
 import { cutUtf8 } from '../text.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
 import { redactJson, redactText } from '../tools/redact.ts'
@@ -28,10 +28,10 @@ export interface Job {
   edited?: Record<string, unknown>
   /** A person is to say whether it may run */
   waits: boolean
-  /** An owner that is gone had begun it, and may have made it */
-  isRepeat?: true
-  /** A person has approved it, and no owner had begun it before */
-  isApproved?: true
+  /** As its row says: an owner that takes it up may make it again */
+  repeatable: boolean
+  /** Its row's state before it was taken up: `started` if an owner that is gone had begun it, and may have made it */
+  stateBefore?: Execution['state']
   /** Not in the ledger yet: the next commit writes it */
   settlement?: Settlement
   result?: ToolResultPart
@@ -95,11 +95,17 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
   active.calls.delete(call.call_id)
   const travels = countDown()
   const { reason } = active.stop.signal
-  if (reason === OWNER_LOST || (reason === DRAINING && isCutShort(run, job, ended))) return
-  // Else its model is told that the call was not made, makes it again, and the person is asked again.
-  if (reason === DRAINING && job.isApproved && isUnsent(ended))
-    return deps.store.executions.putBack(active.fence, exec_id)
-  const truth = job.isRepeat && isUnsent(ended) ? await settleLost(run, job) : ended
+  if (reason === OWNER_LOST) return
+  // It was stopped before it was sent, while it waited for a slot, say.
+  const isUnsent = ended.outcome === 'cancelled' && ended.duration_ms === 0
+  if (reason === DRAINING && ended.outcome === 'cancelled') {
+    // Told that the call was not made, its model would make it again, and the person would be asked again.
+    if (isUnsent && job.stateBefore === 'awaiting_approval')
+      return deps.store.executions.putBack(active.fence, exec_id)
+    // Left open: the next owner makes it again, or says that its outcome is unknown, which is untrue of one not made.
+    if (!isUnsent || job.repeatable) return
+  }
+  const truth = isUnsent && job.stateBefore === 'started' ? await settleLost(run, job) : ended
   const settlement = { ...truth, result: await toldOfEdit(truth.result, job) }
   job.result = settlement.result
   job.duration_ms = settlement.duration_ms
@@ -112,25 +118,8 @@ export async function runJob(run: Run, job: Job, room: MediaRoom, countDown: () 
   sayAhead(run, job, completion(run, job))
 }
 
-/** It was stopped before it was sent, while it waited for a slot, say. */
-const isUnsent = ({ outcome, duration_ms }: Settlement): boolean =>
-  outcome === 'cancelled' && duration_ms === 0
-
 const settleLost = ({ deps }: Run, { call, exec_id }: Job): Promise<Settlement> =>
   deps.executor.settleUnrun(call, exec_id, LOST.outcome, LOST.text)
-
-/**
- * A call that a drain cut short has no result here: the next owner makes it again, or says that its outcome is unknown.
- * That would be untrue of a call that was not made, as one that waited for a slot.
- */
-function isCutShort(
-  { deps }: Run,
-  { declared, connector }: Job,
-  { outcome, duration_ms }: Settlement,
-): boolean {
-  if (outcome !== 'cancelled') return false
-  return duration_ms > 0 || (declared !== undefined && deps.policy.isRepeatable(declared.tool, connector))
-}
 
 /**
  * Counts and logs a call's end, once the ledger has it: an end that the ledger lacks is settled and counted by the next

@@ -228,7 +228,8 @@ t.test(
     const turn = await lost()
     const waits = gate()
     async function run({ call: { call_id }, call, exec_id, signal }: ExecutorCall) {
-      if (call_id !== 'call_look') return settled(call, exec_id, 'cancelled', 0)
+      // No such tool, or no JSON
+      if (call_id !== 'call_look') return settled(call, exec_id, 'error', 0)
       waits.open()
       await unlessAborted(signal, new Promise(() => {})).catch(() => {})
       return settled(call, exec_id, 'cancelled', 0)
@@ -240,8 +241,8 @@ t.test(
     })
     t.match(others, [
       { name: 'look', ...UNKNOWN },
-      { name: 'write', outcome: 'cancelled' },
-      { name: 'unknown', outcome: 'cancelled' },
+      { name: 'write', outcome: 'error' },
+      { name: 'unknown', outcome: 'error' },
       { name: 'gone.look', ...UNKNOWN },
       { name: 'gone.write', ...UNKNOWN },
     ])

@@ -398,14 +398,19 @@ t.test('an approved call that waits for a slot as its owner leaves is made by th
   const { replica, owner, turn, types } = await waiting(t)
   // Else it would take the call up before that is looked at below.
   await owner.drain(0)
-  const { executor, ...seen } = tools()
+  const { executor, policy, ...seen } = tools()
   const { opened: isAsked, open } = gate()
   const run: typeof executor.run = async ({ call, exec_id, signal }) => {
     open()
     await once(signal, 'abort')
     return settled(call, exec_id, 'cancelled', 0)
   }
-  const leaving = replica({ ...seen, executor: { ...executor, run } })
+  // Its tool's hints have changed since the call was written down.
+  const leaving = replica({
+    ...seen,
+    policy: { ...policy, isRepeatable: () => true },
+    executor: { ...executor, run },
+  })
   await leaving.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
   await isAsked
   await leaving.drain(0)

@@ -17,6 +17,7 @@ const job = (rest: Partial<Job> = {}): Job => {
     declared: {} as DeclaredTool,
     connector,
     waits: false,
+    repeatable: false,
     said: new Set(),
     ...rest,
   }
