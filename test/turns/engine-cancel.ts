@@ -195,6 +195,8 @@ t.test('a turn that is cancelled as its step is committed stops its calls and wa
   mock.timers.reset()
   await eventually(() => types.includes('turn.cancelled'))
   t.strictSame(stopped, [true], 'the call’s signal is aborted before the executor sends anything')
+  const [row] = await store.executions.ofTurn(turn.id)
+  t.ok(row?.duration_ms, 'a call that did not return may have been made')
 })
 
 t.test('a cancel at another replica stops the model call at the turn’s owner', async (t) => {
