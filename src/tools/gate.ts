@@ -18,14 +18,15 @@ export interface Gate {
 
 export interface GateOptions {
   slots: Slots
-  /** Calls that may wait for one tool */
-  queueLimit?: number
   queueMs: number
   metrics: Pick<Metrics, 'toolAsked' | 'toolEntered' | 'toolLeft' | 'toolWaits' | 'toolRefused'>
 }
 
+/** Calls that may wait for one tool. */
+const QUEUE_LIMIT = 64
+
 export function createGate(options: GateOptions): Gate {
-  const { slots, queueLimit = 64, queueMs, metrics } = options
+  const { slots, queueMs, metrics } = options
   /** Who waits for a slot, by ticket */
   const waiting = new Map<string, () => void>()
   let last = 0
@@ -47,7 +48,7 @@ export function createGate(options: GateOptions): Gate {
     })
     const over = new AbortController()
     try {
-      const answer = await slots.enter(ticket, queueLimit)
+      const answer = await slots.enter(ticket, QUEUE_LIMIT)
       if (answer !== 'line') return answer
       metrics.toolWaits(1)
       const late = pause(queueMs, over.signal).then(() => 'late' as const)
@@ -73,7 +74,7 @@ export function createGate(options: GateOptions): Gate {
         metrics.toolRefused(name)
         throw new ToolBusy(
           answer === 'full'
-            ? `${name} is busy: ${queueLimit} calls wait for it already.`
+            ? `${name} is busy: ${QUEUE_LIMIT} calls wait for it already.`
             : `${name} is busy: no slot came free within ${queueMs / 1000} s.`,
         )
       } catch (reason) {
