@@ -46,7 +46,7 @@ export interface ExecutorDeps {
   builtins: readonly Builtin[]
   specFor(connector: Connector): McpServerSpec
   log: Pick<Logger, 'error'>
-  /** Waits for a free slot of the tool; throws `ToolBusy` when the queue's deadline passes. */
+  /** Waits for a free slot of the tool; throws `ToolBusy` when the queue's deadline passes, or the signal's reason. */
   slot(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
   /** The tool may be called again, whatever became of a call (ToolboxPolicy) */
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
@@ -82,7 +82,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
   const builtins = new Map(deps.builtins.map((builtin) => [builtin.name, builtin]))
 
   async function attempt(execution: ExecutorCall): Promise<Attempt> {
-    const { call, declared, signal } = execution
+    const { call, declared } = execution
     if (!declared)
       return failure('error', `There is no tool ${call.name} in this conversation; it was not called.`)
     if (call.arguments_text !== undefined) {
@@ -93,7 +93,6 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     const { problems, value } = await validator.read(declared.tool.input_schema, args)
     const misfit = misfitOf(problems, declared.rename)
     if (misfit) return failure('error', `${misfit} Nothing was called.`)
-    if (signal.aborted) return failure('cancelled', 'The call was cancelled before it was sent.')
     // A text that was read may hold names that the model was given, too.
     return send(execution, declared, ownNames(value, declared.rename))
   }

@@ -37,7 +37,10 @@ function setUp({ answer = ok, deps = {} }: Given = {}) {
     },
     builtins: [inspectToolOutput],
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
-    slot: async () => () => {},
+    async slot(_tool, _connector, signal) {
+      signal.throwIfAborted()
+      return () => {}
+    },
     isRepeatable: createToolboxPolicy(toolbox({})).isRepeatable,
     log: pino({ level: 'silent' }),
     ...deps,
