@@ -201,12 +201,9 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   if (broken) throw broken.reason
   await withdraw(run, waiting)
   const areSettled = jobs.every(({ result }) => result !== undefined)
-  if (active.stop.signal.aborted && !(active.stop.signal.reason === DRAINING && areSettled)) {
-    return stopHere(run, jobs)
-  }
-  if (waiting.some((job) => !job.result)) {
-    return (await takeUpDecided(run, jobs)) ? settleAll(run, jobs) : awaitInput(run, jobs)
-  }
+  const { aborted, reason } = active.stop.signal
+  if (aborted && !(reason === DRAINING && areSettled)) return stopHere(run, jobs)
+  if (!areSettled) return (await takeUpDecided(run, jobs)) ? settleAll(run, jobs) : awaitInput(run, jobs)
   const end = endOfSteps(run)
   await commitResults(run, jobs, end)
   return end === undefined
