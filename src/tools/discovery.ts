@@ -97,16 +97,15 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     const watch = watchOf(connector)
     const ms = deadlineMs === 'budget' ? waitOutMs(connector) : deadlineMs
     const came = await within(ms, watch.answer(wanted, ms))
-    const { failure } = watch
-    const answer = came ?? (failure === null ? null : { failure })
-    if (!answer || 'failure' in answer) {
-      const older = await lastList({ store, mcp }, watch.spec.key)
-      if (answer && !watch.isFoundSince(wanted.seen))
-        return serverWith(binding, older, 'away', answer.failure)
-      return serverWith(binding, older, 'pending', `${connector.name} is not ready yet`)
+    if (came && 'list' in came) {
+      const mark = mcp.cached(watch.spec.key)?.hash === came.list.hash ? markOf(binding) : null
+      return { ...serverWith(binding, came.list, 'live', null), mark }
     }
-    const mark = mcp.cached(watch.spec.key)?.hash === answer.list.hash ? markOf(binding) : null
-    return { ...serverWith(binding, answer.list, 'live', null), mark }
+    const failure = came?.failure ?? watch.failure
+    const older = await lastList({ store, mcp }, watch.spec.key)
+    return failure !== null && !watch.isFoundSince(wanted.seen)
+      ? serverWith(binding, older, 'away', failure)
+      : serverWith(binding, older, 'pending', `${connector.name} is not ready yet`)
   }
 
   function markOf({ connector, alias }: Bound): string | null {
