@@ -63,8 +63,9 @@ const EXPOSED = ['Location', 'x-baton-turn', 'x-request-id', 'Idempotent-Replaye
 
 /** Builds the app; the caller listens and closes. Closing ends all event streams first. */
 export async function buildHttp(deps: HttpDeps): Promise<App> {
+  const { pingMs = PING_MS } = deps
   const answered = (reply: FastifyReply) => noteAnswer(deps, reply)
-  const streams = createStreams({ ...deps, authenticate: deps.auth.authenticate, answered })
+  const streams = createStreams({ ...deps, pingMs, authenticate: deps.auth.authenticate, answered })
   const log: FastifyBaseLogger = deps.log
   const hardening = hardeningHeaders()
   const app: App = Fastify({
@@ -105,7 +106,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
-  const refusalOf = watchConnections(app.server, streams.closing, STUCK_PINGS * (deps.pingMs ?? PING_MS))
+  const refusalOf = watchConnections(app.server, streams.closing, STUCK_PINGS * pingMs)
   // A header `Expect` with an unknown value is ignored: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())

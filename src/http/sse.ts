@@ -46,8 +46,8 @@ interface StreamOptions {
   answered(reply: FastifyReply): void
   /** Called at each ping and, while events go out, each second: throws unauthenticated once the key may call no more */
   authenticate(headers: IncomingHttpHeaders): Promise<unknown>
-  /** Default PING_MS */
-  pingMs?: number | undefined
+  /** Milliseconds between two pings */
+  pingMs: number
 }
 
 export const PING_MS = 15_000
@@ -64,7 +64,7 @@ const KEY_WAIT_MS = 250
 const CLOSE_MS = 1000
 
 export function createStreams(options: StreamOptions): Streams {
-  const { log, metrics, answered, authenticate, pingMs = PING_MS } = options
+  const { log, metrics, answered, authenticate, pingMs } = options
   const shutdown = new AbortController()
   /**
    * One function for each client that lets it go. A set, since an AbortSignal searches all its listeners for each one
