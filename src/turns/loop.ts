@@ -8,7 +8,7 @@ import { isBlank, type Message } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
 import { asBatonError, BatonError, isUnavailable } from '../errors.ts'
 import { logLine } from '../log.ts'
-import type { AnnouncedEvent, Turn, TurnEnd, TurnStart } from '../store/store.ts'
+import type { AnnouncedEvent, Binding, Turn, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
 import { SERVER_WAIT_MS } from '../tools/session-tools.ts'
 import { unlessAborted } from '../within.ts'
@@ -182,24 +182,26 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
 type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'bound' | 'serverWaitMs'>
 
 /** A turn that begins where it was opened has everything; only its servers may have to be waited for. */
-async function fromStart({ tools }: LoopDeps, start: TurnStart): Promise<Loaded> {
+async function fromStart(deps: LoopDeps, start: TurnStart): Promise<Loaded> {
   const { session, history, bindings, bound } = start
-  if (start.registry) tools.keep(start.registry)
-  const waited = await tools.bringUpToDate(session.id, SERVER_WAIT_MS, bindings)
-  const registry = await tools.current(session.id)
+  if (start.registry) deps.tools.keep(start.registry)
+  const { registry, serverWaitMs } = await upToDate(deps, session.id, bindings)
   // If the registry has moved since the turn was opened, a new binding may be the cause. What is kept here may have moved
   // before the opening's answer came.
   const isSame = registry.revision === session.tools_revision
   const connectors = isSame ? connectorsIn(bindings, registry.revision, bound) : null
-  return { history, registry, connectors, bound, serverWaitMs: SERVER_WAIT_MS - waited }
+  return { history, registry, connectors, bound, serverWaitMs }
 }
 
-async function fromStore({ store, tools }: LoopDeps, session: string): Promise<Loaded> {
-  const [history, waited] = await Promise.all([
-    store.messages.after(session, 0),
-    tools.bringUpToDate(session, SERVER_WAIT_MS),
-  ])
-  return { history, registry: null, connectors: null, bound: '', serverWaitMs: SERVER_WAIT_MS - waited }
+async function fromStore(deps: LoopDeps, session: string): Promise<Loaded> {
+  const [history, tools] = await Promise.all([deps.store.messages.after(session, 0), upToDate(deps, session)])
+  return { history, ...tools, connectors: null, bound: '' }
+}
+
+/** The session's tools with what its servers list now, as far as the turn may wait for that. */
+async function upToDate({ tools }: LoopDeps, session: string, bindings?: readonly Binding[]) {
+  const waited = await tools.bringUpToDate(session, SERVER_WAIT_MS, bindings)
+  return { registry: await tools.current(session), serverWaitMs: SERVER_WAIT_MS - waited }
 }
 
 async function steps(run: Run): Promise<void> {

@@ -41,7 +41,7 @@ export interface Prepared {
 /**
  * The request for the turn's current step. Asks for the provider's list of models without waiting: later steps have it.
  */
-export async function prepareStep(run: Run, registry: RegistryRow): Promise<Prepared> {
+export async function prepareStep(run: Run): Promise<Prepared> {
   const prepared = await prepare(run.deps, {
     session: run.session,
     provider: run.provider,
@@ -49,7 +49,7 @@ export async function prepareStep(run: Run, registry: RegistryRow): Promise<Prep
     credential: run.credential,
     history: contextOf(run),
     stored: run.history,
-    registry,
+    registry: run.registry,
     refused: run.refused,
     followUp: run.index > 0,
   })

@@ -36,7 +36,7 @@ export interface Run {
   readonly history: Message[]
   /** History up to acceptance with the turn's context edits applied */
   edited: readonly MessageInput[]
-  registry: RegistryRow | null
+  registry: RegistryRow
   /**
    * The bound connectors, and the registry's revision and `bound` that they were read under. Both, since the registry may
    * have come from memory and be newer than `bound` (Registries.keep).
@@ -114,8 +114,8 @@ export const connectorsIn = (
 
 /** The session's connectors by id, read again only when its registry or one of them has moved since the step before. */
 export async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {
-  const revision = run.registry?.revision ?? -1
-  const { bound, connectors: known } = run
+  const { registry, bound, connectors: known } = run
+  const { revision } = registry
   if (known?.revision === revision && known.bound === bound) return known.byId
   const bindings = await run.deps.store.connectors.bindings(run.active.turn.session_id)
   run.connectors = connectorsIn(bindings, revision, bound)

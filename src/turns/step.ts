@@ -50,15 +50,14 @@ async function prepareNewest(run: Run): Promise<Prepared> {
     run.heardRevision = deps.tools.latestRevision(active.turn.session_id)
     await readNew(run)
   }
-  const registry = run.registry ?? (await deps.tools.current(active.turn.session_id))
-  return prepareStep(run, registry)
+  return prepareStep(run)
 }
 
 async function readNew(run: Run): Promise<void> {
   const { active, deps } = run
   const lastSeq = run.history.at(-1)?.seq ?? 0
-  const known = run.registry?.revision ?? -1
-  const read = await deps.store.turns.readStep(active.fence, active.turn.id, lastSeq, known)
+  const { revision } = run.registry
+  const read = await deps.store.turns.readStep(active.fence, active.turn.id, lastSeq, revision)
   run.history.push(...read.messages)
   run.bound = read.bound
   if (read.registry) run.registry = deps.tools.keep(read.registry)

@@ -48,10 +48,8 @@ t.test("a provider's list of models is asked for with the operator's headers", a
   const session = { id: 'ses_1', instructions: '', settings: {} }
   const credential = { facts: { id: 'cred_1' } }
   const active = { turn: { context: [] } }
-  await prepareStep(
-    { deps, session, credential, active, history: [], edited: [] } as unknown as Run,
-    {} as RegistryRow,
-  )
+  const run = { deps, session, credential, active, history: [], edited: [], registry: {} }
+  await prepareStep(run as unknown as Run)
   t.strictSame(asked, [{ ...credential, headers: { 'x-team': 'research' } }])
 })
 
