@@ -44,8 +44,6 @@ export interface ActiveTurn {
   readonly calls: Map<string, { tool: string; abort: AbortController }>
   /** Another turn of the session was queued when this one ended */
   hasQueued: boolean
-  /** Set while draining: leave at the next step boundary */
-  leaveAtBoundary: boolean
 }
 
 export function createActive(turn: Turn, fence: Fence): ActiveTurn {
@@ -61,7 +59,6 @@ export function createActive(turn: Turn, fence: Fence): ActiveTurn {
     unsaid: [],
     calls: new Map(),
     hasQueued: false,
-    leaveAtBoundary: false,
   }
 }
 

@@ -75,7 +75,11 @@ export function createEngine(deps: EngineDeps): Engine {
   let leases: Leases | null = null
   const owned = createOwned({
     deps,
-    loopDeps: createLoopDeps(deps, { noteEndAnnounced: endsAnnounced.add, keepHistory: histories.keep }),
+    loopDeps: createLoopDeps(deps, {
+      isDraining: () => owned.isDraining(),
+      noteEndAnnounced: endsAnnounced.add,
+      keepHistory: histories.keep,
+    }),
     slots,
     onUnreadable: (turn, why) => leases?.leave(turn, why),
   })

@@ -31,6 +31,8 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
 
 /** What the engine gives its loops besides its own deps. */
 interface FromEngine {
+  /** Turns leave at the next step boundary. */
+  isDraining(): boolean
   /** The end of this turn is in the stream. */
   noteEndAnnounced(turn: string): void
   /** Keeps the history for the session's next turn here. */

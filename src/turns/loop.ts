@@ -205,8 +205,8 @@ async function upToDate({ tools }: LoopDeps, session: string, bindings?: readonl
 }
 
 async function steps(run: Run): Promise<void> {
-  const { active } = run
-  while (!active.leaveAtBoundary) {
+  const { active, deps } = run
+  while (!deps.isDraining()) {
     const calls = await modelStep(run)
     if (calls === null) return
     if (calls.length > 0 && !(await runCalls(run, calls))) return

@@ -135,11 +135,8 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     handedOver: () => handedOver,
     async drain(ms) {
       isDraining = true
-      for (const mine of active.values()) {
-        mine.leaveAtBoundary = true
-        // Not begun: there is no boundary to wait for.
-        if (mine.phase === 'waiting') requestStop(mine, DRAINING)
-      }
+      // Those that have not begun have no boundary to wait for.
+      for (const mine of active.values()) if (mine.phase === 'waiting') requestStop(mine, DRAINING)
       await underWay.over(ms)
       for (const mine of active.values()) requestStop(mine, DRAINING)
       await underWay.over(STOP_MS)
