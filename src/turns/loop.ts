@@ -195,7 +195,7 @@ async function fromStart(deps: LoopDeps, start: TurnStart): Promise<Loaded> {
 
 async function fromStore(deps: LoopDeps, session: string): Promise<Loaded> {
   const [history, tools] = await Promise.all([deps.store.messages.after(session, 0), upToDate(deps, session)])
-  return { history, ...tools, connectors: null, bound: '' }
+  return { history, ...tools, connectors: null, bound: null }
 }
 
 /** The session's tools with what its servers list now, as far as the turn may wait for that. */

@@ -41,9 +41,9 @@ export interface Run {
    * The bound connectors, and the registry's revision and `bound` that they were read under. Both, since the registry may
    * have come from memory and be newer than `bound` (Registries.keep).
    */
-  connectors: { revision: number; bound: string; byId: ReadonlyMap<string, Connector> } | null
-  /** What was bound when the step was read: a text to compare, StepRead.bound */
-  bound: string
+  connectors: { revision: number; bound: string | null; byId: ReadonlyMap<string, Connector> } | null
+  /** What was bound when the step was read: a text to compare, StepRead.bound. Null: no step was read yet */
+  bound: string | null
   /**
    * The newest revision of the tools that was known when the step was read: the step has it, unless the store has lost
    * it
@@ -105,7 +105,7 @@ export const endOfSteps = ({ active, index }: Pick<Run, 'active' | 'index'>): Tu
 export const connectorsIn = (
   bindings: readonly Binding[],
   revision: number,
-  bound: string,
+  bound: string | null,
 ): NonNullable<Run['connectors']> => ({
   revision,
   bound,

@@ -248,6 +248,31 @@ t.test('a connector’s new settings hold for a turn that was waiting for its sl
   t.strictSame(ran, [null], 'only the turn before it called the tool')
 })
 
+t.test('a turn that waited calls no server that was unbound while its approved call ran', async (t) => {
+  const { say, replica } = world(t, {}, CALLS)
+  const { row, ran, seen } = toolbox((connector) => connector !== null)
+  const { id } = await session()
+  const bound = await server('leaving')
+  await store.connectors.bind(id, bound.id, 'a')
+  row.tools = [bound.tool]
+  const { run } = seen.executor
+  const executor = {
+    ...seen.executor,
+    async run(call: ExecutorCall) {
+      // As where the store fails before the server's tools are taken out of the registry, too.
+      await store.connectors.unbind(id, bound.id)
+      return run(call)
+    },
+  }
+  const one = replica({ ...seen, executor })
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 2 }))
+  say()
+  await one.wait(CALLER, turn.id, 30, NEVER)
+  await one.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
+  t.strictSame(ran, [bound.id, null])
+})
+
 t.test('a call that waits for a person is left alone when another tool is removed', async (t) => {
   const { say, replica } = world(t, {}, CALLS)
   const { row, seen } = toolbox(() => true)
