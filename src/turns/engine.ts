@@ -23,7 +23,6 @@ import { event, sayCreated } from './events.ts'
 import { gathering } from './gather.ts'
 import { createHistories } from './histories.ts'
 import { type Leases, startLeases } from './leases.ts'
-import { createLoopDeps } from './loop-deps.ts'
 import { type Accepted, createOpening } from './opening.ts'
 import { createOwned, type Owned } from './owned.ts'
 import { renderPreview } from './preview.ts'
@@ -75,12 +74,9 @@ export function createEngine(deps: EngineDeps): Engine {
   let leases: Leases | null = null
   const owned = createOwned({
     deps,
-    loopDeps: createLoopDeps(deps, {
-      isDraining: () => owned.isDraining(),
-      noteEndAnnounced: endsAnnounced.add,
-      keepHistory: histories.keep,
-    }),
     slots,
+    noteEndAnnounced: endsAnnounced.add,
+    keepHistory: histories.keep,
     onUnreadable: (turn, why) => leases?.leave(turn, why),
   })
   const open = createOpening(deps, histories, owned.isDraining)

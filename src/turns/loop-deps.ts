@@ -30,7 +30,7 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
 }
 
 /** What the engine gives its loops besides its own deps. */
-interface FromEngine {
+export interface FromEngine {
   /** Turns leave at the next step boundary. */
   isDraining(): boolean
   /** The end of this turn is in the stream. */

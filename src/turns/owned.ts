@@ -15,7 +15,7 @@ import { tell } from './control.ts'
 import type { EngineDeps } from './deps.ts'
 import { sayCreated } from './events.ts'
 import { runTurn } from './loop.ts'
-import type { LoopDeps } from './loop-deps.ts'
+import { createLoopDeps, type FromEngine } from './loop-deps.ts'
 import type { Slots } from './room.ts'
 
 /** How long turns that were told to leave may take to let go. */
@@ -39,20 +39,20 @@ export interface Owned {
   drain(ms: number): Promise<void>
 }
 
-interface OwnedDeps {
+interface OwnedDeps extends Omit<FromEngine, 'isDraining'> {
   deps: EngineDeps
-  loopDeps: LoopDeps
   slots: Slots
   /** A turn turned out to be unreadable while it ran here */
   onUnreadable(turn: string, why: Unreadable): void
 }
 
-export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps): Owned {
+export function createOwned({ deps, slots, onUnreadable, ...given }: OwnedDeps): Owned {
   const { store, bus, log, settings } = deps
   const active = new Map<string, ActiveTurn>()
   const underWay = createUnderWay()
   let isDraining = false
   let handedOver = 0
+  const loopDeps = createLoopDeps(deps, { ...given, isDraining: () => isDraining })
 
   function launch(turn: Turn, fence: Fence, entry: Entry): void {
     underWay
