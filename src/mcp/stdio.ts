@@ -34,8 +34,6 @@ export interface StdioTransport extends Transport, LineReader {
   close(): Promise<void>
   /** How the process ended and the last lines that it wrote to stderr; both empty while it runs quietly. */
   obituary(): { ending: string; words: string }
-  /** The SDK tells a stdio transport from others by this name. */
-  readonly stderr: null
 }
 
 type Child = ChildProcessByStdio<Writable, Readable, Readable>
@@ -52,7 +50,6 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
   let stderr = Buffer.alloc(0)
 
   const transport: StdioTransport = {
-    stderr: null,
     async start() {
       const child = spawn(command, args, { env, detached: true, stdio: 'pipe', shell: false })
       const started = spawned(child, spec)
