@@ -154,7 +154,7 @@ async function openWire(
   } catch (error) {
     exchange.abort()
     context.closing(wire.transport.close())
-    if (isUnclearProbe(error, exchange, spec, probeMs))
+    if (probeMs !== undefined && isUnclearProbe(error, exchange, spec))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
     const failure = toMcpError(exchange.failure ?? error, spec, exchange)
     throw explain(prior ? failure : doubtful(failure, spec, exchange), wire, spec)
@@ -196,18 +196,13 @@ const DENIALS: ReadonlySet<string> = new Set([
 /** The server denied access to the probe. */
 const isDenial = (error: unknown): boolean => error instanceof SdkHttpError && DENIALS.has(error.code)
 
-function isUnclearProbe(
-  error: unknown,
-  exchange: Exchange,
-  { auth }: McpServerSpec,
-  probeMs: number | undefined,
-): boolean {
+function isUnclearProbe(error: unknown, exchange: Exchange, { auth }: McpServerSpec): boolean {
   if (!(error instanceof SdkError)) return false
   // Some gateways answer so to any method that they do not know (QwenPaw#7620, adcp-client#2434). A login is renewed
   // instead, once for each attempt.
   if (isDenial(error)) return auth === undefined
-  // Only the probe has less time than the whole attempt.
-  if (isSilence(error)) return probeMs !== undefined && !exchange.failure
+  // The probe has less time than the whole attempt.
+  if (isSilence(error)) return !exchange.failure
   const isProbeError = error.code === SdkErrorCode.EraNegotiationFailed
   return isProbeError && exchange.status !== undefined && ![502, 503, 504].includes(exchange.status)
 }
