@@ -69,7 +69,7 @@ interface LoginsDeps {
 
 export function createLogins(deps: LoginsDeps): Logins {
   const { store, vault, vendors, http, log, ownUrl, sleep = sleepFor } = deps
-  const loopback = createLoopback()
+  const loopback = createLoopback(callback)
   const pending = createPendingLogins<Kept>(store, vault, sleep)
   const end = createLoginEnd({ ...deps, now: deps.now ?? Date.now, sleep, stored: pending.stored })
   const devices = createDevices({
@@ -81,7 +81,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     granted: (login, grant) => redeem(vendors.get(login.provider), login, () => ({ state: '', ...grant })),
     refused: (login, why) => pending.use(login, () => Promise.reject(why)).catch(() => {}),
   })
-  const begin = createLoginBegin({ pending, loopback, http, ownUrl, watch: devices.watch, callback })
+  const begin = createLoginBegin({ pending, loopback, http, ownUrl, watch: devices.watch })
 
   async function find(provider: string, state: string): Promise<OAuthLogin | null> {
     const login = await pending.find(state)

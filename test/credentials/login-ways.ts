@@ -107,16 +107,17 @@ t.test('a login that cannot begin leaves its port free', async (t) => {
   await t.rejects(fetch(`http://127.0.0.1:${port}/auth/callback`))
 })
 
+const done = async () => ({ status: 200, html: 'done' }) as const
+
 t.test('logins that begin at once share a port', async (t) => {
-  const loopback = createLoopback()
+  const loopback = createLoopback(done)
   t.teardown(() => loopback.close())
   const port = await freePort()
   const vendor = {
     provider: 'openai',
     loopback: { host: 'localhost', ports: [port], path: '/auth', anyPath: false },
   } as const
-  const hold = (login: string) =>
-    loopback.hold(login, vendor, 60, async () => ({ status: 200, html: 'done' }))
+  const hold = (login: string) => loopback.hold(login, vendor, 60)
   const addresses = await Promise.all(['a', 'b', 'c'].map(hold))
   t.same(new Set(addresses), new Set([`http://localhost:${port}/auth`]))
   const answers = async () => (await fetch(`http://127.0.0.1:${port}/auth`)).text()
@@ -128,7 +129,7 @@ t.test('logins that begin at once share a port', async (t) => {
   await hold('d')
   t.equal(await answers(), 'done', 'the port is held again for the next login')
   loopback.release('d')
-  await loopback.hold('e', vendor, 0.05, async () => ({ status: 200, html: 'done' }))
+  await loopback.hold('e', vendor, 0.05)
   const closed = await eventually(
     () => answers().catch(() => 'closed'),
     (answer) => answer === 'closed',
@@ -142,8 +143,8 @@ const VENDOR = {
 } as const
 
 t.test('a spare connection that a browser has opened ends with its login', async (t) => {
-  const loopback = createLoopback()
-  const address = await loopback.hold('a', VENDOR, 60, async () => ({ status: 200, html: 'done' }))
+  const loopback = createLoopback(done)
+  const address = await loopback.hold('a', VENDOR, 60)
   const spare = connect(Number(new URL(address).port), '127.0.0.1')
   t.teardown(() => spare.destroy())
   await once(spare, 'connect')
@@ -154,14 +155,14 @@ t.test('a spare connection that a browser has opened ends with its login', async
 })
 
 t.test('a login whose answer has come is finished before its listener closes', async (t) => {
-  const loopback = createLoopback()
   const { opened: granted, open: grant } = gate()
   const { opened: arrived, open: arrive } = gate()
-  const address = await loopback.hold('a', VENDOR, 60, async () => {
+  const loopback = createLoopback(async () => {
     arrive()
     await granted
-    return { status: 200, html: 'done' }
+    return done()
   })
+  const address = await loopback.hold('a', VENDOR, 60)
   const page = fetch(address).then((answer) => answer.text())
   await arrived
   let isClosed = false

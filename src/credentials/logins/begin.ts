@@ -7,7 +7,6 @@ import type { OAuthLogin } from '../../store/store.ts'
 import type { Login } from '../logins.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
 import type { Loopback } from './loopback.ts'
-import type { LoginPage } from './page.ts'
 import { LIFETIME_SECONDS, type PendingLogins } from './pending.ts'
 import { assertChoices, type ConfiguredVendor } from './vendors.ts'
 
@@ -25,8 +24,6 @@ interface LoginBeginDeps {
   http: OAuthHttp
   /** Asks from now on whether the login was granted */
   watch(login: OAuthLogin, grant: DeviceGrant): void
-  /** Takes the query with which the browser comes back to this machine */
-  callback(provider: string, query: Readonly<Record<string, string>>): Promise<LoginPage>
   ownUrl(): string | null
 }
 
@@ -89,9 +86,7 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
     if (mode === 'paste') return vendor.pasteRedirect
     const own = ownUrl()
     if (vendor.loopback.anyPath && own !== null) return `${own}/v1/oauth/callback/${vendor.provider}`
-    return loopback.hold(hash, vendor, LIFETIME_SECONDS, (query) =>
-      deps.callback(vendor.provider, Object.fromEntries(query)),
-    )
+    return loopback.hold(hash, vendor, LIFETIME_SECONDS)
   }
 
   async function byDevice({ owner, configured, choices }: Begin): Promise<Login> {

@@ -15,13 +15,14 @@ import type { OAuthVendor } from '../../oauth-vendor.ts'
 import { type LoginPage, PAGE_HEADERS } from './page.ts'
 
 type Vendor = Pick<OAuthVendor, 'provider' | 'loopback'>
-type Answer = (query: URLSearchParams) => Promise<LoginPage>
+/** Gets the query of every request to a vendor's redirect address. */
+type Answer = (provider: string, query: Readonly<Record<string, string>>) => Promise<LoginPage>
 export interface Loopback {
   /**
-   * Opens the vendor's redirect address, which it returns, for one login and for `seconds`. `answer` gets the query of
-   * every request to it. Throws `unavailable` if another program has the vendor's ports.
+   * Opens the vendor's redirect address, which it returns, for one login and for `seconds`. Throws `unavailable` if
+   * another program has the vendor's ports.
    */
-  hold(login: string, vendor: Vendor, seconds: number, answer: Answer): Promise<string>
+  hold(login: string, vendor: Vendor, seconds: number): Promise<string>
   /** Idempotent. A listener closes with the last login that holds it. */
   release(login: string): void
   /** Resolves once every request that has come already got its page: its code is good for one try. */
@@ -34,18 +35,19 @@ interface Listener {
   holders: number
 }
 
-export function createLoopback(): Loopback {
+export function createLoopback(answer: Answer): Loopback {
   /** Listeners at a fixed port, by vendor */
   const shared = new Map<string, Listener>()
   /** How each login lets go of its listener */
   const holds = new Map<string, () => void>()
   const underWay = new Set<Promise<unknown>>()
 
-  function listener({ provider, loopback }: Vendor, answer: Answer): Listener {
+  function listener(vendor: Vendor): Listener {
+    const { provider, loopback } = vendor
     const known = shared.get(provider)
     if (known) return known
     const serving: RequestListener = (request, response) => {
-      const served = serve(loopback.path, answer, request, response).finally(() => underWay.delete(served))
+      const served = serve(vendor, answer, request, response).finally(() => underWay.delete(served))
       underWay.add(served)
     }
     const made = { bound: bind(loopback.ports, serving), holders: 0 }
@@ -76,8 +78,8 @@ export function createLoopback(): Loopback {
 
   return {
     release,
-    async hold(login, vendor, seconds, answer) {
-      const held = listener(vendor, answer)
+    async hold(login, vendor, seconds) {
+      const held = listener(vendor)
       held.holders++
       const timer = setTimeout(() => release(login), seconds * 1000).unref()
       holds.set(login, () => {
@@ -125,16 +127,16 @@ const listen = (server: Server, port: number): Promise<number | null> =>
   })
 
 async function serve(
-  path: string,
+  { provider, loopback }: Vendor,
   answer: Answer,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
   const over = new Promise((resolve) => response.once('close', resolve))
   const [pathname, query] = (request.url ?? '').split('?', 2)
-  if (request.method !== 'GET' || pathname !== path) return void response.writeHead(404).end()
+  if (request.method !== 'GET' || pathname !== loopback.path) return void response.writeHead(404).end()
   try {
-    const { status, html } = await answer(new URLSearchParams(query))
+    const { status, html } = await answer(provider, Object.fromEntries(new URLSearchParams(query)))
     response.writeHead(status, { ...PAGE_HEADERS, connection: 'close' }).end(html)
   } catch {
     // Logged where it happened.
