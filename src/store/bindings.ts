@@ -1,6 +1,6 @@
 /** Which connectors a session binds, under which names. */
 import { BatonError } from '../errors.ts'
-import { type Db, matched, type Queries, value, values, violated } from './db.ts'
+import { type Db, matched, type Queries, sureValue, values, violated } from './db.ts'
 import { bytesOf } from './json.ts'
 import { PAGE_BYTES, readCursor, SEQ, toPage } from './page.ts'
 import { bulkOf, pageRow, withinBytes } from './sql.ts'
@@ -30,7 +30,7 @@ export const BOUND = `
 export function createBindings(db: Db) {
   return {
     bindings: async (session) =>
-      toBindings((await value<StoredBindings>(db, 'select bindings_json($1)', [session])) ?? []),
+      toBindings(await sureValue<StoredBindings>(db, 'select bindings_json($1)', [session])),
     /** By the place of the binding: a cursor stays good after the binding is gone. */
     async listBound(session, page) {
       const listed = `select ${bulkOf('connector')}, alias, place

@@ -2,7 +2,17 @@
 import { noted } from './audit.ts'
 import { connectorGone, createBindings, type StoredConnector, toConnector } from './bindings.ts'
 import { createClaims } from './claims.ts'
-import { type Db, matched, type Param, type Queries, type Querying, value, values, violated } from './db.ts'
+import {
+  type Db,
+  matched,
+  type Param,
+  type Queries,
+  type Querying,
+  sureValue,
+  value,
+  values,
+  violated,
+} from './db.ts'
 import { document, record } from './json.ts'
 import { PAGE_BYTES, readCursor, toPage } from './page.ts'
 import { bulkOf, seenBy, setList, visibleTo, withinBytes } from './sql.ts'
@@ -154,7 +164,7 @@ async function syncAll(queries: Queries, connectors: readonly NewConnector[]): P
 async function syncOne(queries: Queries, connector: NewConnector): Promise<Connector> {
   const { columns, marks, params } = insertion({ ...connector, origin: 'config' })
   const visible = (Object.keys(PATCHABLE) as Column[]).filter((column) => column !== 'secret')
-  const stored = await one(
+  const stored = await sureValue<StoredConnector>(
     queries,
     `insert into connector as c (${columns}) values (${marks})
      on conflict (name) where origin = 'config' do update
@@ -166,8 +176,7 @@ async function syncOne(queries: Queries, connector: NewConnector): Promise<Conne
      returning connector_json(c)`,
     params,
   )
-  if (!stored) throw new Error('a connector was stored but not returned')
-  return stored
+  return toConnector(stored)
 }
 
 /** Columns, placeholders and values of a whole row. */

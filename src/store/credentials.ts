@@ -1,7 +1,7 @@
 /** Credentials: rows for their owners, renewals under a claim. */
 import { noted } from './audit.ts'
 import { createClaims } from './claims.ts'
-import { type Db, matched, type Param, type Queries, type Querying, value, values } from './db.ts'
+import { type Db, matched, type Param, type Queries, type Querying, sureValue, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
 import { ownPage, ownRow, setList, visibleTo } from './sql.ts'
 import type { Credential, Credentials, Scope } from './store.ts'
@@ -41,9 +41,7 @@ function rows(db: Db) {
         const { id, owner, provider, kind, name, state, reason, is_default, hint, ...rest } = credential
         const known = [id, owner, provider, kind, name, state, reason, is_default, hint]
         const params = [...known, document(rest.facts), rest.expires_at, rest.secret]
-        const made = await one(queries, ...noted(text, params, entry))
-        if (!made) throw new Error('a credential was stored but not returned')
-        return made
+        return toCredential(await sureValue<StoredCredential>(queries, ...noted(text, params, entry)))
       }),
     get: (scope, id) => seen(db, scope, id),
     list: (scope, page) => ownPage(db, ['credential', 'credentials'], scope, page, toCredential),

@@ -89,6 +89,13 @@ export async function value<T>(db: Querying, text: string, params?: readonly Par
   return row ? (Object.values(row)[0] ?? null) : null
 }
 
+/** The same of a statement that always has one. */
+export async function sureValue<T>(db: Querying, text: string, params?: readonly Param[]): Promise<T> {
+  const found = await value<T>(db, text, params)
+  if (found === null) throw new Error('a statement that always returns a value returned none')
+  return found
+}
+
 /** Whether the statement found, or changed, any row. It must return something of each. */
 export const matched = async (db: Querying, text: string, params: readonly Param[]): Promise<boolean> =>
   (await db.query(text, params)).length > 0

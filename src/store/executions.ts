@@ -1,7 +1,7 @@
 /** The ledger of tool calls: written under the fence of the turn's owner, decided and read by people. */
 import { idAt } from '../chat/ids.ts'
 import type { ToolResultPart } from '../chat/message.ts'
-import { type Db, type Param, value, values } from './db.ts'
+import { type Db, type Param, sureValue, value, values } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
 import { PAGE_BYTES, readCursor, toPage } from './page.ts'
 import type { Lost, Parts } from './parts.ts'
@@ -100,7 +100,7 @@ export function createExecutions(db: Db, parts: Parts): Executions {
     async prune(seconds, signal) {
       let pruned = 0
       while (!signal?.aborted) {
-        const gone = await value<number>(
+        const gone = await sureValue<number>(
           db,
           `with gone as (
              delete from execution where id in (
@@ -114,7 +114,7 @@ export function createExecutions(db: Db, parts: Parts): Executions {
            select count(*)::float8 from gone`,
           [seconds],
         )
-        if (!gone) break
+        if (gone === 0) break
         pruned += gone
       }
       return pruned

@@ -1,6 +1,6 @@
 /** The gateway's own keys, found by their hash. */
 import { noted } from './audit.ts'
-import { type Db, matched, value } from './db.ts'
+import { type Db, matched, sureValue } from './db.ts'
 import { document } from './json.ts'
 import { ownPage, visibleTo } from './sql.ts'
 import type { ApiKey, Keys } from './store.ts'
@@ -11,9 +11,7 @@ export function createKeys(db: Db): Keys {
       const text = `insert into api_key as k (id, hash, owner, name, scopes, hint, expires_at)
          values ($1, $2, $3, $4, $5, $6, $7) returning api_key_json(k)`
       const params = [id, hash, owner, name, document(scopes), hint, expires_at]
-      const made = await value<ApiKey>(db, ...noted(text, params, entry))
-      if (!made) throw new Error('a key was stored but not returned')
-      return made
+      return sureValue<ApiKey>(db, ...noted(text, params, entry))
     },
     async byHash(hash) {
       const [found] = await db.query<{ key: ApiKey; is_expired: boolean }>(

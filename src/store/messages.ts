@@ -4,7 +4,7 @@
  */
 import type { Message } from '../chat/message.ts'
 import { inSlices } from '../within.ts'
-import { type Db, type Queries, value, values } from './db.ts'
+import { type Db, type Queries, sureValue, value, values } from './db.ts'
 import { document, record } from './json.ts'
 import { PAGE_BYTES, readCursor, SEQ, toPage } from './page.ts'
 import type { Parts, StoredMessage } from './parts.ts'
@@ -42,8 +42,8 @@ export function createMessages(db: Db, parts: Parts): Messages {
       return toPage('messages', page, messages, (message) => message.seq)
     },
     after: async (session, seq, lost) => {
-      const found = await value<StoredMessage[]>(db, 'select history($1, $2)', [session, seq])
-      return (found ?? []).map(lost ? parts.shown : parts.message)
+      const found = await sureValue<StoredMessage[]>(db, 'select history($1, $2)', [session, seq])
+      return found.map(lost ? parts.shown : parts.message)
     },
     async newest(session, seq) {
       const found = await value<StoredMessage>(

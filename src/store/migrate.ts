@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { sha256 } from '../chat/json.ts'
 import { BatonError, inFull } from '../errors.ts'
-import { type Db, LOCK_NOT_AVAILABLE, type Queries, value, values } from './db.ts'
+import { type Db, LOCK_NOT_AVAILABLE, type Queries, sureValue, value, values } from './db.ts'
 
 /** One file of migrations/; the hash of its text tells whether it was edited after it ran. */
 export interface Migration {
@@ -136,7 +136,7 @@ export async function assertNotOlder(db: Db, migrations: readonly Migration[]): 
   if ((await value<string>(db, `select to_regclass('schema_migration')::text`)) === null) return
   // An older build may have left its template (template.ts), on which nothing has worked yet.
   const count = 'select count(*)::int from schema_migration where exists (select from setting)'
-  const applied = (await value<number>(db, count)) ?? 0
+  const applied = await sureValue<number>(db, count)
   if (applied > 0 && applied < migrations.length)
     refuse(
       "The database has the schema of an older version of Baton. The command line leaves it as it is, since there is no way back: make a backup, and start a gateway of this version, which brings the schema up to date. Until then use the older version's command line, or --url with its gateway.",

@@ -2,7 +2,7 @@
 import { BatonError } from '../errors.ts'
 import { inSlices } from '../within.ts'
 import { type StoredConnector, toConnector } from './bindings.ts'
-import { type Db, value } from './db.ts'
+import { type Db, sureValue, value } from './db.ts'
 import { document, record } from './json.ts'
 import type { Binding, Registry, RegistryGrounds, RegistryRow } from './store.ts'
 
@@ -19,11 +19,10 @@ export function createRegistry(db: Db): Registry {
       return row
     },
     async grounds(known) {
-      const found = await value<StoredGrounds>(db, GROUNDS, [
+      const { sessions, connectors, pins } = await sureValue<StoredGrounds>(db, GROUNDS, [
         known.map(({ session_id }) => session_id),
         known.map(({ revision }) => String(revision)),
       ])
-      const { sessions = [], connectors = [], pins = [] } = found ?? {}
       const byId = new Map(connectors.map((stored) => [stored.id, toConnector(stored)]))
       const toBinding = ({ connector_id, ...rest }: BoundById): Binding[] => {
         const connector = byId.get(connector_id)

@@ -1,5 +1,5 @@
 /** Sessions. A turn asks for its own, and gets it as it was when the turn began. */
-import { type Db, type Param, value } from './db.ts'
+import { type Db, type Param, sureValue, value } from './db.ts'
 import { document, record } from './json.ts'
 import { ownPage, ownRow, setList, visibleTo } from './sql.ts'
 import type { Session, SessionPatch, Sessions } from './store.ts'
@@ -9,9 +9,7 @@ export function createSessions(db: Db): Sessions {
     async create(session) {
       const { settings, metadata, ...rest } = session
       const given = record({ ...rest, settings: document(settings), metadata: document(metadata) })
-      const made = await value<Session>(db, 'select create_session($1)', [given])
-      if (!made) throw new Error('a session was stored but not returned')
-      return made
+      return sureValue<Session>(db, 'select create_session($1)', [given])
     },
     get: (scope, id) => ownRow<Session>(db, 'session', scope, id),
     async ofTurn(turn) {

@@ -1,5 +1,5 @@
 /** Single values of the whole installation. */
-import { type Db, value } from './db.ts'
+import { type Db, sureValue } from './db.ts'
 import type { Settings } from './store.ts'
 
 export function createSettings(db: Db): Settings {
@@ -10,15 +10,13 @@ export function createSettings(db: Db): Settings {
         [name, text],
       )
     },
-    async init(name, text) {
-      // An update that changes nothing: `do nothing` would return no row, and a second statement could race.
-      const stored = await value<string>(
+    init: (name, text) =>
+      sureValue(
         db,
+        // An update that changes nothing: `do nothing` would return no row, and a second statement could race.
         `insert into setting as s (name, value) values ($1, $2)
          on conflict (name) do update set value = s.value returning value`,
         [name, text],
-      )
-      return stored ?? text
-    },
+      ),
   }
 }

@@ -1,5 +1,5 @@
 /** How turns come to an owner, and leave it: those that were queued, that waited, or whose owner was lost. */
-import { type Db, value, values } from './db.ts'
+import { type Db, sureValue, value, values } from './db.ts'
 import type { Parts, StoredTurn } from './parts.ts'
 import { type Taken, type Turns, Unreadable } from './store.ts'
 
@@ -54,12 +54,11 @@ export function takeovers(db: Db, parts: Parts) {
       return answer && taken(answer, owner)
     },
     async recover({ owner, seconds }, except = []) {
-      const answers = await value<(TakenAnswer & { was_handed_over: boolean })[]>(
+      const [answer] = await sureValue<(TakenAnswer & { was_handed_over: boolean })[]>(
         db,
         'select recover_turns($1, $2, 1, $3)',
         [owner, seconds, except],
       )
-      const [answer] = answers ?? []
       return answer ? { ...(await taken(answer, owner)), was_handed_over: answer.was_handed_over } : null
     },
     idleQueues: (limit) =>

@@ -4,7 +4,7 @@
  */
 import { answeredCalls, type Message } from '../chat/message.ts'
 import { BOUND } from './bindings.ts'
-import { type Db, matched, type Querying, value, values, violated } from './db.ts'
+import { type Db, matched, type Querying, sureValue, value, values, violated } from './db.ts'
 import { settlementRecord } from './executions.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
@@ -114,8 +114,8 @@ function publicVerbs(db: Db, parts: Parts) {
       )
       return found ? { ...found, turn: parts.shownTurn(found.turn) } : null
     },
-    async countOpen(owner, { session, idempotency_key, interrupts }, most) {
-      const count = await value<number>(
+    countOpen: (owner, { session, idempotency_key, interrupts }, most) =>
+      sureValue(
         db,
         `select count(*)::float8 from (
            select from turn where owner = $1 and state in ('queued', 'running')
@@ -124,9 +124,7 @@ function publicVerbs(db: Db, parts: Parts) {
             limit $4
          ) unended`,
         [owner, session, idempotency_key, most, interrupts],
-      )
-      return count ?? 0
-    },
+      ),
     async list(scope, session, page) {
       const rows = await values<StoredTurn | null>(
         db,
@@ -148,10 +146,12 @@ function publicVerbs(db: Db, parts: Parts) {
          returning s.lease_epoch::float8`,
         [id, visibleTo(scope)],
       ),
-    endQueued: async ({ id, session_id }, end, announce) => {
-      const params = [id, record(endRecord(end)), parts.events(announce, session_id)]
-      return (await value<boolean>(db, 'select end_queued($1, $2, $3)', params)) ?? false
-    },
+    endQueued: ({ id, session_id }, end, announce) =>
+      sureValue(db, 'select end_queued($1, $2, $3)', [
+        id,
+        record(endRecord(end)),
+        parts.events(announce, session_id),
+      ]),
   } satisfies Partial<Turns>
 }
 
