@@ -24,16 +24,14 @@ const MAX_PAGES = 32
 
 export function createPages(): Pages {
   let entries: unknown[] = []
-  /** What stood beside the entries of each page */
+  /** What stood beside the entries of each page before this one */
   let beside: Record<string, unknown>[] = []
-  let count = 0
   /** The list is stale with the first of its pages: each has a time of its own (MCP 2026-07-28, "Caching"). */
   let ttl: number | undefined
   const take = () => {
     const taken = { entries, ttlMs: ttl ?? 0 }
     entries = []
     beside = []
-    count = 0
     ttl = undefined
     return taken
   }
@@ -49,7 +47,6 @@ export function createPages(): Pages {
       if (!Array.isArray(listed)) return result
       const page: unknown[] = listed.slice(0, MAX_ENTRIES - entries.length)
       entries.push(...page)
-      count++
       const own = Number.isInteger(ttlMs) ? Math.max(Number(ttlMs), 0) : 0
       ttl = Math.min(ttl ?? own, own)
       // Some servers end with `nextCursor: null`, or with "", which is a cursor like any other from 2026-07-28 on.
@@ -58,7 +55,7 @@ export function createPages(): Pages {
       const isAgain = nextCursor !== cursor && beside.some((page) => page.nextCursor === nextCursor)
       // No page is asked for beyond what can ever be offered, nor after as many bytes of anything else: to read a page of
       // eight megabytes takes most of a second.
-      const isOpen = !isAgain && entries.length < MAX_ENTRIES && count < MAX_PAGES
+      const isOpen = !isAgain && entries.length < MAX_ENTRIES && beside.length + 1 < MAX_PAGES
       const hasNext = isOffered && isOpen && isWithin([entries, beside, rest], { bytes: MAX_LIST_BYTES })
       beside = hasNext ? [...beside, rest] : []
       return {
