@@ -53,7 +53,7 @@ function inWords({ path, problem, remedy }: Problem): string {
  */
 export function loadConfig(env: Env, cwd: string): { config: Config; warnings: string[] } {
   const problems: Problem[] = []
-  const named = env[CONFIG_FILE.name]?.trim() || null
+  const named = given(env, CONFIG_FILE.name)
   const path = resolve(cwd, named ?? 'baton.yaml')
   const file = readFile(path, named !== null, problems)
   const setBy = applyOverrides(file, env, problems)
@@ -68,6 +68,9 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
   const config = { ...assemble(values, content, envCredentials, cwd), file: path }
   return { config: deepFreeze(config), warnings: [...ignored, ...advice(values)] }
 }
+
+/** A variable's text; null: it is not set, or empty. */
+const given = (env: Env, name: string): string | null => env[name]?.trim() || null
 
 /** A file that nobody named may be absent. */
 function readFile(path: string, isNamed: boolean, problems: Problem[]): Record<string, unknown> {
@@ -172,8 +175,8 @@ function readSettings(
   problems: Problem[],
 ): Partial<SettingValues> {
   const values = Object.entries<Setting<unknown>>(SETTINGS).map(([key, setting]) => {
-    const name = env[setting.name]?.trim() ? setting.name : (setting.also ?? setting.name)
-    const fromEnv = env[name]?.trim() || null
+    const name = given(env, setting.name) === null ? (setting.also ?? setting.name) : setting.name
+    const fromEnv = given(env, name)
     const fromFile = fileText(file[key])
     const path = fromEnv === null && fromFile !== null ? withVariable(key, setBy) : name
     return [key, readOne(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)]
@@ -215,7 +218,7 @@ function readOne<T>(
 function readEnvKeys(env: Env, problems: Problem[]): Config['envCredentials'] {
   return PROVIDER_IDS.flatMap((provider) => {
     const told = (setting: Setting<string | null>) =>
-      readOne(setting, setting.name, env[setting.name]?.trim() || null, problems)
+      readOne(setting, setting.name, given(env, setting.name), problems)
     const apiKey = told(ENV_KEYS[provider])
     const workspaceId = provider === 'anthropic' && told(ENV_WORKSPACE)
     return apiKey ? [{ provider, apiKey, ...(workspaceId ? { workspaceId } : {}) }] : []
@@ -348,7 +351,7 @@ function unknownVariables(env: Env): string[] {
       const ignored = `${name} is not a setting of Baton and is ignored`
       // Many images read a secret from the file that such a variable names; an entry point may have done so.
       const held = name.replace(/_FILE$/, '')
-      if (known.has(held) && !env[held]?.trim()) return [`${ignored}; set ${held} to what the file holds`]
+      if (known.has(held) && !given(env, held)) return [`${ignored}; set ${held} to what the file holds`]
       if (!name.startsWith('BATON_')) return []
       const plain = name.slice('BATON_'.length)
       if (known.has(plain)) return [`${ignored}; the setting is named ${plain}`]
