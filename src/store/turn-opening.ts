@@ -1,23 +1,102 @@
-/** How a turn is opened: what `open_turn` takes and returns, as the code knows it. */
+/**
+ * How turns are opened: by one statement, `open_turn` of the schema, which decides all at once; by several if the
+ * history is to be checked.
+ */
 import { type Message, NO_USAGE } from '../chat/message.ts'
 import { boundOf, type StoredBindings, toBindings } from './bindings.ts'
 import { type StoredCredential, toCredential } from './credentials.ts'
+import { type Db, type Querying, value } from './db.ts'
 import { record } from './json.ts'
 import { asStored, type Placed } from './messages.ts'
 import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
+import { visibleTo } from './sql.ts'
 import {
   type Environment,
   type Opened,
   type OpenTurn,
   type RegistryRow,
+  type Scope,
   type Session,
   type Turn,
   type TurnGround,
+  type Turns,
   Unreadable,
 } from './store.ts'
 
+export function openings(db: Db, parts: Parts) {
+  return {
+    async ground(scope, session, provider) {
+      const found = await value<StoredGround>(db, 'select turn_ground($1, $2, $3)', [
+        visibleTo(scope),
+        session,
+        provider,
+      ])
+      return found && toGround(found)
+    },
+    async open(scope, request, fits) {
+      if (fits) return openFitting(db, parts, scope, request, fits)
+      const answer = await openTurn(db, scope, openRecord(request, parts))
+      return answer && toOpened(answer, request, parts)
+    },
+    async openSurely(scope, request, environment) {
+      const given = openRecord(request, parts, environment)
+      const answer = await openTurn<OpenAnswer | { kind: 'unsure'; ground: StoredGround }>(db, scope, given)
+      if (answer?.kind === 'unsure') return { kind: answer.kind, ground: toGround(answer.ground) }
+      return answer && toOpened(answer, request, parts)
+    },
+  } satisfies Partial<Turns>
+}
+
+const openTurn = <Answer = OpenAnswer>(queries: Querying, scope: Scope, given: string) =>
+  value<Answer>(queries, 'select open_turn($1, $2)', [visibleTo(scope), given])
+
+/** As `open`, with the history that `fits` is shown. */
+async function openFitting(
+  db: Db,
+  parts: Parts,
+  scope: Scope,
+  request: OpenTurn,
+  fits: (history: Message[]) => void,
+): Promise<Opened | null> {
+  const { known_history: known, turn } = request
+  for (;;) {
+    // All of it is read before the session is locked. Its owner's heartbeat, which serves all turns of the owner, waits
+    // for the lock.
+    const seen = await historyAfter(db, scope, turn.session_id, 0)
+    if (!seen) return null
+    const history = seen.messages.map(parts.message)
+    const answer = await db.transaction(async (queries) => {
+      await value(queries, 'select lock_session($1, $2)', [visibleTo(scope), turn.session_id])
+      // From here on no running turn adds anything.
+      const since = await historyAfter(queries, scope, turn.session_id, seen.last_seq)
+      if (!since) return null
+      const { rewrites, last_seq: seq } = since
+      if (rewrites !== seen.rewrites) return 'rewritten'
+      history.push(...since.messages.map(parts.message))
+      fits(history)
+      // Else the statement would read all of it once more.
+      const asked = { ...request, known_history: { rewrites, seq } }
+      return openTurn(queries, scope, openRecord(asked, parts))
+    })
+    if (answer === 'rewritten') continue
+    const had = known?.rewrites === seen.rewrites ? known.seq : 0
+    const read = history.filter(({ seq }) => seq > had)
+    return answer && toOpened(answer, request, parts, read)
+  }
+}
+
+/** A session's messages after a seq, and how far they go. Null if there is no such session to see. */
+async function historyAfter(queries: Querying, scope: Scope, session: string, seq: number) {
+  const [row] = await queries.query<{ rewrites: number; last_seq: number; messages: StoredMessage[] }>(
+    `select rewrites::float8 as rewrites, last_seq::float8 as last_seq, history(id, $3) as messages
+       from session where id = $1 and ($2::text is null or owner = $2)`,
+    [session, visibleTo(scope), seq],
+  )
+  return row ?? null
+}
+
 /** What `open_turn` returns; its functions are in the schema. */
-export type OpenAnswer =
+type OpenAnswer =
   | {
       kind: 'running'
       turn: MadeTurn
@@ -38,18 +117,18 @@ export type OpenAnswer =
 /** What the database adds to a new turn's request */
 type MadeTurn = Pick<Turn, 'owner' | 'base_seq' | 'created_at'>
 /** As SQL gives it: ground_json in the schema. */
-export interface StoredGround {
+interface StoredGround {
   session: Session
   named: StoredCredential | null
   preferred: StoredCredential | null
 }
-export const toGround = ({ session, named, preferred }: StoredGround): TurnGround => ({
+const toGround = ({ session, named, preferred }: StoredGround): TurnGround => ({
   session,
   credentials: { named: named && toCredential(named), preferred: preferred && toCredential(preferred) },
 })
 
 /** With `environment` the turn opens only if a credential is sure (Turns.openSurely). */
-export function openRecord(request: OpenTurn, parts: Parts, environment?: Environment): string {
+function openRecord(request: OpenTurn, parts: Parts, environment?: Environment): string {
   const { turn, message, on_busy, queue_limit, lease, known_revision, known_history } = request
   const { id, session_id, max_steps, provider, model, idempotency_key, body_hash } = turn
   // Member by member, here and in newTurn: every turn comes by here, and spreading these costs more than writing them.
@@ -79,7 +158,7 @@ export function openRecord(request: OpenTurn, parts: Parts, environment?: Enviro
  * The statement returns only what the request does not say already. `read`: the earlier messages, if they were read
  * before it.
  */
-export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts, read?: Message[]): Opened {
+function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts, read?: Message[]): Opened {
   if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
   if (answer.kind === 'replayed') return { kind: answer.kind, turn: parts.shownTurn(answer.turn) }
   const turn = newTurn(request.turn, answer.kind, answer.turn)

@@ -1,10 +1,11 @@
 /**
  * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided there,
- * under its locks. Only `open` takes several, if a history is to be checked, and `commit`, if it is made again.
+ * under its locks. Only `commit` takes several, if it is made again. How turns are opened is in turn-opening.ts, how they
+ * come to another owner in turn-takeovers.ts.
  */
-import { answeredCalls, type Message } from '../chat/message.ts'
+import { answeredCalls } from '../chat/message.ts'
 import { BOUND } from './bindings.ts'
-import { type Db, matched, type Querying, sureValue, value, values, violated } from './db.ts'
+import { type Db, matched, sureValue, value, values, violated } from './db.ts'
 import { settlementRecord } from './executions.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
@@ -14,82 +15,26 @@ import { ownRow, visibleTo } from './sql.ts'
 import {
   type Commit,
   type Fence,
-  type OpenTurn,
-  type Scope,
   StaleOwner,
   type StepRead,
   type TurnEnd,
   type Turns,
   type Unannounced,
 } from './store.ts'
-import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } from './turn-opening.ts'
+import { openings } from './turn-opening.ts'
 import { takeovers } from './turn-takeovers.ts'
 
 export function createTurns(db: Db, parts: Parts): Turns {
-  return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
-}
-
-/** A session's messages after a seq, and how far they go. Null if there is no such session to see. */
-async function historyAfter(queries: Querying, scope: Scope, session: string, seq: number) {
-  const [row] = await queries.query<{ rewrites: number; last_seq: number; messages: StoredMessage[] }>(
-    `select rewrites::float8 as rewrites, last_seq::float8 as last_seq, history(id, $3) as messages
-       from session where id = $1 and ($2::text is null or owner = $2)`,
-    [session, visibleTo(scope), seq],
-  )
-  return row ?? null
+  return {
+    ...openings(db, parts),
+    ...publicVerbs(db, parts),
+    ...engineVerbs(db, parts),
+    ...takeovers(db, parts),
+  }
 }
 
 function publicVerbs(db: Db, parts: Parts) {
-  const opened = (answer: OpenAnswer | null, request: OpenTurn, read?: Message[]) =>
-    answer && toOpened(answer, request, parts, read)
   return {
-    async ground(scope, session, provider) {
-      const found = await value<StoredGround>(db, 'select turn_ground($1, $2, $3)', [
-        visibleTo(scope),
-        session,
-        provider,
-      ])
-      return found && toGround(found)
-    },
-    async open(scope, request, fits) {
-      const visible = visibleTo(scope)
-      const opening = (queries: Querying, asked: OpenTurn) =>
-        value<OpenAnswer>(queries, 'select open_turn($1, $2)', [visible, openRecord(asked, parts)])
-      if (!fits) return opened(await opening(db, request), request)
-      const { known_history: known, turn } = request
-      for (;;) {
-        // All of it is read before the session is locked. Its owner's heartbeat, which serves all turns of the owner,
-        // waits for the lock.
-        const seen = await historyAfter(db, scope, turn.session_id, 0)
-        if (!seen) return null
-        const history = seen.messages.map(parts.message)
-        const answer = await db.transaction(async (queries) => {
-          await value(queries, 'select lock_session($1, $2)', [visible, turn.session_id])
-          // From here on no running turn adds anything.
-          const since = await historyAfter(queries, scope, turn.session_id, seen.last_seq)
-          if (!since) return null
-          const { rewrites, last_seq: seq } = since
-          if (rewrites !== seen.rewrites) return 'rewritten'
-          history.push(...since.messages.map(parts.message))
-          fits(history)
-          // Else the statement would read all of it once more.
-          return opening(queries, { ...request, known_history: { rewrites, seq } })
-        })
-        if (answer === 'rewritten') continue
-        const had = known?.rewrites === seen.rewrites ? known.seq : 0
-        const read = history.filter(({ seq }) => seq > had)
-        return opened(answer, request, read)
-      }
-    },
-    async openSurely(scope, request, environment) {
-      const answer = await value<OpenAnswer | { kind: 'unsure'; ground: StoredGround }>(
-        db,
-        'select open_turn($1, $2)',
-        [visibleTo(scope), openRecord(request, parts, environment)],
-      )
-      if (answer?.kind === 'unsure') return { kind: answer.kind, ground: toGround(answer.ground) }
-      return opened(answer, request)
-    },
     async get(scope, id) {
       const found = await ownRow<StoredTurn>(db, 'turn', scope, id)
       return found && parts.shownTurn(found)
