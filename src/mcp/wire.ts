@@ -4,7 +4,6 @@
  */
 import {
   Client,
-  type ClientOptions,
   type PriorDiscovery,
   ProtocolErrorCode,
   SdkError,
@@ -259,18 +258,15 @@ function createWire(
 }
 
 function createClient(context: ConnectionContext, versionNegotiation: VersionNegotiationOptions): Client {
-  const options: ClientOptions = {
-    capabilities: context.elicit ? { elicitation: { form: { applyDefaults: true } } } : {},
-    versionNegotiation,
-    // Output schemas come from strangers: compiling one can block for seconds, and a mismatch would
-    // throw away the result of a tool that has run. No schema is handed to the SDK either (pages.ts).
-    jsonSchemaValidator: {
-      getValidator: () => (data) => ({ valid: true, data: data as never, errorMessage: undefined }),
-    },
-    inputRequired: { maxRounds: 3 },
-  }
-  const client = new Client({ name: 'baton', version: VERSION }, options)
   const { elicit } = context
+  const client = new Client(
+    { name: 'baton', version: VERSION },
+    {
+      capabilities: elicit ? { elicitation: { form: { applyDefaults: true } } } : {},
+      versionNegotiation,
+      inputRequired: { maxRounds: 3 },
+    },
+  )
   if (elicit) client.setRequestHandler('elicitation/create', ({ params }) => elicit(params))
   client.setNotificationHandler('notifications/tools/list_changed', () => context.onListChanged())
   return client
