@@ -152,15 +152,13 @@ export function createItems() {
       }))
       const rest = all.filter(({ wire, told }) => {
         const item = known(told)
-        const isOtherCall = item?.call !== '' && told.call !== '' && item?.call !== told.call
-        if (!item || isOtherCall || found.has(item) || isAnother(item, told)) return true
+        if (!item || found.has(item) || isAnother(item, told)) return true
         found.set(item, wire)
         return false
       })
       for (const { wire, told, at } of rest) {
-        const there = items.get(at ?? placeOf(told))
-        if (!there) found.set(find(told), wire)
-        else if (!found.has(there) && !isAnother(there, told)) found.set(heard(there, told), wire)
+        const item = items.get(at ?? placeOf(told)) ?? find(told)
+        if (!found.has(item) && !isAnother(item, told)) found.set(heard(item, told), wire)
       }
       return found
     },
