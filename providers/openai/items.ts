@@ -23,8 +23,8 @@ export interface Item {
   pieces: Map<number, string>
   /** Some of its text has been passed on as a delta */
   isShown: boolean
-  /** A call's canonical id, once known */
-  callId?: string
+  /** A call's canonical id; empty until it is known, as its name */
+  callId: string
   name: string
   phase: unknown
   done: boolean
@@ -96,6 +96,7 @@ export function createItems() {
       kind,
       pieces: new Map(),
       isShown: false,
+      callId: '',
       name: '',
       phase: undefined,
       done: false,

@@ -89,8 +89,7 @@ const textDelta =
     const item = state.items.of(event, kind)
     const delta = string(event.delta)
     if (delta === undefined || item.done) return []
-    const segment = kind === 'reasoning' ? number(event.summary_index) : undefined
-    const place = segment ?? number(event.content_index) ?? 0
+    const place = placeIn(event)
     const before = item.pieces.get(place)
     item.pieces.set(place, (before ?? '') + delta)
     item.isShown = true
@@ -100,16 +99,19 @@ const textDelta =
     return [{ type: 'reasoning.delta', index, text: breaks ? SEGMENT_BREAK + delta : delta }]
   }
 
-/** `field`: where this event holds the whole text that its deltas built. */
+/** The event holds the whole text that its deltas built. */
 const textDone =
-  (kind: Worded, field: 'text' | 'refusal'): Handler =>
+  (kind: Worded): Handler =>
   (state, event) => {
     const item = state.items.of(event, kind)
-    const place = number(event.content_index) ?? number(event.summary_index) ?? 0
-    const text = string(event[field])
-    if (!item.done && text !== undefined) item.pieces.set(place, text)
+    const text = string(event.text) ?? string(event.refusal)
+    if (text !== undefined) item.pieces.set(placeIn(event), text)
     return []
   }
+
+/** The number of a content, or of a summary's segment. */
+const placeIn = ({ content_index, summary_index }: Json): number =>
+  number(content_index) || number(summary_index) || 0
 
 const refusal =
   (handler: Handler): Handler =>
@@ -124,22 +126,22 @@ const argumentsDelta: Handler = (state, event) => {
   if (item.done) return []
   item.pieces.set(0, (item.pieces.get(0) ?? '') + delta)
   // A call whose item was not announced has no name; it comes whole with `output_item.done`.
-  const { index, callId, name } = item
-  if (callId === undefined || name === '' || delta === '') return []
-  return [{ type: 'tool_call.delta', index, call_id: callId, name, arguments_delta: delta }]
+  const { index, callId: call_id, name } = item
+  if (name === '' || delta === '') return []
+  return [{ type: 'tool_call.delta', index, call_id, name, arguments_delta: delta }]
 }
 
 const argumentsDone: Handler = (state, event) => {
   const item = state.items.of(event, 'call')
   const text = argumentsText(event)
-  if (!item.done && text !== undefined) item.pieces.set(0, text)
+  if (text !== undefined) item.pieces.set(0, text)
   return []
 }
 
 const itemAdded: Handler = (state, event) => {
   const wire = object(event.item)
   const item = state.items.own(event, wire, 'begins')
-  if (item.kind === 'message') item.phase = wire.phase
+  item.phase = wire.phase
   if (item.kind === 'call') nameCall(state, item, wire)
   return []
 }
@@ -216,13 +218,13 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map([
   ['response.output_item.added', itemAdded],
   ['response.output_item.done', itemDone],
   ['response.output_text.delta', textDelta('message')],
-  ['response.output_text.done', textDone('message', 'text')],
+  ['response.output_text.done', textDone('message')],
   ['response.refusal.delta', refusal(textDelta('message'))],
-  ['response.refusal.done', refusal(textDone('message', 'refusal'))],
+  ['response.refusal.done', refusal(textDone('message'))],
   ['response.reasoning_summary_text.delta', textDelta('reasoning')],
-  ['response.reasoning_summary_text.done', textDone('reasoning', 'text')],
+  ['response.reasoning_summary_text.done', textDone('reasoning')],
   ['response.reasoning_text.delta', textDelta('reasoning')],
-  ['response.reasoning_text.done', textDone('reasoning', 'text')],
+  ['response.reasoning_text.done', textDone('reasoning')],
   ['response.function_call_arguments.delta', argumentsDelta],
   ['response.function_call_arguments.done', argumentsDone],
   ['response.completed', ended(completed)],
@@ -236,7 +238,7 @@ const piecesOf = ({ pieces }: Item): string[] => [...pieces].sort(([a], [b]) => 
 
 /** A call gets its canonical id once: its deltas and its part agree. */
 function nameCall(state: State, item: Item, wire: Json): void {
-  item.callId ??= state.context.callId(string(wire.call_id))
+  item.callId ||= state.context.callId(string(wire.call_id))
   item.name ||= state.context.toolName(string(wire.name) ?? '')
 }
 
@@ -289,7 +291,7 @@ const settleCall: Settler = (state, item, wire) => {
   // its last one is whole: models may write blanks up to the limit then.
   if (cut && text.trim() === '') return null
   nameCall(state, item, wire)
-  if (item.callId === undefined || item.name === '') {
+  if (item.name === '') {
     state.nameless ||= !cut
     return null
   }
