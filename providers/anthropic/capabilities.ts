@@ -106,7 +106,7 @@ const FOREIGN: Family = {
   dropsUnbound: false,
   documents: ['base64', 'url'],
 }
-/** Models of vendors who sign little or nothing, and miss thinking that does not come back (parse.ts) */
+/** Models of vendors who sign little or nothing, and miss thinking that does not come back (blocks.ts) */
 const UNSIGNED: Family = { ...FOREIGN, signsThinking: false }
 /** Documents are "Not Supported", and dropped without a word (maximhq/bifrost#6741). */
 const DEEPSEEK: Family = { ...UNSIGNED, documents: [] }
