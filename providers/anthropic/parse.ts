@@ -8,7 +8,7 @@ import type { Finish } from '../../src/chat/fold.ts'
 import { type AssistantPart, isBlank, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
-import { readFrame } from '../frames.ts'
+import { beginAnswer, readFrame } from '../frames.ts'
 import { type Json, number, object, string } from '../json.ts'
 import { type Block, openBlock } from './blocks.ts'
 import { streamError } from './classify.ts'
@@ -117,20 +117,10 @@ export function createParser(
   }
 }
 
-/**
- * When a connection breaks, the service or a relay may go on in the same stream with another answer (vercel/ai#18331).
- * Relays also repeat a message's start.
- */
 function onMessageStart(state: State, event: Json): ModelEvent[] {
-  const { id, usage } = object(event.message)
-  const begun = string(id) ?? state.id
-  if (state.blocks > 0 && begun !== (state.id ?? begun))
-    throw new BatonError(
-      'upstream_disconnected',
-      `${state.vendor} broke the message off and began another one.`,
-    )
-  state.id = begun
-  return usageEvents(state, usage)
+  const message = object(event.message)
+  beginAnswer(state, message, state.blocks > 0)
+  return usageEvents(state, message.usage)
 }
 
 function onBlockStart(state: State, event: Json): ModelEvent[] {

@@ -9,7 +9,7 @@ import { standardBase64 } from '../../src/chat/media.ts'
 import { type AssistantPart, isBlank, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
-import { readFrame } from '../frames.ts'
+import { beginAnswer, readFrame } from '../frames.ts'
 import { argumentsJson, type Json, number, object, objects, string } from '../json.ts'
 import { classifyEvent } from './classify.ts'
 import { createItems, type Item, type Items } from './items.ts'
@@ -71,13 +71,8 @@ export function createParser(
 
 const passOver: Handler = () => []
 
-/** Relays may go on with another answer when one breaks off: to keep both would repeat the texts, and the calls. */
 const created: Handler = (state, event) => {
-  const { vendor, items } = state
-  const id = string(object(event.response).id) ?? state.id
-  if (items.size() > 0 && id !== (state.id ?? id))
-    throw new BatonError('upstream_disconnected', `${vendor} broke the answer off and began another one.`)
-  state.id = id
+  beginAnswer(state, object(event.response), state.items.size() > 0)
   return []
 }
 
