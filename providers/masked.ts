@@ -4,6 +4,9 @@
  */
 export const masked = (words: string): string => words.replace(SECRETS, '$1$2***')
 
+/** Vendors' words as callers hear them. */
+export const presentable = (words = ''): string => masked(words).trim().slice(0, 1000)
+
 /**
  * Google repeats the key of a suspended consumer (`api_key:AIza…`). `eyJ` begins a JWT, `gAAAA` what OpenAI has encrypted.
  * "Bearer auth" and "Bearer token" are words of many a refusal: what follows is a token only if it is longer.

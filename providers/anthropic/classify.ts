@@ -7,7 +7,7 @@ import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { statusIn } from '../frames.ts'
 import { instantOf, type Json, object, string } from '../json.ts'
-import { masked } from '../masked.ts'
+import { presentable } from '../masked.ts'
 import { isTooLong, isUnpaid } from '../refusals.ts'
 import { vendorsError } from '../relayed.ts'
 import { retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
@@ -54,7 +54,7 @@ function wordsOf(sent: Json, headers: Report['headers']): Omit<Report, 'status' 
   return {
     type: string(error.type) ?? '',
     code: string(object(error.details).error_code) ?? null,
-    message: presentable(string(error.message) ?? ''),
+    message: presentable(string(error.message)),
     request_id: string(sent.request_id) ?? headers['request-id'] ?? null,
   }
 }
@@ -62,8 +62,6 @@ function wordsOf(sent: Json, headers: Report['headers']): Omit<Report, 'status' 
 /** The words of a body that is no API error: the title of an edge's page, or the text itself. */
 const plainText = (body: string): string =>
   presentable(/<title>([^<]*)<\/title>/i.exec(body)?.[1] ?? (/^\s*</.test(body) ? '' : body))
-
-const presentable = (text: string): string => masked(text).trim().slice(0, 1000)
 
 /** In `says`, `{vendor}` is the service behind this API. */
 type Verdict = [code: ErrorCode, says: string, options?: ErrorOptions]

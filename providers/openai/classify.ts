@@ -7,7 +7,7 @@ import { BatonError, type ErrorCode, isRetryable } from '../../src/errors.ts'
 import type { UpstreamFailure } from '../../src/provider.ts'
 import { statusIn } from '../frames.ts'
 import { instantOf, type Json, number, object, string } from '../json.ts'
-import { masked } from '../masked.ts'
+import { presentable } from '../masked.ts'
 import { isAmong, isTooLong, isUnpaid } from '../refusals.ts'
 import { vendorsError } from '../relayed.ts'
 import { decimal, retryAfterIn, secondsUntil, shouldRetryIn } from '../retry-after.ts'
@@ -313,8 +313,6 @@ function wordsOf(told: unknown, { metadata, error_type: type }: Json) {
     message: presentable(string(error.message)),
   }
 }
-
-const presentable = (text = ''): string => masked(text).slice(0, 1000).trim()
 
 /** Seconds to wait; no clock is needed, since the response says when it was made (`date`). */
 function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
