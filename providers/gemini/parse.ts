@@ -122,20 +122,19 @@ class Answer implements ModelParser {
 
   #part(part: Json): void {
     const { text, functionCall: call, inlineData: blob } = part
+    const kind = part.thought === true ? 'reasoning' : 'text'
     const isText = typeof text === 'string'
     // Backends put calls into parts of text, mostly empty ones (trpc-group/trpc-agent-go#1087).
     const isCall = isRecord(call) && (!isText || Boolean(string(call.name) ?? call.args))
-    if (isText) this.#text(isCall ? { ...part, thoughtSignature: undefined } : part, text)
+    if (isText) this.#text(kind, text, isCall ? undefined : string(part.thoughtSignature))
     if (isCall) this.#call(part, call)
-    else if (isRecord(blob) && part.thought !== true) this.#media(blob)
+    else if (isRecord(blob) && kind === 'text') this.#media(blob)
     // Code that the server ran, its own tool calls and future kinds have no canonical form.
   }
 
   /** Deltas of one kind make one part; a signature closes it, and an empty signed one is its own part (4.4). */
-  #text(part: Json, delta: string): void {
-    const opaque = string(part.thoughtSignature)
+  #text(kind: Growing['kind'], delta: string, opaque: string | undefined): void {
     if (delta === '' && opaque === undefined) return
-    const kind = part.thought === true ? 'reasoning' : 'text'
     if (this.#growing?.kind !== kind || delta === '') this.#close()
     this.#growing ??= { kind, index: this.#nextIndex++, text: '' }
     if (delta !== '') {
