@@ -231,7 +231,7 @@ const RULES: readonly Rule[] = [
   },
 ]
 
-const LAST_RULE: Rule = { when: () => true, code: 'upstream_rejected', says: '{vendor} refused the request.' }
+const OTHERWISE: Omit<Rule, 'when'> = { code: 'upstream_rejected', says: '{vendor} refused the request.' }
 
 /** A response that is not a stream: an HTTP error, or a body of another kind with a good status. */
 export function classifyFailure(failure: UpstreamFailure, vendor: string): BatonError {
@@ -255,7 +255,7 @@ const statedStatus = ({ status, status_code }: Json, error: unknown): number | n
   statusIn(status) ?? statusIn(status_code) ?? statusIn(object(error).code)
 
 function toError(facts: Facts, vendor: string): BatonError {
-  const rule = RULES.find(({ when }) => when(facts)) ?? LAST_RULE
+  const rule = RULES.find(({ when }) => when(facts)) ?? OTHERWISE
   const { status, code, type, message, headers } = facts
   const request_id = headers['x-request-id'] ?? headers['x-oai-request-id'] ?? null
   const says = rule.says.replaceAll('{vendor}', vendor)
