@@ -160,14 +160,22 @@ const ended =
     return (ENDS.get(string(response.status) ?? '') ?? end)(state, response)
   }
 
-const completed: Handler = (state, response) => {
-  const rest = settleRest(state, response, 'completed')
-  if (state.called) return finish(state, rest, response, { reason: 'tool_calls' })
-  if (state.refused) return finish(state, rest, response, { reason: 'refusal' })
-  return finish(state, rest, response, stopped(state, response))
-}
+/** The rest of the answer, its counts and its finish. `status`: of items that have no end of their own. */
+const finished =
+  (status: 'completed' | 'incomplete', finishOf: (state: State, response: Json) => Finish): Handler =>
+  (state, response) => {
+    const rest = settleRest(state, response, status)
+    const counted = response.usage ? [{ type: 'usage' as const, usage: usageOf(object(response.usage)) }] : []
+    const told = finishOf(state, response)
+    const end = state.nameless && told.reason !== 'refusal' ? NAMELESS : told
+    return [...rest, ...counted, { type: 'finish', ...end }]
+  }
 
-function stopped({ said, thought }: State, { end_turn, usage }: Json): Finish {
+const NAMELESS: Finish = { reason: 'error', invalid_call: 'It did not name its tool.' }
+
+const completed = finished('completed', ({ said, thought, called, refused }, { end_turn, usage }) => {
+  if (called) return { reason: 'tool_calls' }
+  if (refused) return { reason: 'refusal' }
   // The model wants to go on without the user (wire/openai.md 6.3).
   if (said && end_turn === false) return { reason: 'stop', goes_on: true }
   // Bedrock now and then ends so in the middle of a task (anomalyco/opencode#31430); an answer that is meant to be empty
@@ -176,18 +184,12 @@ function stopped({ said, thought }: State, { end_turn, usage }: Json): Finish {
   // Models now and then end with reasoning alone (openai/openai-dotnet#1050). To go on would repeat the request: the API
   // takes no reasoning with nothing after it.
   return thought && !said ? { reason: 'stop', silent: 'thoughts' } : { reason: 'stop' }
-}
+})
 
-const incomplete: Handler = (state, response) => {
-  const rest = settleRest(state, response, 'incomplete')
-  const why = string(object(response.incomplete_details).reason)
-  return finish(
-    state,
-    rest,
-    response,
-    why === 'content_filter' ? { reason: 'refusal', refusal: why } : { reason: 'length' },
-  )
-}
+const incomplete = finished('incomplete', (_state, { incomplete_details }) => {
+  const why = string(object(incomplete_details).reason)
+  return why === 'content_filter' ? { reason: 'refusal', refusal: why } : { reason: 'length' }
+})
 
 /** Azure gives the reason in an `error` event of its own, after this one (maximhq/bifrost#6419). */
 const failed: Handler = (state, response) => {
@@ -323,15 +325,6 @@ function settleRest(state: State, response: Json, status: 'completed' | 'incompl
   const isLate = (item: Item) => item.isBare && string(told.get(item)?.encrypted_content) !== undefined
   const open = [...state.items.all()].filter((item) => !item.done || isLate(item))
   return open.flatMap((item) => settle(state, item, told.get(item) ?? { status }))
-}
-
-const NAMELESS: Finish = { reason: 'error', invalid_call: 'It did not name its tool.' }
-
-function finish(state: State, rest: ModelEvent[], response: Json, how: Finish): ModelEvent[] {
-  const usage = object(response.usage)
-  const counted = response.usage ? [{ type: 'usage' as const, usage: usageOf(usage) }] : []
-  const end = state.nameless && how.reason !== 'refusal' ? NAMELESS : how
-  return [...rest, ...counted, { type: 'finish', ...end }]
 }
 
 /** The details may be missing; their tokens are parts of the totals (wire/openai.md 6.4). */
