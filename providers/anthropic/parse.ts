@@ -9,7 +9,7 @@ import { type AssistantPart, isBlank, type Usage } from '../../src/chat/message.
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import { beginAnswer, readFrame } from '../frames.ts'
-import { type Json, number, object, string } from '../json.ts'
+import { type Json, number, object, present, string } from '../json.ts'
 import { type Block, openBlock } from './blocks.ts'
 import { streamError } from './classify.ts'
 
@@ -220,13 +220,23 @@ function onMessageStop(state: State): ModelEvent[] {
   }
   const left = [...state.open.keys()].flatMap((place) => close(state, place))
   const rest = [...state.held, ...left].sort((a, b) => a.index - b.index)
-  const reason = finishOf(state)
-  if (state.invalid && reason !== 'refusal')
-    return [...rest, { type: 'finish', reason: 'error', invalid_call: state.invalid }]
-  const why = reason === 'refusal' && state.refusal ? { refusal: state.refusal } : {}
-  const silent = reason === 'stop' ? silenceOf(state) : undefined
-  return [...rest, { type: 'finish', reason, ...why, ...(silent ? { silent } : {}) }]
+  return [...rest, { type: 'finish', ...finishOf(state) }]
 }
+
+function finishOf(state: State): Finish {
+  const { stopReason, called, invalid, refusal } = state
+  const reason = FINISHES.get(stopReason ?? '') ?? (called ? 'tool_calls' : 'stop')
+  if (reason === 'refusal') return { reason, ...present({ refusal }) }
+  if (invalid) return { reason: 'error', invalid_call: invalid }
+  return reason === 'stop' ? { reason, ...present({ silent: silenceOf(state) }) } : { reason }
+}
+
+/** wire/anthropic.md 6: a reason not listed is an ordinary end. */
+const FINISHES = new Map<string, StepFinish>([
+  ['max_tokens', 'length'],
+  ['model_context_window_exceeded', 'length'],
+  ['refusal', 'refusal'],
+])
 
 /**
  * The vendor may say that a call is the reason to stop, and send none: the model wrote it as text
@@ -240,16 +250,6 @@ function silenceOf({ stopReason, thought, said, counts, counted }: State): Finis
   if (thought) return 'thoughts'
   return counted && counts.output === 0 ? 'lost' : undefined
 }
-
-/** wire/anthropic.md 6: a reason not listed is an ordinary end. */
-const FINISHES = new Map<string, StepFinish>([
-  ['max_tokens', 'length'],
-  ['model_context_window_exceeded', 'length'],
-  ['refusal', 'refusal'],
-])
-
-const finishOf = ({ stopReason, called }: State): StepFinish =>
-  FINISHES.get(stopReason ?? '') ?? (called ? 'tool_calls' : 'stop')
 
 /** The vendor's counts; its input leaves out what was read from or written to the cache. */
 interface Counts {
