@@ -153,7 +153,9 @@ export function createItems() {
       }))
       const rest = all.filter(({ wire, told }) => {
         const item = known(told)
-        if (!item || found.has(item) || isAnother(item, told)) return true
+        // A relay may give several calls one item's id.
+        const isOtherCall = told.call !== '' && item?.call !== '' && item?.call !== told.call
+        if (!item || isOtherCall || found.has(item) || isAnother(item, told)) return true
         found.set(item, wire)
         return false
       })

@@ -545,6 +545,17 @@ t.test('quirks of the stream are read', async (t) => {
         2,
         'a call is known by its own id',
       )
+      const id = 'same'
+      const [lost, kept] = [called('call_a', '{"n":1}', { id }), called('call_b', '{"n":2}', { id })]
+      const begun = [
+        added(0, { ...kept, arguments: '' }),
+        { type: 'response.function_call_arguments.delta', output_index: 0, delta: '{"n":2}' },
+      ]
+      t.match(
+        folded(...begun, completed({ output: [lost, kept] })),
+        [{ call_id: 'call_b', arguments: { n: 2 } }],
+        "not by its item's id, which another call may have, too",
+      )
     },
   )
 
