@@ -174,8 +174,8 @@ async function callTool(client: Client, call: CallRequest, signal: AbortSignal):
           ...(total !== undefined && { total }),
           ...(message !== undefined && { message }),
         }),
-      // Without an output schema, for the SDK to check the result by: a stranger's may take seconds to compile, and the
-      // result of a tool that has run would be thrown away. Nor is there one in the lists that it sees (pages.ts).
+      // The SDK gets no output schema, neither here nor in the lists (pages.ts): a stranger's may take seconds to compile,
+      // and a result that does not fit would be thrown away, though the tool has run.
       toolDefinition: { name, inputSchema: { ...tool?.inputSchema, type: 'object' } },
     },
   )
