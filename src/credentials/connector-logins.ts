@@ -136,10 +136,16 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   async function signIn(owner: string, id: string, revision: number, login: McpLogin): Promise<Connector> {
     const read = await unchanged(owner, id, revision)
     const secret = sealConnector(vault, read, { ...openConnector(vault, read), oauth: login })
+    const scope = { owner, admin: false }
     const entry = { owner, act: 'connector.login', subject: id, details: {} }
-    // A new revision: what was refused before is tried again, and no connection outlives its login.
-    const update = () => store.connectors.update({ owner, admin: false }, read, { secret }, entry)
-    const written = await pending.stored(update)
+    const written = await pending.stored(async () => {
+      // A new revision: what was refused before is tried again, and no connection outlives its login.
+      const made = await store.connectors.update(scope, read, { secret }, entry)
+      if (made) return made
+      // An earlier try that the store did not answer may have written it. Each seals anew, so the bytes tell.
+      const now = await store.connectors.get(scope, id)
+      return now?.secret && secret && Buffer.compare(now.secret, secret) === 0 ? now : null
+    })
     // Null: the connector was changed meanwhile, or its former login was renewed.
     return written && typeof written !== 'string' ? written : signIn(owner, id, revision, login)
   }

@@ -107,19 +107,29 @@ t.test('the tokens of a new login are stored, even if the store is away for a mo
   const { guarded, replica, logIn, read } = await bench(t)
   const { get, update } = store.connectors
   let refusals = 0
+  let isWritten = false
   const shaky = <Given extends unknown[], T>(verb: (...given: Given) => Promise<T>) => {
     let isAway = true
     return async (...given: Given): Promise<T> => {
       if (!isAway) return verb(...given)
       isAway = false
       refusals++
+      if (isWritten) await verb(...given)
       throw new BatonError('unavailable', 'The database is not available.')
     }
   }
-  await logIn(replica(undefined, storeWith({ get: shaky(get), update: shaky(update) })))
+  const before = await logIn(replica(undefined, storeWith({ get: shaky(get), update: shaky(update) })))
   t.equal(refusals, 2)
   t.ok(openConnector(vault, await read()).oauth?.tokens)
   t.same(guarded.grants, { authorization_code: 1 })
+  isWritten = true
+  const after = await logIn(replica(undefined, storeWith({ update: shaky(update) })))
+  t.equal(
+    after.config_revision,
+    before.config_revision + 1,
+    'a login whose answer the store lost is done, too',
+  )
+  t.equal(refusals, 3)
 })
 
 t.test('a caller who comes again while a login is being finished is not told to begin anew', async (t) => {
