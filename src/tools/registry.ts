@@ -110,9 +110,9 @@ async function toolsOf(
   before: readonly RegistryTool[],
   room: Room,
 ): Promise<Candidate[]> {
-  const isKnown = (tool: RegistryTool) => belongsTo(tool, server)
-  const isKept = server.tools === null || (server.state === 'pending' && before.some(isKnown))
-  return isKept ? remembered(server, before.filter(isKnown)) : listed(server, server.tools ?? [], room)
+  const own = before.filter((tool) => tool.connector_id === server.connector.id)
+  const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)
+  return isKept ? remembered(server, own) : listed(server, server.tools ?? [], room)
 }
 
 export function difference(before: readonly RegistryTool[], after: readonly RegistryTool[]): Difference {
@@ -257,17 +257,14 @@ interface Room {
 function mcpTool(server: KnownServer, tool: McpTool, schema: Normalised): Candidate {
   const { connector } = server
   const { hash, description } = definitionOf(tool)
-  const canonical = `${server.server}.${tool.name}`
   const { refusal, isChanged } = ruled(server, tool.name, hash)
   const problem = refusal ?? ('undeclarable' in schema ? schema.undeclarable : null)
   // Tools beyond the limit are kept without their texts: else each session would store the lists of a hundred servers.
   const isKept = schema !== BEYOND && schema !== BEYOND_ALL
   return {
-    canonical_name: canonical,
-    exposed_name: exposedName(canonical),
+    ...named(server, tool.name),
     source: 'mcp',
     connector_id: connector.id,
-    server: server.server,
     mcp_tool_name: tool.name,
     description: isKept ? description : '',
     parameters: 'schema' in schema ? schema.schema : ANY,
@@ -278,6 +275,14 @@ function mcpTool(server: KnownServer, tool: McpTool, schema: Normalised): Candid
     last_seen_at: server.state === 'live' ? server.seen_at : null,
     hash,
   }
+}
+
+function named(
+  { server }: KnownServer,
+  tool: string,
+): Pick<Candidate, 'canonical_name' | 'exposed_name' | 'server'> {
+  const canonical = `${server}.${tool}`
+  return { canonical_name: canonical, exposed_name: exposedName(canonical), server }
 }
 
 /** What the rules say of one of the server's tools. They hold whether or not the server's list is known. */
@@ -306,18 +311,17 @@ const changedReason = ({ pin, id }: Connector): string =>
     ? `Its definition is not the one that was accepted; it is blocked until it is accepted (POST /v1/connectors/${id}/tools/{tool}/accept).`
     : 'Its definition is not the one that was accepted.'
 
-const belongsTo = (tool: RegistryTool, { connector, server }: KnownServer): boolean =>
-  tool.connector_id === connector.id && tool.server === server
-
 /**
- * The tools of a server that the registry has: as they were while its state is pending, else unavailable; the rules
- * always hold.
+ * The tools of a server that the registry has, under its present name: as they were while its state is pending, else
+ * unavailable; the rules always hold.
  */
 async function remembered(server: KnownServer, own: readonly RegistryTool[]): Promise<Candidate[]> {
   const { connector, state, reason } = server
   const mine = await offered(connector, own, ({ mcp_tool_name }) => mcp_tool_name ?? '')
-  return mine.map((tool) => {
-    const { refusal, isChanged } = ruled(server, tool.mcp_tool_name ?? '', tool.hash)
+  return mine.map((one) => {
+    const name = one.mcp_tool_name ?? ''
+    const tool = one.server === server.server ? one : { ...one, ...named(server, name) }
+    const { refusal, isChanged } = ruled(server, name, tool.hash)
     if (refusal !== null) return { ...tool, status: 'undeclarable', reason: refusal }
     if (isChanged && connector.pin === 'block')
       return { ...tool, status: 'changed', reason: changedReason(connector), is_blocked: true }

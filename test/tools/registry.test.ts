@@ -324,10 +324,24 @@ t.test(
     ])
     t.strictSame(away.changed, ['s.a', 's.b'])
     t.match(found(away.tools, 's.a'), { status: 'unavailable', reason: /refused/, last_seen_at: NOW })
-    const renamed = await next(before, [
-      server('s', null, { server: 'other', state: 'away', reason: 'refused' }),
-    ])
-    t.strictSame(renamed.removed, ['s.a', 's.b'], 'under another alias nothing is known of the server')
+    const other = { server: 'other', state: 'away', reason: 'refused' } as const
+    const renamed = await next(before, [server('s', null, other)])
+    t.strictSame(
+      [renamed.removed, renamed.added],
+      [
+        ['s.a', 's.b'],
+        ['other.a', 'other.b'],
+      ],
+    )
+    t.match(found(renamed.tools, 'other.a'), {
+      exposed_name: 'other__a',
+      server: 'other',
+      status: 'unavailable',
+    })
+    const soon = await next(before, [server('s', null, { ...other, state: 'pending' })])
+    t.match(found(soon.tools, 'other.a'), { status: AVAILABLE, reason: null })
+    const live = await next(soon.tools, [server('s', [tool('a'), tool('b')], { server: 'other' })])
+    t.strictSame([live.added, live.removed, live.changed], [[], [], []], 'a new name is one revision')
     const older = server('s', [tool('a')], { state: 'away', reason: 'refused', seen_at: null })
     t.match((await next(before, [older])).tools, [{ status: 'unavailable', last_seen_at: NOW }])
     const late = await next(before, [server('s', null, { state: 'pending', reason: 's is not ready yet' })])
