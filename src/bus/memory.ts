@@ -156,7 +156,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
     for (const [session, log] of byUse) {
       if (total <= MAX_TOTAL_BYTES * 0.75) return
       if (log.readers.size === 0) forget(session, log)
-      else trim(log, 0, 0)
+      else trim(log, limits.maxEvents, 0)
     }
   }
   const tallies = new Map<string, { count: number; until: number }>()

@@ -2,6 +2,7 @@
 import { getEventListeners } from 'node:events'
 import { mock } from 'node:test'
 import t from 'tap'
+import type { BusEvent } from '../../src/bus/bus.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { Log } from '../../src/bus/memory-log.ts'
 import { appended, delta, event, SESSION, start, TURN } from '../contracts/bus-bed.ts'
@@ -134,20 +135,22 @@ t.test('in memory all logs together are bounded, and the least recently used go 
     )
   // The first to begin is the last to be used.
   await bus.append('ses_5', [delta('begun')])
+  const told: BusEvent = { ...event('message'), once: `${TURN}:msg_1` }
+  await bus.append('ses_1', [told])
   const reading = start(t, bus, {}, 'ses_1')
   const cursors: string[] = []
   for (let i = 0; i < 6; i++) {
     const [first = ''] = await fill(`ses_${i}`)
     // Of a log that nobody reads nothing is kept, not even the place after its last event.
     cursors.push(i === 0 ? await bus.present('ses_0') : first)
-    if (i === 1) await reading.events(12)
+    if (i === 1) await reading.events(13)
   }
   const next = (i: number) => start(t, bus, { after: cursors[i] ?? '' }, `ses_${i}`).item(0)
   t.match(await next(0), { gap: true })
   t.match(await next(1), { gap: true })
   t.ok('events' in (await next(5)))
-  await bus.append('ses_1', [delta('more')])
-  t.equal((await reading.events(13)).length, 13)
+  await bus.append('ses_1', [told, delta('more')])
+  t.equal((await reading.events(14)).length, 14, 'what an unended turn announced is not said twice')
   t.same(
     reading.items.filter((item) => !('events' in item)),
     [],
