@@ -27,12 +27,14 @@ export function createLogins(db: Db): OAuthLogins {
         [state_hash, owner, provider, mode, redirect_uri, sealed, seconds, most],
       ),
     get: (hash) => one('select oauth_login_json(l) from oauth_login l where state_hash = $1', [hash]),
-    take: (hash, provider) =>
+    take: ({ state_hash, provider }, sealed) =>
       one(
-        `update oauth_login l set state = 'taken', expires_at = greatest(expires_at, seconds_from_now($3))
-          where state_hash = $1 and provider = $2 and state = 'pending' and expires_at > clock_timestamp()
+        `update oauth_login l
+            set state = 'taken', sealed = $3, expires_at = greatest(expires_at, seconds_from_now($4))
+          where state_hash = $1 and provider = $2
+            and (state = 'pending' and expires_at > clock_timestamp() or state = 'taken' and sealed = $3)
          returning oauth_login_json(l)`,
-        [hash, provider, FINISH_SECONDS],
+        [state_hash, provider, sealed, FINISH_SECONDS],
       ),
     async finish(hash, result) {
       const [credential, error] = 'error' in result ? [null, result.error] : [result.credential_id, null]

@@ -38,11 +38,19 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     const [given, beside] = [login({ seconds: 60 }), login()]
     const made = await logins.create(given, 9)
     await logins.create(beside, 9)
-    t.equal(await logins.take(given.state_hash, 'other'), null)
-    const taken = await Promise.all([1, 2, 3].map(() => logins.take(given.state_hash, 'acme')))
+    const bytes = [1, 2, 3].map((byte) => new Uint8Array([byte]))
+    t.equal(await logins.take({ ...given, provider: 'other' }, new Uint8Array([1])), null)
+    const take = () => Promise.all(bytes.map((own) => logins.take(given, own)))
+    const [taken, again] = [await take(), await take()]
     t.equal(taken.filter((one) => one !== null).length, 1)
     const found = await logins.get(given.state_hash)
     t.match(found, { state: 'taken' })
+    const repeated = again.map((one) => one?.sealed ?? null)
+    t.strictSame(
+      repeated,
+      taken.map((one) => one?.sealed ?? null),
+      'who has it gets it again, if only the answer was lost',
+    )
     const [before = '', after = ''] = [made?.expires_at, found?.expires_at]
     t.ok(after > before, 'one that is answered just before its end has time to be finished')
     await logins.finish(given.state_hash, { credential_id: 'cred_1' })
@@ -52,7 +60,7 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     t.match(await logins.get(beside.state_hash), { state: 'pending' }, 'another login has no outcome')
     const late = login({ seconds: 0 })
     await logins.create(late, 9)
-    t.equal(await logins.take(late.state_hash, 'acme'), null)
+    t.equal(await logins.take(late, late.sealed), null)
     t.equal(await logins.poll(late.state_hash, 0), null)
     t.match(await logins.get(late.state_hash), { state: 'pending', is_expired: true })
   })

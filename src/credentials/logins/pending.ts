@@ -32,6 +32,15 @@ export function createPendingLogins<Kept>(
   const stored = <T>(write: () => Promise<T>): Promise<T> =>
     insist(write, sleep, AbortSignal.any([ending.signal, AbortSignal.timeout(PATIENCE_MS)]))
 
+  /** Throws invalid_request if its encryption key was taken out since. */
+  function open({ owner, sealed, state_hash }: OAuthLogin): string {
+    try {
+      return vault.open(sealed, contextOf(owner, state_hash))
+    } catch {
+      throw wrongState(UNREADABLE)
+    }
+  }
+
   return {
     stored,
     /** The process ends: what the store has not taken is tried once more, and no longer. */
@@ -49,23 +58,17 @@ export function createPendingLogins<Kept>(
       })
     },
     find: (state: string): Promise<OAuthLogin | null> => logins.get(sha256(state)),
-    /** The `kept` that `begin` was given. Throws invalid_request if its encryption key was taken out since. */
-    kept({ owner, sealed, state_hash }: OAuthLogin): Kept {
-      try {
-        return JSON.parse(vault.open(sealed, contextOf(owner, state_hash))) as Kept
-      } catch {
-        throw wrongState(UNREADABLE)
-      }
-    },
+    /** The `kept` that `begin` was given. Throws as `open`. */
+    kept: (login: OAuthLogin): Kept => JSON.parse(open(login)) as Kept,
     /**
      * Uses a login up: whatever comes of `work`, its state opens nothing afterwards. Writes down the id of what `work`
-     * made, or why it failed. Null: the login was used before, or its time is over.
+     * made, or why it failed. Null: the login was used before, or its time is over. Throws as `open`.
      */
-    async use<T extends { id: string }>(
-      { state_hash, provider }: OAuthLogin,
-      work: () => Promise<T>,
-    ): Promise<T | null> {
-      if (!(await stored(() => logins.take(state_hash, provider)))) return null
+    async use<T extends { id: string }>(login: OAuthLogin, work: () => Promise<T>): Promise<T | null> {
+      const { owner, state_hash } = login
+      // The same bytes for each try: one that the store did not answer may have taken it.
+      const sealed = vault.seal(open(login), contextOf(owner, state_hash))
+      if (!(await stored(() => logins.take(login, sealed)))) return null
       const made = await work().catch(async (thrown: unknown) => {
         const error = thrown instanceof BatonError ? thrown.message : 'An internal error occurred.'
         // The caller gets the reason, whether or not it can be written down.

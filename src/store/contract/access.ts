@@ -91,9 +91,9 @@ export interface OAuthLogins {
   get(stateHash: string): Promise<OAuthLogin | null>
   /**
    * Single use: the first caller gets it, and time to finish it; null for everybody else, another provider, or after its
-   * time.
+   * time. `sealed`: what is kept, sealed anew by the caller, who is known by these bytes if its call is repeated.
    */
-  take(stateHash: string, provider: string): Promise<OAuthLogin | null>
+  take(login: Pick<NewOAuthLogin, 'state_hash' | 'provider'>, sealed: Uint8Array): Promise<OAuthLogin | null>
   finish(stateHash: string, result: { credential_id: string } | { error: string }): Promise<void>
   /**
    * Takes the right to ask the vendor, for `seconds`, whether a device login was granted; null while somebody has it.
