@@ -126,7 +126,6 @@ const BY_TYPE = new Map<string, (report: Report) => Verdict>([
 ])
 
 const BY_STATUS = new Map<number, (report: Report) => Verdict>([
-  [400, invalidRequest],
   [401, refusedCredential],
   [402, unpaid],
   [404, unknownModel],
