@@ -213,7 +213,7 @@ const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
   [NO_FILE, ['upstream_rejected', 'A file has expired at Google, or belongs to another project.']],
   [/API key (not valid|expired|not found)/i, BAD_KEY],
   // The model has no free quota at all, so waiting does not help (7.2).
-  [/quota.*\blimit: 0(?![\d.])/is, ['upstream_rejected', 'This key has no quota for this model.']],
+  [/quota.*\blimit: 0\b/is, ['upstream_rejected', 'This key has no quota for this model.']],
   // No wait gets past these, though they come as rate limits.
   [
     /prepayment credits|spending cap/i,
@@ -234,7 +234,6 @@ const BY_STATUS: Readonly<Record<number, Verdict>> = {
   429: QUOTA,
   // Cancelled on Google's side; the vendor's own client treats it like a full queue.
   499: ['upstream_overloaded', 'Gemini dropped the request.'],
-  500: ['upstream_overloaded', 'Gemini failed to answer.'],
   504: ['upstream_timeout', 'Gemini took too long to answer.'],
 }
 
@@ -255,8 +254,8 @@ function toError(failure: Failure, headers: Readonly<Record<string, string>>): B
     details: {
       upstream: {
         status: failure.status,
-        ...(failure.code ? { code: failure.code } : {}),
-        ...(failure.reason ? { reason: failure.reason } : {}),
+        code: failure.code,
+        reason: failure.reason,
         message: words,
         ...(failure.quotas.length > 0 ? { quotas: failure.quotas } : {}),
         ...(failure.links.length > 0 ? { links: failure.links } : {}),
@@ -292,9 +291,7 @@ function waitFor(
 
 /** Proto JSON (`34.07s`, `900ms`) and Go (`8h44m7.312s`, `161h39m41.3s`) durations (7.2). */
 function seconds(duration: string | undefined): number | undefined {
-  const match = /^(?=\d)(?:([\d.]+)h)?(?:([\d.]+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?\.?$/.exec(
-    duration ?? '',
-  )
+  const match = /^(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:([\d.]+)s)?(?:([\d.]+)ms)?\.?$/.exec(duration ?? '')
   if (!match) return undefined
   const [hours, minutes, whole, milliseconds] = match.slice(1).map((digits) => Number(digits ?? 0))
   const total = (hours ?? 0) * HOUR + (minutes ?? 0) * 60 + (whole ?? 0) + (milliseconds ?? 0) / 1000
