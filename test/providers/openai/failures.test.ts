@@ -238,6 +238,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     [500, '<html><title>Internal error</title></html>', 'upstream_overloaded', /Internal error/],
     [502, '<html><title>Bad gateway</title></html>', 'upstream_overloaded', /Bad gateway/],
     [503, json({ code: 'slow_down' }), 'upstream_overloaded'],
+    [503, json({ message: 'The server of the model was not found.' }), 'upstream_overloaded'],
     [504, '', 'upstream_timeout'],
     [200, '<html>', 'upstream_rejected', /edge/],
     [200, json({ type: 'usage_limit_reached' }), 'upstream_rate_limited'],
@@ -679,9 +680,19 @@ const RELAYED: readonly [status: number, body: string, code: string, says: RegEx
   ],
   [
     402,
-    '{"error":{"code":"server_error","message":"Add more."},"error_type":"payment_required"}',
+    JSON.stringify({
+      error: { code: 'server_error', message: 'Provider returned error' },
+      metadata: { raw: '{"error": {"message": "AzureException - {\\"error\\": \\"Add more.\\"}"}}' },
+      error_type: 'payment_required',
+    }),
     'upstream_rejected',
     /no quota left.*Add more\.$/,
+  ],
+  [
+    403,
+    '{"error":{"code":"server_error"},"metadata":{"raw":"Flagged."},"error_type":"content_policy_violation"}',
+    'upstream_rejected',
+    /by its policy.*Flagged\.$/,
   ],
   [400, openRouter({ message: 'Bad role.' }), 'upstream_rejected', /said: Bad role\.$/],
   [400, openRouter({ detail: 'Bad field.' }), 'upstream_rejected', /said: Bad field\.$/],
@@ -696,6 +707,12 @@ const RELAYED: readonly [status: number, body: string, code: string, says: RegEx
     /said: Long \{\}\.$/,
   ],
   [400, liteLlm('OpenAIException - {"input": 1} is bad'), 'upstream_rejected', /\{"input": 1\} is bad$/],
+  [
+    400,
+    liteLlm('OpenAIException - {"message": "Hi"} is bad'),
+    'upstream_rejected',
+    /OpenAIException - \{"message": "Hi"\} is bad$/,
+  ],
   [400, liteLlm('OpenAIException - {not JSON'), 'upstream_rejected', /\{not JSON$/],
 ]
 
