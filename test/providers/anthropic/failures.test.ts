@@ -141,6 +141,8 @@ t.test('failures become errors of the catalogue', async (t) => {
         'Error',
       ]
       for (const words of policy) t.match(fail(400, 'invalid_request_error', words).message, /Use an API key/)
+      for (const words of ['Error: bad', 'Validation Error'])
+        t.match(fail(400, 'invalid_request_error', words).message, /as invalid/)
       const spent = fail(400, 'invalid_request_error', 'You have reached your specified API usage limits.')
       t.match(spent.message, /spending limit/)
       const poor = 'Your credit balance is too low to access the Anthropic API.'
@@ -338,7 +340,7 @@ t.test('failures become errors of the catalogue', async (t) => {
       'anthropic-ratelimit-tokens-remaining': '5',
       'anthropic-ratelimit-tokens-reset': '2026-11-21T11:00:00Z',
     }
-    t.match(limit(counters), {
+    t.match(limit({ ...counters, 'anthropic-ratelimit-input-remaining': '0' }), {
       code: 'upstream_rate_limited',
       details: { reset_at: '2026-11-21T10:00:05.000Z' },
     })

@@ -72,6 +72,11 @@ t.test('a link for help is found wherever Google puts it', async (t) => {
   t.same(linksOf(info({ validation_link: url })), [{ text: 'Verify the account', url }])
   t.same(linksOf(info({ validation_learn_more_url: url })), [{ text: 'Learn more', url }])
   t.same(linksOf(info({ appeal_url: url })), [{ text: 'Appeal', url }])
+  t.same(
+    linksOf(info({ appeal_url: url, appeal_url_link_text: 'Object', validation_learn_more_url: url })),
+    [{ text: 'Object', url }],
+    'an address is told once, as what it is first',
+  )
   const help = { '@type': 'type.googleapis.com/google.rpc.Help', links: [{ url }] }
   t.same(linksOf(help), [{ text: 'Help', url }])
 })
@@ -124,6 +129,8 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   [error(429, 'No capacity available for model x on the server'), 429, 'upstream_overloaded'],
   [error(408, 'Late.'), 408, 'upstream_timeout'],
   [error(400, 'Bad.'), 400, 'upstream_rejected', /^Gemini rejected the request\. It said: Bad\.$/],
+  [error(400, '17'), 400, 'upstream_rejected', /said: 17$/],
+  [error(400, 'Bad.'), 503, 'upstream_overloaded'],
   [error(400, '[at] {here'), 400, 'upstream_rejected', /said: \[at\] \{here$/],
   [{ ineligibleTiers: [{ reasonCode: 'UNSUPPORTED_CLIENT' }] }, 200, 'upstream_auth', /API key instead/],
   [
@@ -192,9 +199,10 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   [error(503, 'No capacity available for model x on the server'), 503, 'upstream_overloaded'],
   [error(504, 'Deadline expired.'), 504, 'upstream_timeout'],
   [
-    '<html><head><style>a{}</style></head><body>Error 413 (Request Too Large)!!1</body></html>',
+    '<html><head><style>a{}</style><script>b()</script></head><body>Error 413 (Request Too Large)!!1</body></html>',
     413,
     'context_too_long',
+    /said: Error 413/,
   ],
   ['<style>a{} <title>not closed', 502, 'upstream_overloaded', /moment\.$/],
   ['<p>2 < 3</p> <b>is so', 502, 'upstream_overloaded', /said: 2 < 3 is so$/],
@@ -271,6 +279,8 @@ t.test('the time to wait is read from wherever Google puts it', async (t) => {
   t.match(classify(error(429, 'x', quota('RequestsPerDay')), 429).details, {
     upstream: { quotas: ['RequestsPerDay'] },
   })
+  t.equal(wait('x', quota('InputTokensPerModel')), 5)
+  t.equal(wait('x', quota('RequestsPerMinute', because('QUOTA_EXHAUSTED').details)), 3600)
   t.equal(wait('nothing said'), 5)
   t.equal(classify(error(503, 'x', retry('2s')), 503).retryAfter, 2)
   t.equal(classify(error(504, 'x', retry('2s')), 504).retryAfter, 2)
