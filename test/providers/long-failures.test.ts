@@ -1,4 +1,4 @@
-/** Failures as long as src/llm reads them: no adapter's patterns may take long over a failure. */
+/** Failures as long as src/llm reads them, over which no adapter's patterns may take long, and as odd as can be. */
 import t from 'tap'
 import { DEPLOYMENTS } from '../../providers/index.ts'
 
@@ -44,3 +44,29 @@ for (const { deployment } of DEPLOYMENTS) {
     }
   })
 }
+
+const FIELDS =
+  `error detail message code type status status_code reason request_id error_type metadata raw headers
+  details errors error_code loc msg retryDelay quotaResetDelay quotaResetTimeStamp violations quotaId links url
+  description validation_url_link_text appeal_url_link_text resets_at resets_in_seconds`.split(/\s+/)
+
+t.test('a failure is read whatever its fields hold', async (t) => {
+  const each = (value: unknown) => Object.fromEntries(FIELDS.map((name) => [name, value]))
+  for (const value of [null, true, 7, [], ['x'], {}]) {
+    const odd = each(value)
+    const details = ['ErrorInfo', 'RetryInfo'].map((type) => ({ ...each(odd), '@type': type }))
+    for (const error of [value, odd, each([odd]), { ...each(odd), details }])
+      for (const told of [error, [error], { error }, { error: odd, metadata: error }]) {
+        const body = JSON.stringify(told)
+        for (const { deployment } of DEPLOYMENTS) {
+          const { details } = deployment.classify({ status: 400, headers: {}, body })
+          const { message, code, type, reason, request_id } = (details?.upstream ?? {}) as Record<
+            string,
+            unknown
+          >
+          const texts = [message, code ?? '', type ?? '', reason ?? '', request_id ?? '']
+          if (texts.some((text) => typeof text !== 'string')) t.fail(`${deployment.id} ${body}`)
+        }
+      }
+  }
+})
