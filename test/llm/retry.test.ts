@@ -213,7 +213,8 @@ t.test(
   async (t) => {
     const deployment: Deployment = {
       ...vendor,
-      amend: ({ body }, request) => ({ ...request, instructions: `${request.instructions} ${body}` }),
+      amend: ({ status, body }, request) =>
+        status === 400 ? { ...request, instructions: `${request.instructions} ${body}` } : null,
     }
     const instructions = ({ requests }: { requests: { text: string }[] }) =>
       requests.map(({ text }) => JSON.parse(text).instructions)
@@ -287,7 +288,8 @@ t.test(
     const json = status(200, '{"answer": "whole"}', JSON_TYPE)
     const unasked = status(200, '{"error" : null, "answer": "whole"}', JSON_TYPE)
     for (const [answer, code] of [
-      [status(500), 'upstream_overloaded'],
+      [status(500, '{"error": "busy"}'), 'upstream_overloaded'],
+      [stream(frame({ error: 'upstream_overloaded' })), 'upstream_overloaded'],
       [page, 'upstream_rejected'],
       [json, 'upstream_rejected'],
       [unasked, 'upstream_rejected'],
