@@ -181,10 +181,11 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
       [15, 'DATA_LOSS', 'upstream_overloaded'],
       [16, 'UNAUTHENTICATED', 'upstream_auth'],
     ] as const
-  ).flatMap(([code, status, meant]) => [
-    [{ error: { code, message: 'x' } }, 200, meant] as const,
-    [{ error: { status, message: 'x' } }, 200, meant] as const,
-  ]),
+  ).flatMap(([code, status, meant]) =>
+    [{ code }, { status }].map(
+      (told) => [{ error: told }, 200, meant, code === 0 ? /event stream/ : /^(?!.*event stream)/] as const,
+    ),
+  ),
   [{ error: { status: 'SOMETHING_NEW' } }, 200, 'upstream_rejected'],
   [error(404, 'Requested entity was not found.'), 404, 'upstream_rejected', /not available to this account/],
   [error(429, 'Quota exceeded for metric: x, limit: 0, model: y'), 429, 'upstream_rejected', /no quota/],
