@@ -269,7 +269,7 @@ t.test('a call with a whole number that Google may have rounded is not run', asy
     t.match(called(args), [{ arguments: EMPTY, arguments_text }])
   for (const args of [
     '{"id":9007199254740991,"on":"1234567890123456789"}',
-    '{"wei":1e18,"far":1.5e300,"none":null}',
+    '{"wei":1.23456789012345e18,"far":1.5e300,"none":null}',
     '{"pi":3.141592653589793,"n":[-0.30000000000000004]}',
   ])
     t.strictSame(called(args), [
@@ -438,7 +438,7 @@ t.test('odd shapes of a stream are read', async (t) => {
     [undefined, 'SAFETY'],
   ]) {
     const blocked = { promptFeedback: { blockReason: 'SAFETY', blockReasonMessage } }
-    t.strictSame(parseChunks(blocked), [{ type: 'finish', reason: 'refusal', refusal }])
+    t.strictSame(parseChunks(blocked, {}), [{ type: 'finish', reason: 'refusal', refusal }])
   }
   t.match(parseChunks(done('TOO_MANY_TOOL_CALLS')).at(-1), {
     reason: 'error',
