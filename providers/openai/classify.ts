@@ -155,7 +155,7 @@ const RULES: readonly Rule[] = [
     // can1357/oh-my-pi#9041).
     when: ({ code, type, message }) =>
       [code, type].some((name) => /_policy(_violation)?$|^content_filter$/.test(name)) ||
-      (code === 'invalid_prompt' && /policy|safety reasons|^$/i.test(message)),
+      (code === 'invalid_prompt' && /policy|safety reasons/i.test(message)),
     code: 'upstream_rejected',
     says: '{vendor} refused the conversation by its policy.',
   },

@@ -161,9 +161,14 @@ t.test('failures become codes of the catalogue', async (t) => {
     [400, json({ type: 'service_unavailable_error' }), 'upstream_overloaded'],
     [429, json({ code: 'billing_hard_limit_reached' }), 'upstream_rejected', /plan and billing/],
     [429, json({ code: 'billing_not_active' }), 'upstream_rejected', /plan and billing/],
-    ...[403, 429].map((status): (typeof rows)[number] => [
+    ...(
+      [
+        [403, 'run out of'],
+        [429, 'used all available'],
+      ] as const
+    ).map(([status, spent]): (typeof rows)[number] => [
       status,
-      '{"code":"permission-denied","error":"Your team has either used all available credits or reached its monthly spending limit."}',
+      `{"code":"permission-denied","error":"Your team has either ${spent} credits or reached its monthly spending limit."}`,
       'upstream_rejected',
       /plan and billing/,
     ]),
@@ -450,13 +455,18 @@ t.test('failures become codes of the catalogue', async (t) => {
 
   await t.test('the words of a failure are kept without secrets', async (t) => {
     const message =
-      'Key sk-proj-abc123 and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.defg and rt_abc.def too. Use Bearer auth.'
+      'Key sk-proj-abc123*~+/=x and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.defg*~+/=x and rt_abc.def too. Use Bearer auth.'
     const error = openai.classify({ status: 401, headers: {}, body: json({ message }) })
     t.equal(
       error.details?.upstream && (error.details.upstream as { message: string }).message,
       'Key *** and *** and *** were wrong; Bearer *** and *** too. Use Bearer auth.',
     )
-    t.notMatch(error.message, /abc123|eyJ|gAAAA|abc\.def/)
+    for (const body of [message, json({ message }), JSON.stringify({ errors: [message] })])
+      t.notMatch(
+        openai.classify({ status: 500, headers: {}, body }).message,
+        /abc123|eyJ|gAAAA|abc\.def/,
+        'whatever the body',
+      )
     const quoted = json({
       message: `GeminiException - Consumer 'api_key:AIza${'Sy'.repeat(18)}' is suspended.`,
     })
