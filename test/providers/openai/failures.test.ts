@@ -455,11 +455,11 @@ t.test('failures become codes of the catalogue', async (t) => {
 
   await t.test('the words of a failure are kept without secrets', async (t) => {
     const message =
-      'Key sk-proj-abc123*~+/=x and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.defg*~+/=x and rt_abc.def too. Use Bearer auth.'
+      'Key sk-proj-abc123*~+/=x and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.defg*~+/=x and rt_abc.def too. Use Bearer auth for the task-runner.'
     const error = openai.classify({ status: 401, headers: {}, body: json({ message }) })
     t.equal(
       error.details?.upstream && (error.details.upstream as { message: string }).message,
-      'Key *** and *** and *** were wrong; Bearer *** and *** too. Use Bearer auth.',
+      'Key *** and *** and *** were wrong; Bearer *** and *** too. Use Bearer auth for the task-runner.',
     )
     for (const body of [message, json({ message }), JSON.stringify({ errors: [message] })])
       t.notMatch(
