@@ -362,15 +362,22 @@ t.test('what a model refused is known in its chat for an hour, once it answers w
     classify: ({ status, body }) => upstream(status === 413 ? 'context_too_long' : 'upstream_rejected', body),
   }
   let clock = 0
-  const refuse = async (answers: Answer[], request = { ...REQUEST, messages }) => {
+  const open = async (answers: Answer[]) => {
     const server = await upstreamServer(t, ...answers)
     const { call, llm } = bench(t, server.url, { now: () => clock })
-    await collect(call({ deployment, amended: [], request }))
-    return (to = {}, history = messages, session = REQUEST.session_id) => {
+    const ask = (messages: MessageInput[]) =>
+      collect(call({ deployment, amended: [], request: { ...REQUEST, messages } }))
+    const known = (to = {}, history = messages, session = REQUEST.session_id) => {
       const target = { provider: 'made-up', model: 'one', credential_id: REQUEST.credential.id, ...to }
       const marks = llm.refused.known(session, target, history)
       return marks && [...marks]
     }
+    return { ask, known }
+  }
+  const refuse = async (answers: Answer[], history = messages) => {
+    const { ask, known } = await open(answers)
+    await ask(history)
+    return known
   }
   const known = await refuse([status(400, 'thought'), status(400, 'image'), whole])
   const refused = [...marksOf(image), ...marksOf(thought)]
@@ -379,6 +386,7 @@ t.test('what a model refused is known in its chat for an hour, once it answers w
   t.strictSame(known({}, messages.slice(1)), [], 'the others may be sound')
   t.strictSame(known({}, messages.slice(0, -1)), refused)
   t.equal(known({ model: 'two' }), undefined)
+  t.equal(known({ provider: 'another' }), undefined)
   t.equal(known({ credential_id: 'cred_2' }), undefined, 'it may lead to another backend')
   t.equal(known({}, messages, 'ses_2'), undefined)
   clock += 3_600_000
@@ -386,11 +394,23 @@ t.test('what a model refused is known in its chat for an hour, once it answers w
 
   const guessed = await refuse([status(400, 'image'), status(400, 'else')])
   t.equal(guessed(), undefined, 'a guess that did not help is not kept')
-  const sound = await refuse([whole], { ...REQUEST, messages: [asked] })
+  const sound = await refuse([whole], [asked])
   t.equal(sound(), undefined)
   const tooMuch = await refuse([status(413, 'image'), whole])
   t.strictSame(tooMuch(), marksOf(image))
   t.strictSame(tooMuch({}, messages.slice(0, -1)), [], 'it was too much with what was just given')
+
+  const twice = await open([status(400, 'image'), whole, status(400, 'thought'), whole])
+  await twice.ask(messages)
+  clock += 1_800_000
+  await twice.ask(messages)
+  t.strictSame(twice.known(), refused, 'one refusal after the other')
+  clock += 1_800_000
+  t.equal(twice.known(), undefined, 'the first is an hour old')
+  const again = await open([status(400, 'thought'), status(400, 'image'), whole, status(400, 'image'), whole])
+  await again.ask(messages)
+  await again.ask([...messages.slice(0, 1), asked])
+  t.strictSame(again.known(), marksOf(image), 'what was refused without the other says which one it was')
 })
 
 t.test('a 401 renews the credential once', async (t) => {
