@@ -3,6 +3,7 @@ import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import t from 'tap'
+import { BatonError } from '../../src/errors.ts'
 import { bodyBytes } from '../../src/llm/body.ts'
 import { LlmStale } from '../../src/llm.ts'
 import type { CredentialSecret, Deployment } from '../../src/provider.ts'
@@ -315,10 +316,15 @@ t.test('no secret gets into an error', async (t) => {
   const relay = await upstreamServer(t, status(502, '', { 'x-request-id': KEY }))
   const telling: Deployment = {
     ...vendor,
-    classify: ({ headers }) => upstream('upstream_rejected', headers['x-request-id'] ?? ''),
+    classify: ({ headers: { 'x-request-id': message } }) =>
+      new BatonError('upstream_rejected', `No: ${message}`, { details: { upstream: { message } } }),
   }
   const told = await failure(bench(t, relay.url).call({ deployment: telling }))
-  t.match(told.details, { upstream: { message: '***' } }, 'a header that a relay sends back')
+  t.match(
+    told,
+    { message: /^No: \*\*\*$/, details: { upstream: { message: '***' } } },
+    'a header that a relay sends back',
+  )
   const page = await upstreamServer(t, status(400, LONG + KEY))
   const cutting: Deployment = {
     ...vendor,
