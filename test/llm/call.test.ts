@@ -166,6 +166,11 @@ t.test('an answer that is no stream goes to classify, whatever its status', asyn
     t.same(error.details, { upstream: { message: body } })
     t.same(retries, [])
   }
+  const broken = await upstreamServer(t, (response) =>
+    response.writeHead(400, { 'content-length': '99' }).write('Bad', () => response.destroy()),
+  )
+  const error = await failure(bench(t, broken.url).call())
+  t.match(error, { code: 'upstream_rejected', details: { upstream: { message: 'Bad' } } }, 'or part of it')
 })
 
 t.test('an error that follows the events of a stream as bare JSON goes to classify, too', async (t) => {
