@@ -197,13 +197,16 @@ t.test('closing ends the calls in flight', async (t) => {
   t.same(retries, [])
 })
 
-t.test('a call that is over no longer listens to the signal of its caller', async (t) => {
+t.test('a call that is over no longer listens to the signal of its caller, nor has a clock', async (t) => {
+  const clocks = () => process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout').length
   const cases = [[whole], [unended(WHOLE)], [status(400)], [status(503), whole], [cut(frame({ text: 'a' }))]]
   for (const answers of cases) {
     const server = await upstreamServer(t, ...answers)
     const { signal } = new AbortController()
+    const before = clocks()
     await collect(bench(t, server.url).call({ signal }))
     t.strictSame(getEventListeners(signal, 'abort'), [])
+    t.equal(clocks(), before)
   }
 })
 
