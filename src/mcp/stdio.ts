@@ -81,15 +81,13 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
     send(message) {
       return new Promise((resolve, reject) => {
         if (!running || isLeaving)
-          return reject(
-            new McpError('disconnected', `${spec.name} ${ending || 'is not running'}`, { sent: false }),
-          )
+          return reject(new McpError('disconnected', `${spec.name} is not running`, { sent: false }))
         const { child, ended } = running
         child.stdin.write(`${JSON.stringify(message)}\n`, (error) => {
           if (!error) return resolve()
-          // The process closed its end, as a rule because it ends: how it ended says more than the pipe's error, and is
-          // heard first.
-          void settles(ended, GRACE_MS).then(() => reject(error))
+          // The process closed its end, as a rule because it ends; else it is ended now. How it ended says more than the
+          // pipe's error, and is heard first.
+          void ended.then(() => reject(error))
         })
       })
     },

@@ -49,10 +49,11 @@ t.test('so do the last words of one that ends in a call', async (t) => {
 })
 
 t.test('of long last words the start is told, too, unless it is lost', async (t) => {
-  const long = shell("printf 'No driver%03000d at the end' 0 >&2; exit 7", { isConfigured: true })
-  t.match((await failure(t, long)).error.lastWords, /^No driver0+ … 0+ at the end$/)
+  const words = "printf 'No driver' >&2; sleep 0.1; printf '%03000d at the end' 0 >&2; exit 7"
+  const long = shell(words, { isConfigured: true })
+  t.match((await failure(t, long)).error.lastWords, /^No driver0{391} … 0{589} at the end$/)
   const lost = shell("printf 'No driver%09000d at the end' 0 >&2; exit 7", { isConfigured: true })
-  t.match((await failure(t, lost)).error.lastWords, /^… 0+ at the end$/)
+  t.match((await failure(t, lost)).error.lastWords, /^… 0{589} at the end$/)
 })
 
 t.test('last words that begin within a secret do not show half of it', async (t) => {
@@ -81,8 +82,9 @@ t.test('the path of a missing program is told to the operator only', async (t) =
 })
 
 t.test('a command with its arguments in it is told to have them in args', async (t) => {
-  const { error } = await failure(t, shell('', { command: 'npx -y notes-server' }))
+  const { error, told } = await failure(t, shell('', { command: 'npx -y notes-server' }))
   t.match(error.message, /ENOENT \[Its command is the program alone; arguments go into args\.\]$/)
+  t.same(told, [], 'its owner, not the operator')
 })
 
 t.test('a program that is not in the PATH of servers is told where Baton looks', async (t) => {
@@ -92,6 +94,8 @@ t.test('a program that is not in the PATH of servers is told where Baton looks',
   }
   const { error } = await failure(t, shell('', { command: '/no/such/uvx' }))
   t.match(error.message, /ENOENT$/)
+  const found = await failure(t, shell('', { command: 'passwd', env: { PATH: '/etc' } }))
+  t.match(found.error.message, /EACCES$/)
 })
 
 t.test("the owner of a connector reads its program's last words in the error", async (t) => {

@@ -1,5 +1,6 @@
 /** A server's process, what it says, and its variables, without a protocol. */
-import { execFile, spawn } from 'node:child_process'
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
 import { mock } from 'node:test'
@@ -10,6 +11,7 @@ import { type LineReader, readLines } from '../../src/mcp/lines.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
 import type { Watchdog } from '../../src/mcp/watchdog.ts'
 import { held } from '../memory.ts'
+import { eventually, gate } from '../waiting.ts'
 import { fails } from './door.ts'
 import { ended } from './processes.ts'
 
@@ -87,11 +89,20 @@ t.test('a message to a process that has ended, or is being ended, is refused as 
     await transport.start()
     return transport
   }
-  const dead = new Promise((resolve) => {
-    // A descendant that left the group holds the pipes: the end is known before all of the output is read.
-    const dying = started('setsid sleep 5 & exit 0', () => resolve(dying.then(({ send }) => send(ping))))
-  })
-  await fails(t, dead, unsent, 'it has ended')
+  let child: ChildProcess | undefined
+  const hear = (message: unknown) => {
+    child = (message as { process: ChildProcess }).process
+  }
+  subscribe('child_process', hear)
+  t.teardown(() => unsubscribe('child_process', hear))
+  const { opened: isDead, open: end } = gate()
+  // A descendant that left the group holds the pipes: the end is known before all of the output is read.
+  const dying = await started('setsid sleep 600 & echo $! >&2', end)
+  const { stdout, stderr } = child ?? {}
+  await isDead
+  await fails(t, dying.send(ping), unsent, 'it has ended')
+  await eventually(() => stdout?.destroyed && stderr?.destroyed)
+  process.kill(Number(dying.obituary().words))
   const stubborn = await started("trap '' TERM; sleep 1; exit 0")
   void stubborn.close()
   await fails(t, stubborn.send(ping), unsent, 'it is being ended')
