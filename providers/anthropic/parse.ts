@@ -25,7 +25,7 @@ interface State {
   id: string | undefined
   /** Blocks whose part is not told, by the vendor's index */
   open: Map<number, OpenBlock>
-  /** Parts that ended before a call that began earlier: they are told after it, so that calls come in their order */
+  /** Parts that ended while a call waits for its arguments: they are told with it, so that calls come in their order */
   held: PartEvent[]
   /** Each index of a block that was not of words: arguments for it may be the block's own */
   calls: Set<number>
@@ -181,7 +181,7 @@ function onBlockStop(state: State, event: Json): ModelEvent[] {
   const isWhole = part?.type !== 'tool_call' || (part.arguments_text === undefined && !isBare(part))
   if (!isWhole) return []
   const ended = close(state, place)
-  if (![...state.open.values()].some((other) => other.isEnded && other.index < block.index)) return ended
+  if (![...state.open.values()].some((other) => other.isEnded)) return ended
   state.held.push(...ended)
   return []
 }

@@ -389,8 +389,9 @@ t.test('a stream becomes the parts of a message', async (t) => {
         { type: 'finish', reason: 'error', invalid_call },
         'arguments that are of no call may be those of a call without arguments',
       )
-    for (const late of [written(2, ' '), written(0, '{"n":0}')])
-      t.equal(finishOf(parse(framed(...given, late, ...end('tool_use')))), 'tool_calls')
+    const text = block(1, { type: 'text', text: 'So.' }).slice(0, 1)
+    for (const late of [[written(2, ' ')], [written(0, '{"n":0}')], [...text, written(0, '{"n":0}')]])
+      t.equal(finishOf(parse(framed(...given, ...late, ...end('tool_use')))), 'tool_calls')
   })
 
   await t.test('a call that names no tool is left out, and the finish says so to the model', async (t) => {
