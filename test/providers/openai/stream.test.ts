@@ -300,7 +300,9 @@ t.test('quirks of the stream are read', async (t) => {
         t.equal(finishOf(answer), 'tool_calls')
       }
     const crossed = [0, 1].map((n) => item(1 - n, { ...called(`call_${n}`, `{"n":${n}}`), id: `x_${n}` }))
-    const announced = [...at(0, 0, 0, 0), ...at(1, 1, 1, 1)].filter((event) => order(event) === 0)
+    const announced = [...at(0, 0, 0, 0), ...at(1, 1, 1, 1)].filter(
+      ({ type }) => type !== 'response.output_item.done',
+    )
     t.match(folded(...announced, ...crossed, completed()), calls, 'a call is one, whatever its id')
     const said = (output_index: number, delta: string, kind = 'output_text') => ({
       type: `response.${kind}.delta`,
@@ -331,6 +333,22 @@ t.test('quirks of the stream are read', async (t) => {
         'also if both are open, or were announced without it',
       )
     }
+    const thought = { type: 'reasoning', id: 'm' }
+    const output = [{ ...thought, summary: [{ type: 'summary_text', text: 'hm' }] }, one]
+    t.match(
+      folded(added(0, thought), added(1, { ...one, content: [] }), completed({ output })),
+      [{ type: 'reasoning', text: 'hm' }, { text: 'one' }],
+      'each is found in the last list by its kind',
+    )
+    const bare = { ...one, id: undefined }
+    const unnamed = added(0, { ...bare, content: [] })
+    const beginning = { ...said(0, 'o'), item_id: undefined }
+    for (const told of [
+      [beginning, added(0, { ...one, content: [] }), item(0, one)],
+      [unnamed, beginning, unnamed, item(0, bare)],
+      [item(0, one), { ...said(0, 'more'), item_id: 'n' }],
+    ])
+      t.equal(folded(...told, completed()).length, 1, 'an item is one, however it is announced')
   })
 
   await t.test('an event that names no item belongs to the item that began last', async (t) => {
@@ -515,6 +533,11 @@ t.test('quirks of the stream are read', async (t) => {
     }
     const announced = { ...added(0, { ...b, content: [] }) }
     t.equal(folded(announced, { ...said, output_index: 0 }, completed({ output: [thought, b] })).length, 1)
+    t.match(
+      folded(item(1, { ...b, id: 'c' }), completed({ output: [{ ...thought, encrypted_content: 'x' }, b] })),
+      [{ type: 'reasoning' }, { text: 'two' }],
+      'an item that came only there is in the message',
+    )
   })
 
   await t.test(
@@ -531,6 +554,7 @@ t.test('quirks of the stream are read', async (t) => {
       const whole = [{ text: 'one' }, { arguments: { n: 1 } }, { text: 'two' }]
       for (const [first, second, third] of [
         [1, 3, 5],
+        [5, 3, 1],
         [0, 0, 0],
       ] as const)
         for (const own of [item, added]) {
