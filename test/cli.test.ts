@@ -39,7 +39,8 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
     ['import nobody codex login.json', /<provider> must be one of: openai, anthropic, gemini/],
     ['keys create --owner a --scope admin --scope chat', /--scope is given twice/],
     ['keys list --url 127.0.0.1:8787', /--url must be an http or https URL/],
-    ['keys list --url http://ann:hidden@127.0.0.1:1', /^--url must not hold a user name or password\./],
+    ['keys list --url http://ann@127.0.0.1:1', /^--url must not hold a user name or password\./],
+    ['keys list --url http://:hidden@127.0.0.1:1', /^--url must not hold a user name or password\./],
     [
       'keys list --url http://127.0.0.1:1 --key bk_…x',
       /^The key \(.*\) must be printable ASCII without spaces\.$/,

@@ -160,10 +160,14 @@ t.test(
     const numbers =
       '{A: 2.0, B: 0012, C: 12345678901234567890, D: 1e5, E: 7, F: "08", G: , H: True, I: FALSE, J: true}'
     const yaml = `admin_key: 0012345678901234567890
+providers: {anthropic: {oauth: {headers: {X-Debug: True}}}}
 toolbox:
   mcps: [{name: a, transport: stdio, command: x, mode: strict, env: ${numbers}, args: [--api, 1.10, True], trust_annotations: True}]`
     const { config } = load({}, yaml)
-    t.equal(config.adminKey, '0012345678901234567890')
+    t.match(config, {
+      adminKey: '0012345678901234567890',
+      loginExtras: { anthropic: { headers: { 'x-debug': 'True' } } },
+    })
     t.match(config.toolbox.mcps[0], { args: ['--api', '1.10', 'True'], trust_annotations: true })
     const env = {
       A: '2.0',
