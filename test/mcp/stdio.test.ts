@@ -97,7 +97,8 @@ t.test('a message to a process that has ended, or is being ended, is refused as 
   t.teardown(() => unsubscribe('child_process', hear))
   const { opened: isDead, open: end } = gate()
   // A descendant that left the group holds the pipes: the end is known before all of the output is read.
-  const dying = await started('setsid sleep 600 & echo $! >&2', end)
+  const leaving = `exec 3>&1; pid=$(setsid sh -c 'echo $$; exec sleep 600 >&3' &); echo $pid >&2`
+  const dying = await started(leaving, end)
   const { stdout, stderr } = child ?? {}
   await isDead
   await fails(t, dying.send(ping), unsent, 'it has ended')
