@@ -394,33 +394,36 @@ t.test('an approved call does not begin under an owner that leaves: the next one
   t.match(await store.executions.ofTurn(turn), [{ outcome: 'ok' }, { outcome: 'ok' }])
 })
 
-t.test('an approved call that waits for a slot as its owner leaves is made by the next one', async (t) => {
-  const { replica, owner, turn, types } = await waiting(t)
-  // Else it would take the call up before that is looked at below.
-  await owner.drain(0)
-  const { executor, policy, ...seen } = tools()
-  const { opened: isAsked, open } = gate()
-  const run: typeof executor.run = async ({ call, exec_id, signal }) => {
-    open()
-    await once(signal, 'abort')
-    return settled(call, exec_id, 'cancelled', 0)
+t.test('an approved call that its owner leaves unmade is made by the next one, and only that', async (t) => {
+  const waits = { state: 'awaiting_approval', approval: { decision: 'approve' } }
+  for (const [outcome, left] of [
+    ['cancelled', waits],
+    ['ok', { state: 'settled', outcome: 'ok' }],
+  ] as const) {
+    const { replica, owner, turn, types } = await waiting(t)
+    // Else it would take the call up before that is looked at below.
+    await owner.drain(0)
+    const { executor, policy, ...seen } = tools()
+    const { opened: isAsked, open } = gate()
+    const run: typeof executor.run = async ({ call, exec_id, signal }) => {
+      open()
+      await once(signal, 'abort')
+      return settled(call, exec_id, outcome, 0)
+    }
+    // Its tool's hints have changed since the call was written down.
+    const leaving = replica({
+      ...seen,
+      policy: { ...policy, isRepeatable: () => true },
+      executor: { ...executor, run },
+    })
+    await leaving.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+    await isAsked
+    await leaving.drain(0)
+    t.match((await store.executions.ofTurn(turn)).at(-1), left)
+    replica(tools())
+    await eventually(() => types.includes('turn.completed'))
+    t.match(await store.executions.ofTurn(turn), [{ outcome: 'ok' }, { outcome: 'ok' }])
   }
-  // Its tool's hints have changed since the call was written down.
-  const leaving = replica({
-    ...seen,
-    policy: { ...policy, isRepeatable: () => true },
-    executor: { ...executor, run },
-  })
-  await leaving.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
-  await isAsked
-  await leaving.drain(0)
-  t.match((await store.executions.ofTurn(turn)).at(-1), {
-    state: 'awaiting_approval',
-    approval: { decision: 'approve' },
-  })
-  replica(tools())
-  await eventually(() => types.includes('turn.completed'))
-  t.match(await store.executions.ofTurn(turn), [{ outcome: 'ok' }, { outcome: 'ok' }])
 })
 
 t.test('a call whose edit cannot be opened does not begin until a replica can open it', async (t) => {
