@@ -45,6 +45,7 @@ t.test('a malformed tool is repaired, or alone left out, with its reason', (t) =
     [{ name: 'a', inputSchema: object, _meta: { ui: { visibility: ['app'] } } }, /not for a model/],
     [{ name: 'a', inputSchema: object, _meta: { ui: { visibility: ['model', 'app'] } } }, { name: 'a' }],
     [{ name: 'a', inputSchema: object, _meta: { ui: { visibility: [] } } }, { name: 'a' }],
+    [{ name: 'n'.repeat(400), inputSchema: object }, { inputSchema: object }],
     [{ name: 'n'.repeat(401), inputSchema: object }, /name has more than 400/],
     [{ name: 'a', inputSchema: object, description: 'd'.repeat(300_000) }, /larger than/],
     [{ name: 'a', inputSchema: { ...object, properties: { x: nested(100) } } }, /nested more than 64/],
@@ -83,10 +84,8 @@ t.test('a tool of megabytes is left out without being written down', (t) => {
 
 t.test('tool names are unique, and the number and the size of tools are bounded', (t) => {
   const many = Array.from({ length: 1_002 }, (_, index) => ({ name: `t${index}`, inputSchema: object }))
-  const { tools, left_out } = repairTools([
-    ...many,
-    { name: 't0', inputSchema: { ...object, title: 'second' } },
-  ])
+  const second = { name: 't0', inputSchema: { ...object, title: 'second' } }
+  const { tools, left_out } = repairTools(many.toSpliced(1, 0, second))
   t.equal(tools.length, 1_000)
   t.equal(tools[0]?.inputSchema.title, undefined, 'the first definition of a name counts')
   const beyond = { problem: /^left out: the server lists more than 1000 tools, or 2097152 bytes/ }
@@ -187,7 +186,7 @@ t.test('every kind of content becomes a canonical part', (t) => {
       { type: 'resource', resource: { uri: 'file:///a.txt', text: 'inside' } },
       { type: 'resource', resource: { uri: 'file:///a.gz', blob: 'aGVsbG8=', mimeType: 'application/gzip' } },
       { type: 'resource', resource: { uri: 'file:///a.png', blob: 'aGVsbG8=', mimeType: 'image/png' } },
-      { type: 'resource', resource: { uri: 'x:\0\ud800\u200by', blob: 'aGVsbG8=', mimeType: 'image/png' } },
+      { type: 'resource', resource: { uri: 'x:\0\ud800\u200by', blob: 'aGVsbG8=', mimeType: 'Image/png' } },
       { type: 'resource', resource: { uri: 'x'.repeat(500), blob: 'aGVsbG8=', mimeType: 'image/png' } },
       { type: 'resource_link', uri: 'https://example.com/x', name: 'x', description: 'an x' },
     ],
@@ -202,7 +201,7 @@ t.test('every kind of content becomes a canonical part', (t) => {
     { type: 'text', text: '[file:///a.txt]\ninside' },
     { type: 'file', media_type: 'application/gzip', data: 'aGVsbG8=', name: 'file:///a.gz' },
     { type: 'image', media_type: 'image/png', data: 'aGVsbG8=', name: 'file:///a.png' },
-    { type: 'image', media_type: 'image/png', data: 'aGVsbG8=', name: 'x:y' },
+    { type: 'image', media_type: 'Image/png', data: 'aGVsbG8=', name: 'x:y' },
     { type: 'image', media_type: 'image/png', data: 'aGVsbG8=', name: `${'x'.repeat(397)}…` },
     { type: 'text', text: '[link: https://example.com/x, x, an x]' },
   ])
