@@ -459,10 +459,11 @@ t.test('of an edited call that does not stop, the model is told the edit, too', 
     open()
     return new Promise<never>(() => {})
   }
-  const sealed = { seal: () => new Uint8Array([1]), open: () => ({ to: 'eve' }) }
+  const edit = { to: 'e'.repeat(5_000) }
+  const sealed = { seal: () => new Uint8Array([1]), open: () => edit }
   const misfits = async () => null
   const one = replica({ ...seen, sealed, executor: { ...executor, run, misfits } })
-  await one.decide(CALLER, turn, 'call_asks', { decision: 'approve', arguments: { to: 'eve' } })
+  await one.decide(CALLER, turn, 'call_asks', { decision: 'approve', arguments: edit })
   await isAsked
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
@@ -474,7 +475,7 @@ t.test('of an edited call that does not stop, the model is told the edit, too', 
   const results = (await store.messages.ofTurn(turn)).find(({ role }) => role === 'tool')
   t.match(results?.parts[1], {
     outcome: 'cancelled',
-    content: [{ text: /changed by .* to: {"to":"eve"}\]/ }],
+    content: [{ text: /changed by .* to: {"to":"e{4089}…\]$/ }],
   })
 })
 
