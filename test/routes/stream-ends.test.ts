@@ -368,7 +368,9 @@ t.test('a request that does not arrive whole keeps no server from closing', asyn
 t.test('a client that does not read cannot keep the server from closing', async (t) => {
   mock.timers.enable({ apis: ['setInterval'] })
   t.teardown(() => mock.timers.reset())
-  const s = await serve(t, turnRow(), { pingMs: 1000 })
+  // Else the time limit of the stream would close it.
+  const pingMs = 60_000
+  const s = await serve(t, turnRow(), { pingMs })
   const { state, script } = flood()
   scripted(script)(s)
   const stream = await s.open('/v1/turns/turn_1/events')
@@ -378,7 +380,7 @@ t.test('a client that does not read cannot keep the server from closing', async 
   await eventually(() => state.ended)
   await aMoment()
   // A ping behind the end would be an error that nobody hears.
-  mock.timers.tick(3000)
+  mock.timers.tick(3 * pingMs)
   await closing
 })
 
