@@ -426,6 +426,28 @@ t.test('an approved call that its owner leaves unmade is made by the next one, a
   }
 })
 
+t.test('an approved call that is cancelled unsent was not made, also if it might be repeated', async (t) => {
+  const { replica, owner, turn, types } = await waiting(t)
+  await owner.drain(0)
+  const { executor, ...seen } = tools()
+  const { opened: isAsked, open } = gate()
+  const run: typeof executor.run = async ({ call, exec_id, signal }) => {
+    open()
+    await once(signal, 'abort')
+    return settled(call, exec_id, 'cancelled', 0)
+  }
+  const { executions } = store
+  const ofTurn: typeof executions.ofTurn = async (...given) =>
+    (await executions.ofTurn(...given)).map((row) => ({ ...row, repeatable: true }))
+  const own = { ...store, executions: { ...executions, ofTurn } }
+  const one = replica({ ...seen, executor: { ...executor, run }, store: own })
+  await one.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+  await isAsked
+  await one.cancel(CALLER, turn, null)
+  await eventually(() => types.includes('turn.cancelled'))
+  t.match((await executions.ofTurn(turn)).at(-1), { outcome: 'cancelled' })
+})
+
 t.test('a call whose edit cannot be opened does not begin until a replica can open it', async (t) => {
   const { replica, turn, types } = await waiting(t)
   const { opened: isGiven, open: give } = gate()
