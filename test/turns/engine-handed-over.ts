@@ -533,12 +533,13 @@ t.test('a replica that drains starts no turn, but tells of one that its key brou
   t.ok(await within(2_000, left), 'it waits for no such request: clients may repeat theirs without an end')
   goOn()
   t.match(await repeated, { outcome: 'replayed', turn: { id: turn.id } })
-  for (const [other, code] of [
-    [{ body_hash: 'b' }, 'idempotency_mismatch'],
-    [{ idempotency_key: 'l', on_busy: 'enqueue' }, 'draining'],
-    [{ idempotency_key: null, on_busy: 'enqueue' }, 'draining'],
+  const draining = { code: 'draining', retryAfter: 1 }
+  for (const [other, refusal] of [
+    [{ body_hash: 'b' }, { code: 'idempotency_mismatch' }],
+    [{ idempotency_key: 'l', on_busy: 'enqueue' }, draining],
+    [{ idempotency_key: null, on_busy: 'enqueue' }, draining],
   ] as const)
-    await t.rejects(leaving.start(CALLER, id, { ...request, ...other }), { code })
+    await t.rejects(leaving.start(CALLER, id, { ...request, ...other }), refusal)
 })
 
 t.test('a replica that takes a turn over to end it first sends its last owner’s unsent events', async (t) => {
