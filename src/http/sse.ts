@@ -179,10 +179,7 @@ function openPaced(reply: FastifyReply, pingMs: number, checkKey: () => Promise<
   raw.setTimeout(STUCK_PINGS * pingMs)
   let drained: (() => void) | null = null
   let checkedAt = performance.now()
-  const hurry = () => {
-    drained?.()
-    drained = null
-  }
+  const hurry = () => drained?.()
   const ping = setInterval(() => {
     void checkKey()
     if (!raw.writableEnded) raw.write(encodeComment('ping'))
