@@ -12,7 +12,7 @@ import { redactJson } from '../tools/redact.ts'
 import { withoutMedia } from '../tools/results.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { announced } from './events.ts'
-import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
+import { type Fate, fateOf, LOST, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
 import {
   completion,
   isSameTool,
@@ -21,6 +21,7 @@ import {
   recordEnd,
   runJob,
   sayAhead,
+  toldOfLedger,
   toolOf,
   unsaid,
 } from './job.ts'
@@ -116,7 +117,7 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
   const jobs = open.calls.map(async (call, i) => {
     const row = rows.get(call.call_id)
     const job = newJob(call, row)
-    await applyFate(run, job, fateOf(job, row, i, null))
+    await applyFate(run, job, fateOf(job, row, i, null), row)
     return job
   })
   await commitResults({ ...run, index: open.index }, await Promise.all(jobs), end)
@@ -156,20 +157,22 @@ function newJob(
 }
 
 /** Writes the fate into the job; a job that is to run stays as it is. */
-async function applyFate({ deps }: Pick<Run, 'deps'>, job: Job, fate: Fate): Promise<void> {
+async function applyFate({ deps }: Pick<Run, 'deps'>, job: Job, fate: Fate, row?: Execution): Promise<void> {
   const { call, exec_id } = job
   if (fate.kind === 'waits') job.waits = true
   else if (fate.kind === 'settled') Object.assign(job, { result: fate.result, duration_ms: fate.duration_ms })
   else if (fate.kind === 'unrun') {
-    job.settlement = await deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text)
-    job.result = job.settlement.result
+    const settlement = await deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text)
+    const { result } = settlement
+    job.result = fate === LOST && row ? await toldOfLedger(result, job, row) : result
+    job.settlement = { ...settlement, result: job.result }
   }
 }
 
 /** Applies the fate to the job. If the call is to run, its row is marked as begun. */
 async function takeUp(run: Run, job: Job, row: Execution | undefined, fate: Fate): Promise<Fate['kind']> {
   job.waits = false
-  await applyFate(run, job, fate)
+  await applyFate(run, job, fate, row)
   if (row && fate.kind === 'runs') await begin(run, job, row)
   return fate.kind
 }

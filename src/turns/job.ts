@@ -197,7 +197,24 @@ const MOST_EDIT = 4096
  */
 async function toldOfEdit(result: ToolResultPart, { call, edited }: Job): Promise<ToolResultPart> {
   if (!edited || canonicalJson(edited) === canonicalJson(call.arguments)) return result
-  const json = JSON.stringify(await redactJson(edited))
+  return withEdit(result, await redactJson(edited))
+}
+
+/**
+ * The same of a call that its owner left begun, by what the ledger shows of it: the edit itself may not open any more,
+ * and nobody would put its key back for a call that is not made again.
+ */
+export async function toldOfLedger(
+  result: ToolResultPart,
+  { call }: Job,
+  { approval, arguments: shown }: Execution,
+): Promise<ToolResultPart> {
+  const isSame = async () => canonicalJson(shown) === canonicalJson(await redactJson(call.arguments))
+  return !approval?.sealed_arguments || (await isSame()) ? result : withEdit(result, shown)
+}
+
+function withEdit(result: ToolResultPart, shown: unknown): ToolResultPart {
+  const json = JSON.stringify(shown)
   const now = cutUtf8(json, MOST_EDIT)
   const rest = now === json ? '' : '…'
   const text = `[The arguments of this call were changed by the person who approved it, to: ${now}${rest}]`

@@ -10,6 +10,7 @@ import { type RegistryRow, type RegistryTool, type Store, Unreadable } from '../
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { MOST_CALLS } from '../../src/turns/fate.ts'
 import { id, LAPSED, message, runningTurn, unsaidOf } from '../contracts/store-rows.ts'
+import { NONE } from '../patterns.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
@@ -537,14 +538,18 @@ t.test('a turn does not wait for a person’s decision on a tool that is gone by
 
 t.test('a call that waited for a person when its owner was lost waits under the next owner', async (t) => {
   const { fence, turn } = await runningTurn(store, CALLER, LAPSED)
-  const parts = [call('plain'), call('asks')]
+  const parts = [call('plain'), call('asks'), call('asks_too')]
   const executions = parts.map(({ call_id, name }) => ({
     ...{ id: id('exec'), turn_id: turn.id, step: 0, call_id, tool: name, connector: null },
     ...{ tools_revision: 0, arguments: {}, repeatable: false, lapses_in: 60 },
-    state: name === 'a.asks' ? ('awaiting_approval' as const) : ('started' as const),
+    state: name === 'a.plain' ? ('started' as const) : ('awaiting_approval' as const),
   }))
   const said = message('', { role: 'assistant', turn_id: turn.id, parts })
   await store.turns.commit(fence, { turn_id: turn.id, messages: [said], executions })
+  const edit = { sealed_arguments: new Uint8Array([1]), arguments: { to: 'eve' } }
+  const approved = { decision: 'approve', reason: null, by: 'local', ...edit } as const
+  await store.executions.decide(CALLER, turn.id, 'call_asks_too', approved)
+  await store.executions.begin(fence, executions[2]?.id ?? '')
   const { say, replica } = world(t)
   say()
   const next = replica(tools())
@@ -552,11 +557,16 @@ t.test('a call that waited for a person when its owner was lost waits under the 
   t.match(await store.executions.ofTurn(turn.id), [
     { state: 'settled', outcome: 'outcome_unknown' },
     { state: 'awaiting_approval', approval: null },
+    { state: 'settled', outcome: 'outcome_unknown' },
   ])
   await next.decide(CALLER, turn.id, 'call_asks', { decision: 'approve' })
   await eventually(async () => (await store.turns.get(CALLER, turn.id))?.state === 'completed')
   const results = (await store.messages.ofTurn(turn.id)).find(({ role }) => role === 'tool')
-  t.match(results?.parts, [{ outcome: 'outcome_unknown' }, { outcome: 'ok' }])
+  t.match(results?.parts, [
+    { outcome: 'outcome_unknown', content: NONE },
+    { outcome: 'ok' },
+    { outcome: 'outcome_unknown', content: [{ text: /changed by .* to: {"to":"eve"}\]$/ }] },
+  ])
 })
 
 t.test('no person is asked about a call that will not be made', async (t) => {
