@@ -1,9 +1,10 @@
 /** `/render`: exactly what a turn would send now, and nothing sent (api.md section 4). */
-import { applyEdits } from '../chat/edits.ts'
-import type { MessageInput } from '../chat/message.ts'
+import { afterEdits, applyEdits } from '../chat/edits.ts'
+import type { MessageInput, ToolResultPart } from '../chat/message.ts'
 import { noSession } from '../errors.ts'
 import type { Caller, Rendered, RenderRequest } from '../ports.ts'
 import type { EngineDeps } from './deps.ts'
+import { TURN_CANCELLED } from './fate.ts'
 import { assertModel } from './opening.ts'
 import { prepare } from './prepare.ts'
 
@@ -26,7 +27,9 @@ export async function renderPreview(
   ])
   const model = request.model ?? session.model
   const input: MessageInput[] = request.input.length > 0 ? [{ role: 'user', parts: request.input }] : []
-  const history = [...applyEdits(messages, request.context), ...input]
+  const edited = applyEdits(messages, request.context)
+  const results = await openResults(deps, session.active_turn_id)
+  const history = [...edited, ...afterEdits(messages, edited, results), ...input]
   const prepared = await prepare(deps, {
     session,
     provider,
@@ -48,4 +51,20 @@ export async function renderPreview(
     tools_revision: prepared.overlay.revision,
     notes: [...new Set([...prepared.notes, ...preview.notes]), ...undeclared],
   }
+}
+
+/**
+ * What a turn that interrupts this one would tell of the calls that have no message with their results yet. A call that
+ * runs has none: repair says that nothing is known of it.
+ */
+async function openResults({ store }: EngineDeps, turn: string | null): Promise<MessageInput[]> {
+  const rows = turn === null ? [] : await store.executions.ofTurn(turn, 'told')
+  const { outcome, text } = TURN_CANCELLED
+  const parts = rows.flatMap(({ call_id, tool, state, result }): ToolResultPart[] => {
+    if (result) return [result]
+    if (state !== 'awaiting_approval') return []
+    const content = [{ type: 'text', text } as const]
+    return [{ type: 'tool_result', call_id, name: tool, content, is_error: true, outcome }]
+  })
+  return parts.length === 0 ? [] : [{ role: 'tool', parts }]
 }

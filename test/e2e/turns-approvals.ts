@@ -35,6 +35,9 @@ export async function approvals(t: Test, world: World) {
       { name: 'guarded.look', arguments: EMPTY },
     ])
     t.equal(server.calls.length, 0)
+    const { body: rendered } = await api.post(`/v1/sessions/${session}/render`, { input: 'x' })
+    t.match(JSON.stringify(rendered).match(/was not run/g), { length: 2 }, 'neither call may have run')
+    t.notMatch(JSON.stringify(rendered), 'may or may not')
     const busy = await api.call('POST', `/v1/sessions/${session}/turns`, { input: 'x' })
     t.match(busy.body.error, {
       code: 'turn_in_progress',
@@ -167,16 +170,25 @@ export async function approvals(t: Test, world: World) {
   await t.test('a decision or a cancel counts also while other calls of the turn run', async (t) => {
     let held = gate()
     const slow = await world.tools('other', {
+      quick: {},
       slow: { run: () => held.opened.then(() => textResult('slow')) },
     })
     for (const end of ['approve', 'cancel'] as const) {
       held = gate()
       const before = slow.count('slow')
       const session = await world.session('anthropic key', { connectors: ['guarded', 'other'] })
-      const stream = await api.turn(session, 'call guarded__look with {}\ncall other__slow with {}')
+      const calls = ['guarded__look', 'other__quick', 'other__slow'].map((name) => `call ${name} with {}`)
+      const stream = await api.turn(session, calls.join('\n'))
       const { data } = await stream.until('approval.required')
       const id = data.turn_id
       await slow.called('slow', before + 1)
+      await stream.until('tool_execution.completed')
+      const { body: rendered } = await api.post(`/v1/sessions/${session}/render`, {})
+      t.match(
+        JSON.stringify(rendered),
+        /was not run.*quick ran.*may or may not have run/,
+        'a preview tells what is known of each call by now',
+      )
       if (end === 'approve') {
         const waited = api.get(`/v1/turns/${id}?wait=60`)
         await api.post(`/v1/turns/${id}/approvals/${data.call_id}`, { decision: 'approve' })
@@ -184,14 +196,14 @@ export async function approvals(t: Test, world: World) {
         const frames = await stream.done
         t.equal(frames.at(-1)?.type, 'turn.completed')
         t.match(ofType(frames, 'turn.awaiting_input'), NONE, 'no decision is missing')
-        t.match(ofType(frames, 'tool_execution.completed'), { length: 2 })
+        t.match(ofType(frames, 'tool_execution.completed'), { length: 3 })
         t.match(await waited, { state: 'completed' })
         const results = (await world.messages(session)).find(({ role }) => role === 'tool')
-        t.match(results.parts, [{ outcome: 'ok' }, { outcome: 'ok', content: [{ text: 'slow' }] }])
+        t.match(results.parts, [{ outcome: 'ok' }, {}, { outcome: 'ok', content: [{ text: 'slow' }] }])
       } else {
         const { body } = await api.call('POST', `/v1/turns/${id}/cancel?wait=true`)
         t.equal(body.state, 'cancelled')
-        t.match(body.messages.at(-1).parts, [{ outcome: 'cancelled' }, { outcome: 'cancelled' }])
+        t.match(body.messages.at(-1).parts, [{ outcome: 'cancelled' }, {}, { outcome: 'cancelled' }])
         held.open()
       }
     }
