@@ -41,7 +41,7 @@ export function fateOf(job: Job, row: Execution | undefined, place: number, turn
     case 'awaiting_approval':
       if (!turn) return NOT_RUN
       if (isOfAnotherServer(job, row, turn)) return SERVER_CHANGED
-      return row.approval ? decided(row.approval, turn) : { kind: 'waits' }
+      return row.approval ? decided(job, row.approval, turn) : { kind: 'waits' }
     case undefined:
       // Every call has a row. Were one missing, nobody could say whether its call ran.
       return LOST
@@ -63,8 +63,9 @@ const mayRepeat = (job: Job, row: Execution, turn: GoesOn): boolean =>
 const isOfAnotherServer = ({ connector }: Job, row: Execution, { asked_at }: GoesOn): boolean =>
   connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
 
-function decided({ decision, reason }: NonNullable<Execution['approval']>, { isCancelled }: GoesOn): Fate {
-  if (decision === 'approve') return isCancelled ? TURN_CANCELLED : RUNS
+function decided({ declared }: Job, approval: NonNullable<Execution['approval']>, turn: GoesOn): Fate {
+  const { decision, reason } = approval
+  if (decision === 'approve') return turn.isCancelled ? TURN_CANCELLED : declared ? RUNS : TOOL_GONE
   // Told only that a call was denied, models make it again (microsoft/agent-framework#8503).
   if (decision === 'deny')
     return unrun('denied', `The user denied this call; it was not run${reason ? `: ${reason}` : '.'}`)
