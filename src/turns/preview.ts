@@ -21,6 +21,8 @@ export async function renderPreview(
   const provider = request.provider ?? session.provider
   // This may wait for servers; the rest is read after the wait.
   const registry = await deps.tools.present(id)
+  // Before the messages: a step that is committed between the two would show its results without their calls.
+  const results = await openResults(deps, session.active_turn_id)
   const [credential, messages] = await Promise.all([
     deps.credentials.resolve(session, provider),
     deps.store.messages.after(id, 0),
@@ -28,7 +30,6 @@ export async function renderPreview(
   const model = request.model ?? session.model
   const input: MessageInput[] = request.input.length > 0 ? [{ role: 'user', parts: request.input }] : []
   const edited = applyEdits(messages, request.context)
-  const results = await openResults(deps, session.active_turn_id)
   const history = [...edited, ...afterEdits(messages, edited, results), ...input]
   const prepared = await prepare(deps, {
     session,

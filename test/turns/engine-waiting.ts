@@ -568,6 +568,32 @@ t.test('a call that waited for a person when its owner was lost waits under the 
   ])
 })
 
+t.test('a preview shows no result of a step that is committed while it reads', async (t) => {
+  const { fence, turn } = await runningTurn(store, CALLER)
+  const asks = call('asks')
+  const execution = {
+    ...{ id: id('exec'), turn_id: turn.id, step: 0, call_id: asks.call_id, tool: asks.name, connector: null },
+    ...{
+      tools_revision: 0,
+      arguments: {},
+      repeatable: false,
+      state: 'awaiting_approval' as const,
+      lapses_in: 60,
+    },
+  }
+  const said = message('', { role: 'assistant', turn_id: turn.id, parts: [asks] })
+  const after: Store['messages']['after'] = async (...given) => {
+    const read = await store.messages.after(...given)
+    await store.turns.commit(fence, { turn_id: turn.id, messages: [said], executions: [execution] })
+    return read
+  }
+  const { replica } = world(t, { leaseSeconds: 600 })
+  const engine = replica({ store: { ...store, messages: { ...store.messages, after } } })
+  const request = { input: [], context: [], provider: null, model: null }
+  const { body } = await engine.render(CALLER, turn.session_id, request)
+  t.notMatch(JSON.stringify(body), 'Result of an earlier call')
+})
+
 t.test('no person is asked about a call that will not be made', async (t) => {
   const plain = Array.from({ length: MOST_CALLS }, (_, i) => ({ ...call('plain'), call_id: `call_${i}` }))
   const answers = {
