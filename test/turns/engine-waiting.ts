@@ -535,52 +535,65 @@ t.test('a turn does not wait for a person’s decision on a tool that is gone by
   }
 })
 
-t.test('a call that waited for a person when its owner was lost waits under the next owner', async (t) => {
+/** A lost owner's turn: a person approved the first and the last of its three calls, which began; the second waits. */
+async function lostWithApproved() {
   const { fence, turn } = await runningTurn(store, CALLER, LAPSED)
   const parts = [call('plain'), call('asks'), call('asks_too')]
-  const executions = parts.map(({ call_id, name }) => ({
-    ...{ id: id('exec'), turn_id: turn.id, step: 0, call_id, tool: name, connector: null },
-    ...{ tools_revision: 0, arguments: {}, repeatable: false, lapses_in: 60 },
-    state: name === 'a.plain' ? ('started' as const) : ('awaiting_approval' as const),
-  }))
+  const executions = parts.map(waitingRow(turn.id))
   const said = message('', { role: 'assistant', turn_id: turn.id, parts })
   await store.turns.commit(fence, { turn_id: turn.id, messages: [said], executions })
-  const edit = { sealed_arguments: new Uint8Array([1]), arguments: { to: 'eve' } }
-  const approved = { decision: 'approve', reason: null, by: 'local', ...edit } as const
-  await store.executions.decide(CALLER, turn.id, 'call_asks_too', approved)
-  await store.executions.begin(fence, executions[2]?.id ?? '')
+  const approve = async (at: 0 | 2, args: Record<string, unknown>) => {
+    const edit = { sealed_arguments: new Uint8Array([1]), arguments: args }
+    const approved = { decision: 'approve', reason: null, by: 'local', ...edit } as const
+    await store.executions.decide(CALLER, turn.id, parts[at]?.call_id ?? '', approved)
+    await store.executions.begin(fence, executions[at]?.id ?? '')
+  }
+  await approve(0, {})
+  await approve(2, { to: 'eve' })
+  return turn.id
+}
+
+const waitingRow = (turn_id: string) => (one: ToolCallPart) => ({
+  ...{ id: id('exec'), turn_id, step: 0, call_id: one.call_id, tool: one.name, connector: 'a' },
+  ...{ tools_revision: 0, arguments: {}, repeatable: false, lapses_in: 60 },
+  state: 'awaiting_approval' as const,
+})
+const resultsOf = async (turn: string) =>
+  (await store.messages.ofTurn(turn)).find(({ role }) => role === 'tool')?.parts
+const EDIT_TOLD = { outcome: 'outcome_unknown', content: [{ text: /changed by .* to: {"to":"eve"}\]$/ }] }
+
+t.test('a call that waited for a person when its owner was lost waits under the next owner', async (t) => {
+  const turn = await lostWithApproved()
   const { say, replica } = world(t)
   say()
   const next = replica(tools())
-  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.state === 'awaiting_input')
-  t.match(await store.executions.ofTurn(turn.id), [
+  await eventually(async () => (await store.turns.get(CALLER, turn))?.state === 'awaiting_input')
+  t.match(await store.executions.ofTurn(turn), [
     { state: 'settled', outcome: 'outcome_unknown' },
     { state: 'awaiting_approval', approval: null },
     { state: 'settled', outcome: 'outcome_unknown' },
   ])
-  await next.decide(CALLER, turn.id, 'call_asks', { decision: 'approve' })
-  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.state === 'completed')
-  const results = (await store.messages.ofTurn(turn.id)).find(({ role }) => role === 'tool')
-  t.match(results?.parts, [
+  await next.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+  await eventually(async () => (await store.turns.get(CALLER, turn))?.state === 'completed')
+  t.match(await resultsOf(turn), [
     { outcome: 'outcome_unknown', content: NONE },
     { outcome: 'ok' },
-    { outcome: 'outcome_unknown', content: [{ text: /changed by .* to: {"to":"eve"}\]$/ }] },
+    EDIT_TOLD,
   ])
+})
+
+t.test('the edit of a lost call is told also where its turn is given up', async (t) => {
+  const turn = await lostWithApproved()
+  const resolve = async () => Promise.reject(new BatonError('no_credential', 'There is none.'))
+  world(t).replica({ ...tools(), credentials: { resolve } as unknown as EngineDeps['credentials'] })
+  await eventually(async () => (await store.turns.get(CALLER, turn))?.state === 'failed')
+  t.match(await resultsOf(turn), [{ content: NONE }, { outcome: 'cancelled' }, EDIT_TOLD])
 })
 
 t.test('a preview shows no result of a step that is committed while it reads', async (t) => {
   const { fence, turn } = await runningTurn(store, CALLER)
   const asks = call('asks')
-  const execution = {
-    ...{ id: id('exec'), turn_id: turn.id, step: 0, call_id: asks.call_id, tool: asks.name, connector: null },
-    ...{
-      tools_revision: 0,
-      arguments: {},
-      repeatable: false,
-      state: 'awaiting_approval' as const,
-      lapses_in: 60,
-    },
-  }
+  const execution = waitingRow(turn.id)(asks)
   const said = message('', { role: 'assistant', turn_id: turn.id, parts: [asks] })
   const after: Store['messages']['after'] = async (...given) => {
     const read = await store.messages.after(...given)
