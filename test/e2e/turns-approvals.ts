@@ -38,6 +38,9 @@ export async function approvals(t: Test, world: World) {
     const { body: rendered } = await api.post(`/v1/sessions/${session}/render`, { input: 'x' })
     t.match(JSON.stringify(rendered).match(/was not run/g), { length: 2 }, 'neither call may have run')
     t.notMatch(JSON.stringify(rendered), 'may or may not')
+    const context = [{ op: 'delete_at', index: -1 }]
+    const { body: without } = await api.post(`/v1/sessions/${session}/render`, { context })
+    t.notMatch(JSON.stringify(without), /was not run|earlier call/, 'calls that are edited away')
     const busy = await api.call('POST', `/v1/sessions/${session}/turns`, { input: 'x' })
     t.match(busy.body.error, {
       code: 'turn_in_progress',
