@@ -64,8 +64,14 @@ const isOfAnotherServer = ({ connector }: Job, row: Execution, { asked_at }: Goe
   connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
 
 function decided({ declared }: Job, approval: NonNullable<Execution['approval']>, turn: GoesOn): Fate {
+  if (approval.decision === 'approve' && !turn.isCancelled) return declared ? RUNS : TOOL_GONE
+  return notMade(approval)
+}
+
+/** A call that a person was asked about, if its turn is cancelled. `approval`: null if nobody has decided. */
+export function notMade(approval: Execution['approval']) {
+  if (approval === null || approval.decision === 'approve') return TURN_CANCELLED
   const { decision, reason } = approval
-  if (decision === 'approve') return turn.isCancelled ? TURN_CANCELLED : declared ? RUNS : TOOL_GONE
   // Told only that a call was denied, models make it again (microsoft/agent-framework#8503).
   if (decision === 'deny')
     return unrun('denied', `The user denied this call; it was not run${reason ? `: ${reason}` : '.'}`)

@@ -4,7 +4,7 @@ import type { MessageInput, ToolResultPart } from '../chat/message.ts'
 import { noSession } from '../errors.ts'
 import type { Caller, Rendered, RenderRequest } from '../ports.ts'
 import type { EngineDeps } from './deps.ts'
-import { TURN_CANCELLED } from './fate.ts'
+import { notMade } from './fate.ts'
 import { assertModel } from './opening.ts'
 import { prepare } from './prepare.ts'
 
@@ -60,10 +60,10 @@ export async function renderPreview(
  */
 async function openResults({ store }: EngineDeps, turn: string | null): Promise<MessageInput[]> {
   const rows = turn === null ? [] : await store.executions.ofTurn(turn, 'told')
-  const { outcome, text } = TURN_CANCELLED
-  const parts = rows.flatMap(({ call_id, tool, state, result }): ToolResultPart[] => {
+  const parts = rows.flatMap(({ call_id, tool, state, approval, result }): ToolResultPart[] => {
     if (result) return [result]
     if (state !== 'awaiting_approval') return []
+    const { outcome, text } = notMade(approval)
     const content = [{ type: 'text', text } as const]
     return [{ type: 'tool_result', call_id, name: tool, content, is_error: true, outcome }]
   })

@@ -50,6 +50,12 @@ export async function approvals(t: Test, world: World) {
     const [wipe, look] = asked
     t.equal((await decide(wipe, { decision: 'deny', reason: 'not today' })).status, 200)
     t.equal((await api.get(`/v1/turns/${turn.id}`)).state, 'awaiting_input')
+    const { body: decided } = await api.post(`/v1/sessions/${session}/render`, {})
+    t.match(
+      JSON.stringify(decided),
+      /user denied.*not today.*turn was cancelled/,
+      'a preview tells the denial',
+    )
     const rows = (await api.get(`/v1/tool-executions?turn_id=${turn.id}`)).data
     const states = Object.fromEntries(rows.map(({ tool, state }: Json) => [tool, state]))
     t.strictSame(
